@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Literal
 
 from ..actors import Who
 from ..clock import wall_ms
@@ -46,10 +45,11 @@ class FreezeList:
         task: str = "*",
         until: datetime | None = None,
         seconds: Duration | None = None,
-        mode: Literal["hold", "skip"] = "hold",
         note: str = "",
     ) -> Freeze:
         """Keep entries from firing for a time. None is edited; messages that are out, and retries, go on.
+
+        When it ends, each entry's misfire policy decides on the runs that were due meanwhile.
 
         Once this has returned, nothing goes out that is sent in one step with the schedule; with a broker elsewhere,
         nothing later than the batch that is under way.
@@ -60,7 +60,6 @@ class FreezeList:
             until: aware; when it ends.
             seconds: for how long it holds, as seconds, a timedelta or a text such as ``"2h"``; in the place of
                 ``until``.
-            mode: ``"hold"``: of what was due meanwhile each entry's misfire policy decides; ``"skip"``: it is skipped.
             note: why.
 
         Raises:
@@ -70,19 +69,17 @@ class FreezeList:
         now, selection = wall_ms(), Selection.of(name, tag, task)
         if (until is None) == (seconds is None):
             raise InvalidEntry("until", "either until or seconds", (until, seconds))
-        if mode not in ("hold", "skip"):
-            raise InvalidEntry("mode", '"hold" or "skip"', mode)
         end = _after(now, seconds) if until is None else to_ms(aware("until", until))
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         whose, told, id = self._who(), storable_note(name, note), drawn(3)
-        freeze = Freeze(id, *selection, from_ms(now), from_ms(end), mode, told, whose.actor)
+        freeze = Freeze(id, *selection, from_ms(now), from_ms(end), told, whose.actor)
         self.restore(freeze)
         return freeze
 
     def restore(self, freeze: Freeze) -> None:
         """Have one that there was, as a backup has it, unless it is there; raises as :meth:`add`."""
-        fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat(), "mode": freeze.mode}
+        fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
         told = tuple((field, None, value) for field, value in fields.items())
         line = line_of(self._who(), "frozen", freeze.note, told)
         self._change(lambda found: found if any(each.id == freeze.id for each in found) else (*found, freeze), line)

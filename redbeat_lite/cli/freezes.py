@@ -19,9 +19,8 @@ from .output import echo_json, echo_table, say, when
 @click.option("--task", default="*", help="Only entries whose task matches this pattern.")
 @click.option("--for", "length", type=Length(), help="For how long: 30m, 2h, 1h30m, 2d.")
 @click.option("--until", metavar="INSTANT", help="Until when, in the place of --for.")
-@click.option("--skip", is_flag=True, help="Leave out what is due meanwhile, whatever misfire policies say.")
 @click.option("--note", default="", help="Why, for those who come after.")
-def freeze(ctx: click.Context, /, pattern: str | None, until: str | None, skip: bool, **given: Any) -> None:
+def freeze(ctx: click.Context, /, pattern: str | None, until: str | None, **given: Any) -> None:
     """Keep the entries whose names match PATTERN from firing for a time. None is edited, and what is out goes on.
 
     \b
@@ -34,7 +33,7 @@ def freeze(ctx: click.Context, /, pattern: str | None, until: str | None, skip: 
     if (given["length"] is None) == (until is None):
         raise Failure("say for how long: --for or --until")
     end = None if until is None else until_of("until", until, ctx.obj.app.timezone)
-    froze(ctx, "*" if pattern is None else pattern, until=end, mode="skip" if skip else "hold", **given)
+    froze(ctx, "*" if pattern is None else pattern, until=end, **given)
 
 
 def froze(ctx: click.Context, name: str, *, length: float | None, **given: Any) -> None:
@@ -59,8 +58,8 @@ def freezes(ctx: click.Context) -> None:
     """
     found, zone = [*schedules_of(ctx).freezes], ctx.obj.app.timezone
     echo_json(each._asdict() for each in found)
-    rows = ((each.id, each.selection, when(each.until, zone), each.mode, each.actor, each.note) for each in found)
-    headers = ("FREEZE", "ENTRIES", "UNTIL", "MODE", "BY", "NOTE")
+    rows = ((each.id, each.selection, when(each.until, zone), each.actor, each.note) for each in found)
+    headers = ("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE")
     echo_table(headers, rows, empty="Nothing is frozen.", rigid=("FREEZE", "UNTIL"))
 
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..public import public
-from ..schedules import Question
-from ..schedules.misfire import Plan, Range
-from ..schedules.missed import WalkOn, by_count, missed_of
 from ..storage.changes import Change
 from ..storage.json_values import dumps, loads
 from ..uuids import drawn
-from . import lifecycle
 from .entry import Entry
 from .selection import Selection
-from .state import EntryState
 
 #: Characters of a revision by which it is known as one that came after another.
 _MARK = 8
@@ -27,13 +22,12 @@ _MARK = 8
 
 @public
 class Freeze(NamedTuple):
-    """A time in which some entries do not fire.
+    """A time in which some entries do not fire; each entry's misfire policy decides on what was due meanwhile.
 
     Parameters:
         id: by which it is thawed.
         name, tag, task: which entries: patterns of names and of tasks, and one of their tags.
         since, until: when it was made, and when it ends unless it is thawed.
-        mode: ``"hold"``: of what was due meanwhile each entry's misfire policy decides; ``"skip"``: it is skipped.
         note, actor: why, and who made it.
         thawed: when it was ended early; ``None``: it was not.
     """
@@ -44,7 +38,6 @@ class Freeze(NamedTuple):
     task: str
     since: datetime
     until: datetime
-    mode: str = "hold"
     note: str = ""
     actor: str = ""
     thawed: datetime | None = None
@@ -102,28 +95,8 @@ class Freezes(NamedTuple):
         return max((to_ms(each.until) for each in covering), default=None)
 
     def in_force(self, now: int) -> list[Freeze]:
-        """Those that have not ended at ``now`` (epoch ms), or leave out what another one still holds."""
-        left = [each for each in self.all if to_ms(each.end) > now]
-        began = min((each.since for each in left), default=from_ms(now))
-        return [each for each in self.all if each in left or (each.mode == "skip" and began < each.end)]
-
-    def decide(
-        self, entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
-    ) -> tuple[Plan, int | None] | None:
-        """What becomes of a due entry, and until when it is put off; ``None``: they leave it alone. ``walk_on`` says
-        how far to count one by one what they skip."""
-        if not self.all:
-            return None
-        skipping = (each for each in self.all if each.mode == "skip" and not each.holds(now))
-        end = max((to_ms(each.end) for each in skipping if each.selection.covers(entry)), default=0)
-        due, nominal = lifecycle.due_time(entry, state, zone), state.nominal
-        # One that has to be asked is asked at the end: nobody knows what it has left out.
-        if due is None or due >= end or nominal is None or isinstance(nominal, Question):
-            until = self.until(now, entry)
-            return None if until is None else (Plan((), nominal, 0), until)
-        missed = missed_of(entry.rule(zone), nominal, min(end - 1, entry.end_ms or end), walk_on)
-        ranges = (Range(nominal, missed.last, missed.number),)
-        return Plan((), lifecycle.ahead(entry, state, end - 1, zone, walk_on), missed.number, ranges), None
+        """Those that have not ended at ``now`` (epoch ms)."""
+        return [freeze for freeze in self.all if to_ms(freeze.end) > now]
 
 
 def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
@@ -141,6 +114,6 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
 
 
 def _decoded(stored: list[Any]) -> Freeze:
-    id, name, tag, task, since, until, mode, note, actor, thawed = stored
+    id, name, tag, task, since, until, note, actor, thawed = stored
     times = from_ms(since), from_ms(until)
-    return Freeze(id, *Selection.of(name, tag, task), *times, mode, note, actor, thawed and from_ms(thawed))
+    return Freeze(id, *Selection.of(name, tag, task), *times, note, actor, thawed and from_ms(thawed))

@@ -76,16 +76,19 @@ def walk(
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             continue
-        frozen = freezes.decide(entry, state, at, zone, walk_on)
-        plan, held = frozen or (lifecycle.plan(entry, state, at, zone, walk_on), None)
-        if not frozen and not plan.emit and not walk_on(()):
+        held = freezes.until(at, entry)
+        if held is not None:
+            heapq.heappush(queue, (held, held, name, entry, state))
+            continue
+        plan = lifecycle.plan(entry, state, at, zone, walk_on)
+        if not plan.emit and not walk_on(()):
             # Where there are more to walk through, there is no time for it: the entry goes on after them, but for one
             # that its jitter may still hold back. What comes next after all of them were looked at is later than that.
             plan = plan._replace(next=lifecycle.following(entry, plan.next, at - entry.jitter_ms, zone, walk_on))
         for nominal in plan.emit[:1] if once else plan.emit:
             yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)
-        due = held or lifecycle.due_time(entry, after, zone)
+        due = lifecycle.due_time(entry, after, zone)
         if due is not None and not (once and plan.emit):
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 

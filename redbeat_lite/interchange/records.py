@@ -169,7 +169,6 @@ _FIELDS: dict[type, dict[str, _Reader]] = {
         **dict.fromkeys(("until", "since"), instant_from),
         "tag": _text_or_null,
         "task": _text,
-        "mode": _reader('"hold" or "skip"', lambda value: value in ("hold", "skip")),
     },
     Backfill: {
         **_BOTH,

@@ -61,7 +61,6 @@ def freeze(call: Call) -> Response:
         tag=tag or None,
         task=task or "*",
         seconds=length_of("for", length, "at least 0.001 s", 0.001),
-        mode="skip" if "skip" in call.given else "hold",
         note=note,
     )
     which = made.selection

@@ -91,8 +91,7 @@ class Hand:
 
     def freeze(self) -> None:
         length = timedelta(seconds=self.draw.uniform(0.05, LONGEST))
-        mode = self.draw.choice(["hold", "skip"])
-        made = self.schedules.freezes.add(**self.draw.choice(SELECTIONS), seconds=length, mode=mode)
+        made = self.schedules.freezes.add(**self.draw.choice(SELECTIONS), seconds=length)
         self.look()  # What another freeze held has had a gap if that ended before this one was there.
         start = self.length()
         self.holding[made.id] = made

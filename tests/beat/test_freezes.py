@@ -49,29 +49,21 @@ def turns(schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: red
 
 
 @pytest.mark.parametrize(
-    ("mode", "misfire", "expected"),
-    [
-        ("hold", "coalesce", [10, 40, 50]),
-        ("hold", "all", [10, 20, 30, 40, 50]),
-        ("hold", "skip", [10, 50]),
-        ("skip", "coalesce", [10, 50]),
-        ("skip", "all", [10, 50]),
-    ],
+    ("misfire", "expected"),
+    [("coalesce", [10, 40, 50]), ("all", [10, 20, 30, 40, 50]), ("skip", [10, 50])],
 )
-def test_what_was_due_meanwhile_is_decided_on_at_the_end(
-    turns: Turns, mode: str, misfire: str, expected: list[float]
-) -> None:
+def test_what_was_due_meanwhile_is_decided_on_at_the_end(turns: Turns, misfire: str, expected: list[float]) -> None:
     turns.schedules.add("a", "add", every(10), misfire=misfire)
     turns.schedules.add("other", "add", every(10))
     turns.until(15)
     before = turns.client.hget(KEYS.state, "a")
-    turns.schedules.freezes.add("a", seconds=31, mode=mode)
+    turns.schedules.freezes.add("a", seconds=31)
     turns.until(45)
     assert turns.client.hget(KEYS.state, "a") == before, "nothing is edited"
     assert turns.schedules["a"].next_run_at == after(46)
     turns.until(55)
     assert (turns.sent(), turns.sent("other")) == (expected, [10, 20, 30, 40, 50])
-    skipped = 3 if mode == "skip" else {"coalesce": 2, "all": 0, "skip": 3}[misfire]
+    skipped = {"coalesce": 2, "all": 0, "skip": 3}[misfire]
     assert turns.schedules["a"].skipped_count == skipped
     ranges = [(run.outcome, run.count) for run in turns.schedules.runs("a") if run.outcome == "skipped"]
     assert ranges == ([("skipped", skipped)] if skipped else [])
@@ -79,39 +71,28 @@ def test_what_was_due_meanwhile_is_decided_on_at_the_end(
     assert turns.client.hget(KEYS.meta, "freezes").endswith(b"|[]"), "what has ended is forgotten"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (("hold", 10, 35), ("hold", 20, 55)),
-        (("skip", 10, 35), ("hold", 20, 55)),
-        (("hold", 10, 35), ("skip", 20, 55)),
-    ],
-)
-def test_freezes_that_overlap_hold_until_the_last_of_them_ends(
-    turns: Turns, first: tuple[str, int, int], second: tuple[str, int, int]
-) -> None:
+def test_runs_that_were_due_before_a_freeze_are_sent_after_it(turns: Turns) -> None:
+    """The beat was behind when the freeze was made, so the freeze must not drop what waits since then."""
+    turns.schedules.add("a", "add", every(1), misfire="all")
+    turns.clock.forward(10)
+    turns.schedules.freezes.add("*", seconds=6)
+    turns.until(15)
+    assert turns.sent() == []
+    turns.until(17)
+    assert turns.sent() == [*range(1, 18)]
+
+
+def test_freezes_that_overlap_hold_until_the_last_of_them_ends(turns: Turns) -> None:
     turns.schedules.add("a", "add", every(1), misfire="all")
     turns.until(9)
     turns.client.delete("celery")
-    for mode, begin, end in (first, second):
+    for begin, end in ((10, 35), (20, 55)):
         turns.until(begin)
-        turns.schedules.freezes.add("*", task="add", until=after(end), mode=mode)
+        turns.schedules.freezes.add("*", task="add", until=after(end))
     turns.until(54)
     assert turns.sent() == [10]
     turns.until(56)
-    left_out_until = {first[0]: first[2], second[0]: second[2]}.get("skip", 11)
-    assert turns.sent() == [10, *range(left_out_until, 57)]
-
-
-@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
-def test_a_skip_that_ends_while_another_freeze_holds_leaves_out_what_was_due_in_it(turns: Turns, order: slice) -> None:
-    turns.schedules.add("a", "add", every(20), misfire="all")
-    turns.until(9)
-    for mode, end in [("skip", 35), ("hold", 55)][order]:
-        turns.schedules.freezes.add("a", mode=mode, until=after(end))
-    turns.until(57)
-    assert turns.sent() == [40]
-    assert turns.schedules.freezes.known().all == ()
+    assert turns.sent() == [*range(10, 57)]
 
 
 def test_a_thaw_gives_what_waits_its_due_time_back(turns: Turns, client: redis.Redis) -> None:
@@ -135,15 +116,6 @@ def test_a_thaw_gives_what_waits_its_due_time_back(turns: Turns, client: redis.R
     assert client.zscore(KEYS.due, "paused") == after(600).timestamp() * 1000, "the other one takes it again"
     turns.until(35)
     assert (turns.sent(), turns.sent("paused"), turns.sent("late")) == ([10, 20, 30], [10], [])
-
-
-def test_a_thawed_skip_leaves_out_what_was_due_until_then(turns: Turns) -> None:
-    turns.schedules.add("a", "add", every(10), misfire="all")
-    freeze = turns.schedules.freezes.add("a", seconds=1000, mode="skip")
-    turns.until(25)
-    turns.schedules.freezes.thaw(freeze.id)
-    turns.until(35)
-    assert (turns.sent(), turns.schedules["a"].skipped_count) == ([30], 2)
 
 
 def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
@@ -233,15 +205,6 @@ def test_a_publish_that_has_failed_is_tried_again_at_the_end(turns: Turns, clien
     assert client.hget(KEYS.state, "a") == failed.encode().encode()
     turns.until(70)
     assert (turns.sent(), turns.schedules["a"].last_error) == ([60], None)
-
-
-def test_what_has_run_its_course_under_a_skip_is_finished(turns: Turns) -> None:
-    turns.schedules.add("once", "add", at(after(5)))
-    turns.schedules.add("ends", "add", every(10), end_at=after(25))
-    turns.schedules.freezes.add("*", seconds=45, mode="skip")
-    turns.until(50)
-    found = [turns.schedules[name] for name in ("once", "ends")]
-    assert [(each.finished, each.skipped_count, each.total_run_count) for each in found] == [(True, 1, 0), (True, 2, 0)]
 
 
 @needs_batches

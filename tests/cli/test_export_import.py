@@ -112,7 +112,7 @@ class TestExport:
         schedules.add("a", "add", cron("0 * * * *", tz="UTC"), on_failure="pause:3")
         schedules.pause("a")
         schedules.resume("a")
-        held = schedules.freezes.add("a", tag="t", seconds=3600, mode="skip", note="deploy")
+        held = schedules.freezes.add("a", tag="t", seconds=3600, note="deploy")
         schedules.freezes.thaw(schedules.freezes.add(seconds=3600).id)
         hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
         first = schedules.backfills.start("a", *hours[:2], max_active=None)

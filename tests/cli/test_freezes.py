@@ -94,7 +94,6 @@ def soon() -> datetime:
             "until: expected an instant still to come, within 1,000 years, got datetime.datetime(2020",
         ),
         ({"until": datetime.max.replace(tzinfo=UTC)}, "until: expected an instant still to come, within 1,000 years"),
-        ({"seconds": 5, "mode": "drop"}, 'mode: expected "hold" or "skip", got \'drop\''),
         ({"seconds": 5, "name": ""}, "of 1 to 600 characters, got ''"),
         ({"seconds": 5, "task": None}, "task: expected a name or a pattern"),
         ({"seconds": 5, "task": "\ud800"}, "task: expected a name or a pattern"),
@@ -112,11 +111,11 @@ def test_what_is_wrong_is_named(schedules: Schedules, given: dict[str, Any], wor
 
 def test_freezes_are_made_listed_and_thawed(schedules: Schedules) -> None:
     until = soon()
-    first = schedules.freezes.add("billing-*", tag="money", task="a*", until=until, mode="skip", note="why")
+    first = schedules.freezes.add("billing-*", tag="money", task="a*", until=until, note="why")
     second = schedules.freezes.add(seconds=HOUR)
     assert [*schedules.freezes] == [first, second]
     assert first[1:4] == ("billing-*", "money", "a*")
-    assert (first.until, first.mode, first.note, first.thawed) == (until, "skip", "why", None)
+    assert (first.until, first.note, first.thawed) == (until, "why", None)
     assert second.until - second.since == HOUR
     schedules.freezes.thaw(first.id)
     for gone in (first.id, "nobody"):
@@ -168,14 +167,13 @@ def test_commands(cli: Cli, billing: Schedules) -> None:
     [made] = billing.freezes
     assert said.startswith("froze billing-*, tag fast until ")
     assert said.endswith(f": 1 entry; to end it: thaw {made.id}")
-    assert (made.until - made.since, made.mode, made.note) == (2 * HOUR, "hold", "deploy")
+    assert (made.until - made.since, made.note) == (2 * HOUR, "deploy")
     [listed] = json.loads(cli("freezes", "--json").out)
     assert (listed["id"], listed["tag"], listed["until"]) == (made.id, "fast", made.until.isoformat())
     assert f"{made.id} billing-*, tag fast" in run(cli, "freezes")
     assert run(cli, "thaw", made.id) == f"thawed '{made.id}'"
     assert "no freeze" in run(cli, "thaw", made.id, code=1)
-    assert "3 entries" in run(cli, "freeze", "*", "--until", soon().isoformat(), "--skip")
-    assert [each.mode for each in billing.freezes] == ["skip"]
+    assert "3 entries" in run(cli, "freeze", "*", "--until", soon().isoformat())
     assert "say for how long: --for or --until" in run(cli, "freeze", "*", code=1)
     assert "say which entries: a PATTERN" in run(cli, "freeze", "--for", "2h", code=1)
     assert "froze tag fast until" in run(cli, "freeze", "--tag", "fast", "--for", "2h")
@@ -232,12 +230,8 @@ def test_while_all_is_frozen_nothing_is_late(app: Celery, schedules: Schedules, 
 
 def test_what_is_frozen_comes_at_the_end(cli: Cli, schedules: Schedules) -> None:
     schedules.add("held", "add", every(60))
-    schedules.add("left-out", "add", every(60))
     held = schedules.freezes.add("held", seconds=1000)
-    schedules.freezes.add("left-out", seconds=1000, mode="skip")
     found = schedules.upcoming(held.until + timedelta(seconds=90))
-    first = {name: next(each for each in found if each.name == name) for name in ("held", "left-out")}
-    assert first["held"].at == held.until > first["held"].nominal
-    assert held.until < first["left-out"].at == first["left-out"].nominal
+    assert found[0].at == held.until > found[0].nominal
     [row] = json.loads(cli("next", "held", "--limit", "1", "--json").out)
     assert row["at"] == held.until.isoformat()

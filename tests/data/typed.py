@@ -103,8 +103,8 @@ Pipeline(app, [("proj.say", 1)], overlap="never")  # wrong
 Pipeline(app, "proj.say")  # wrong
 Pipeline(app, [("proj.say", "high")])  # wrong
 Pipeline(app, [("proj.say", 1)], ttl=now)  # wrong
-schedules.freezes.add("a*", seconds="2h", mode="skip")
-schedules.freezes.add("a*", seconds=60, mode="skipp")  # wrong
+schedules.freezes.add("a*", seconds="2h")
+schedules.freezes.add("a*", seconds=60, note=3)  # wrong
 schedules.freezes.add("a*", minutes=5)  # wrong
 schedules.freezes.add("a*", until="2h")  # wrong
 schedules.backfills.start("a", now - timedelta(days=1), now, max_active=None, rate=2)

@@ -13,15 +13,11 @@ from redbeat_lite.instants import from_ms
 from redbeat_lite.operate.why.gather import gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
 
-NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "hold", "deploy", "ada@desk")
+NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "deploy", "ada@desk")
 OTHERS = NIGHTLY._replace(name="poll")
 FROZE = "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy."
 
 HISTORIES = {
-    "a freeze left it out": History(
-        f"'nightly' did not run for 2026-03-02 03:00:00+01:00: a freeze left that out.\n{FROZE}",
-        known={"runs": (run(NIGHT, "skipped"), RAN), "freezes": (NIGHTLY._replace(mode="skip"),)},
-    ),
     "it was held, and its policy left it out": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
         "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n" + FROZE,

@@ -92,7 +92,7 @@ def fill(schedules: Schedules, client: Any) -> None:
 def trouble(app: Celery, schedules: Schedules, client: Any, stack: ExitStack) -> None:
     """What somebody has to see to: freezes, backfills, runs of pipelines, locks, quarantine."""
     schedules.freezes.add(tag="shop", seconds=5400, note="the shop moves to another server")
-    schedules.freezes.add("usage:1*", seconds=2 * DAY, mode="skip", note="tenants of the old price list")
+    schedules.freezes.add("usage:1*", seconds=2 * DAY, note="tenants of the old price list")
     now = datetime.now(UTC)
     backfills = [
         schedules.backfills.start(name, now - timedelta(days=days), now, note=note)

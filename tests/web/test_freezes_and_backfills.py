@@ -30,21 +30,21 @@ def nightly(schedules: Schedules) -> None:
 
 def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedules) -> None:
     assert "Nothing is frozen." in visitor.get("freezes").text
-    made = visitor.post("freeze", pattern="n*", tag="a", task="add", note="a deploy", skip="on", **{"for": "1h30m"})
+    made = visitor.post("freeze", pattern="n*", tag="a", task="add", note="a deploy", **{"for": "1h30m"})
     assert made.location == "freezes?did=freeze"
     [found] = schedules.freezes
-    assert (found.selection, found.mode, found.note, found.actor) == (("n*", "a", "add"), "skip", "a deploy", "ada")
+    assert (found.selection, found.note, found.actor) == (("n*", "a", "add"), "a deploy", "ada")
     assert found.until - found.since == timedelta(minutes=90)
     for page in ("freezes", ""):
         seen = visitor.get(page)
-        for words in ("n*, tag a, task add", "is skipped", "a deploy", f"redbeat thaw {found.id}"):
+        for words in ("n*, tag a, task add", "a deploy", f"redbeat thaw {found.id}"):
             assert words in seen.text
         assert 'action="thaw"' in seen.html
     assert visitor.post("thaw", id=found.id).status == 303
     assert [*schedules.freezes] == []
     assert visitor.post("thaw", id=found.id).status == 404
     visitor.post("freeze", tag="a", **{"for": "1h"})
-    assert [(each.selection, each.mode) for each in schedules.freezes] == [(("*", "a", "*"), "hold")]
+    assert [each.selection for each in schedules.freezes] == [("*", "a", "*")]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_backfill_of_what_is_missing_alone(
 
 def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
     for page, form, said in (
-        ("freeze", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not", "skip": "on"}, "for: expected"),
+        ("freeze", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "for: expected"),
         (
             "backfill",
             {"name": "nope", "from": "2026-01-01", "to": "2026-01-02", "rate": "7", "note": "why not"},

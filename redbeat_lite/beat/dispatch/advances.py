@@ -37,7 +37,7 @@ class Advances:
             after = lifecycle.failed(state, job.error, job.plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(job.stored.name, state.guard, after.encode(), retry)
-        if job.frozen and job.plan.next == state.nominal:
+        if job.frozen:
             return Advance(job.stored.name, state.guard, state.encode(), job.ahead.score)
         commands, history, expect = job.commands, *self._deadlines.kept(entry)
         deadlines: Sequence[int] = ()

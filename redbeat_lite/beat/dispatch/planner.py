@@ -84,7 +84,7 @@ class Job:
     commands: Sequence[Command] = ()
     error: str = ""
     out: bool = False  #: published, or left to the commit to send
-    frozen: bool = False  #: a freeze has decided
+    frozen: bool = False  #: a freeze holds the entry
 
     def id_of(self, nominal: int) -> str:
         return task_id(self.entry.name, self.state.generation, nominal)
@@ -165,10 +165,10 @@ class Planner:
         except ConfigOwned as exc:
             entry = entry_of(stored)
             return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc))
-        if freezes.all and (decided := freezes.decide(entry, state, now, self._zone)) is not None:
-            plan, until = decided
-            ahead = self._ahead(entry, state, plan, now) if until is None else Ahead(until, None)
-            return Job(stored, entry, state, plan, ahead, frozen=True)
+        frozen_until = freezes.until(now, entry)
+        if frozen_until is not None:
+            unchanged = Plan((), state.nominal, 0)
+            return Job(stored, entry, state, unchanged, Ahead(frozen_until, None), frozen=True)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.

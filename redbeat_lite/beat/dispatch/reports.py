@@ -53,8 +53,8 @@ class Reports:
         name, plan = job.entry.name, job.plan
         if plan.skipped and not job.error:
             missed = counted(plan.skipped, "occurrence", "occurrences")
-            by = "a freeze" if job.frozen else f"its policy {job.entry.misfire.policy!r}"
-            logger.warning("beat: %r missed %s, left out by %s", name, missed, by)
+            policy = job.entry.misfire.policy
+            logger.warning("beat: %r missed %s, left out by its policy %r", name, missed, policy)
         if plan.next is None and not job.error:
             logger.info("beat: %r has finished", name)
 

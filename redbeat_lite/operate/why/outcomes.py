@@ -23,7 +23,6 @@ _VERDICTS = {
     "rejected": "{} did not run for {}: a worker rejected its message",
     "lost": "{} did not run to its end for {}: the process that ran it died",
     "skipped": "{} did not run for {}: its misfire policy left that out",
-    "frozen": "{} did not run for {}: a freeze left that out",
     "left out": "{} did not run for {}: its once-lock was held",
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
@@ -34,9 +33,7 @@ _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of 
 def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     """What became of the run of an occurrence, or of the range in which it lies, by its nominal time in epoch ms."""
     what: str = run.outcome
-    if what == "skipped" and any(each.mode == "skip" for each in case.frozen(from_ms(nominal))):
-        what = "frozen"
-    elif what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
+    if what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
         what = "turn"
     elif what == "waiting" and not case.takers:  # one that does not report may have run it long ago
         what = "untold"
@@ -136,7 +133,6 @@ _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "untold": _of_message,
     "expired": _of_message,
     "skipped": _of_misfire,
-    "frozen": lambda case, run, nominal: case.hindrances(from_ms(nominal)),
     "left out": _of_once,
     "in line": _of_line,
 }
