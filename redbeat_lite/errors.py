@@ -119,6 +119,10 @@ class CorruptEntry(RedbeatError):
     """What Redis holds for this entry cannot be read."""
 
 
+class NotKnownHere(InvalidEntry, CorruptEntry):
+    """The entry's schedule class is not registered in this process. Another process may know it."""
+
+
 @public
 class UnsupportedFormat(RedbeatError):
     """The schedule in Redis was written by a newer redbeat_lite, or its beat is of an older one."""

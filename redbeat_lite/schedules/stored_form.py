@@ -29,7 +29,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from ..durations import LENGTH, seconds_of
-from ..errors import InvalidEntry, meant
+from ..errors import InvalidEntry, NotKnownHere, meant
 from ..instants import from_ms
 from ..public import public
 from .cron import Cron
@@ -227,7 +227,7 @@ def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
     custom = _custom.get(_text(obj["custom"]))
     if custom is None:
         hint = meant(obj["custom"], _custom) or "import the module that calls register_schedule"
-        raise InvalidEntry("schedule", "a registered schedule", obj["custom"], hint=hint)
+        raise NotKnownHere("schedule", "a registered schedule", obj["custom"], hint=hint)
     found = custom.decode(obj.get("data"))
     if not isinstance(found, custom.cls):
         raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)

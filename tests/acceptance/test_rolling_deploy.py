@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from redbeat_lite import Schedules, UnsupportedFormat, every
+from tests.acceptance.newer import Interval
 from tests.support.beats import KEYS
 from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server
@@ -53,6 +54,23 @@ def worker(server: Server) -> Iterator[Callable[..., Process]]:
     yield start
     for process in processes:
         process.destroy()
+
+
+def test_an_entry_of_a_schedule_class_that_only_newer_code_knows_waits_for_a_beat_that_knows_it(
+    beat: Callable[..., Process], schedules: Schedules, client: redis.Redis
+) -> None:
+    old = beat(PROJ_CONF=CONF)
+    old.says("beat: leading")
+    schedules.add("report", "proj.add", Interval(0.5))
+    old.says("entry 'report' cannot run here, trying again later: schedule: expected a registered schedule")
+    eventually(lambda: schedules["report"].known_state.attempts >= 2, what="another try")
+    assert schedules.quarantined() == {}
+    assert old.output.count("entry 'report' cannot run here") == 1
+    old.terminate()
+    assert old.wait() == 0
+    beat(PROJ_CONF=json.dumps({"redbeat_lite_lease": 1, "include": ["tests.acceptance.newer"]}))
+    eventually(lambda: schedules["report"].total_run_count >= 2, within=30, what="runs")
+    assert schedules["report"].last_error is None
 
 
 @pytest.mark.soak

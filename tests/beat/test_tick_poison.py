@@ -23,7 +23,6 @@ class TestPoison:
             "no JSON",
             "not UTF-8",
             "JSON of another kind",
-            "unknown schedule class",
             "rule that takes minutes to search",
             "field of a wrong type",
             "format to come",

@@ -16,10 +16,11 @@ from ...entries.message import life_ms, lock_life_ms
 from ...entries.on_calendar import on
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
-from ...errors import ConfigOwned, describe
+from ...errors import ConfigOwned, NotKnownHere, describe
 from ...instants import delay_ms
 from ...once.claims import Claim, queue_of
 from ...once.policy import Once
+from ...schedules import every
 from ...schedules.misfire import Plan
 from ...storage.json_values import dumps
 from ...storage.stored import Bad, Command, Stored
@@ -163,8 +164,11 @@ class Planner:
         try:
             entry = self._entry(stored)
         except ConfigOwned as exc:
-            entry = entry_of(stored)
-            return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc))
+            return _postponed(stored, entry_of(stored), state, exc)
+        except NotKnownHere as exc:
+            # During a rolling deploy, a newer beat may know this class. The stand-in is never sent.
+            stand_in = Entry(stored.name.decode(), "unknown", every(1))
+            return _postponed(stored, stand_in, state, exc)
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             unchanged = Plan((), state.nominal, 0)
@@ -228,6 +232,11 @@ class Planner:
             life_ms=lock_life_ms(entry, job.ahead.life, now),
             yields_ms=_until_the_next(job, now, delay),
         )
+
+
+def _postponed(stored: Stored, entry: Entry, state: EntryState, exc: Exception) -> Job:
+    """The job of an entry that this process cannot plan: it is tried again later, with a growing delay."""
+    return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc)[:MAX_ERROR])
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:

@@ -51,6 +51,9 @@ class Reports:
     def advanced(self, job: Job) -> None:
         """A commit has advanced this entry: say what a person should know of it."""
         name, plan = job.entry.name, job.plan
+        is_first_failure = job.error and not job.state.attempts
+        if is_first_failure and not plan.emit:
+            logger.error("beat: entry %r cannot run here, trying again later: %s", name, job.error)
         if plan.skipped and not job.error:
             missed = counted(plan.skipped, "occurrence", "occurrences")
             policy = job.entry.misfire.policy

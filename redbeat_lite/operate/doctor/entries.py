@@ -42,7 +42,8 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
             "unreadable",
             "error",
             f"{counted(len(wrong), 'entry', 'entries')} cannot be read: {listed(wrong)}",
-            f"They do not run: the beat sets each aside when it is due. The first one: {next(iter(wrong.values()))}.",
+            "They do not run. The beat quarantines each when it is due, but keeps those of which it does not know the "
+            f"schedule class. The first one: {next(iter(wrong.values()))}.",
             "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that version here.",
             tuple(wrong),
         )
