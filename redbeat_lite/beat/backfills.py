@@ -19,7 +19,7 @@ from ..entries.freezes import Freezes
 from ..entries.lifecycle import retry_delay
 from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
-from ..errors import CorruptEntry, describe
+from ..errors import CorruptEntry, NotKnownHere, describe
 from ..once.store import LockStore
 from ..runs.keys import RunKeys
 from ..runs.run import BACKFILL_HEADER
@@ -42,8 +42,12 @@ from .vitals import Vitals
 
 logger = get_logger(__name__)
 
-#: Milliseconds until another look at one that waits for an end or a lock, and until the next step of others.
-_LOOK, _STEP = 200, 10
+#: Milliseconds until the first and the longest wait of a backfill that waits for an end, a lock or a thaw is over.
+_FIRST_LOOK = 200
+_LAST_LOOK = 4000
+
+#: Milliseconds until the next step of other backfills.
+_STEP = 10
 
 #: Milliseconds before an entry is due in which nothing else is begun; for so many seconds at most.
 _MAKES_WAY, _PATIENCE = 30, 1.0
@@ -87,6 +91,8 @@ class BackfillPlanner(Planner):
                 raise CorruptEntry("another one has its name")  # noqa: TRY301 - as where it cannot be read
             if freezes.until(now, entry) is None:
                 self._plan(job, entry, state, now)
+        except NotKnownHere as exc:
+            job.error = describe(exc)
         except UNREADABLE as exc:
             job.backfill = replace(backfill, ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
@@ -197,6 +203,10 @@ class _Reports(Reports):
 class _Advances(Advances):
     due: int | None = None  #: of the backfill that was advanced last
 
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self._waits: dict[str, int] = {}  #: last wait in ms of each backfill that waits, by id
+
     def of(self, job: Job, now: int) -> Advance:
         assert isinstance(job, _Job)
         before, sent = job.backfill, job.plan.emit
@@ -205,11 +215,23 @@ class _Advances(Advances):
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            paced = round(1000 * len(sent) / before.rate) if before.max_active is None else _STEP
-            wait = paced if sent else _LOOK
+            wait = self._pace(before, len(sent)) if sent else self._longer_look(before)
         job.after = after
         self.due = None if after.ended else now + wait
         return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
+
+    def _pace(self, backfill: Backfill, sent: int) -> int:
+        """Return the milliseconds until the step after one that has sent so many messages."""
+        self._waits.pop(backfill.id, None)
+        return _STEP if backfill.max_active is not None else round(1000 * sent / backfill.rate)
+
+    def _longer_look(self, backfill: Backfill) -> int:
+        """Return the milliseconds until the next look at a backfill that waits: twice the last wait, up to a bound."""
+        last = self._waits.get(backfill.id)
+        if len(self._waits) >= _TWINS:
+            self._waits.clear()
+        self._waits[backfill.id] = wait = _FIRST_LOOK if last is None else min(2 * last, _LAST_LOOK)
+        return wait
 
 
 def _id_of(backfill: Backfill, nominal: int) -> str:

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import TypeGuard
 
-from ..errors import CorruptEntry
+from ..errors import CorruptEntry, is_plain
 from ..public import public
+from ..settings import MAX_NAME
 from .json_values import dumps, loads, pack, unpack
 from .stored import Edit, Stored
 
 #: Ranges of nominal times, epoch ms, both ends included; in order, and none adjoins another.
 Ranges = Sequence[Sequence[int]]
+
+#: Messages a second of one backfill, at most.
+FASTEST = 1000
 
 #: The fields that change.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
@@ -92,6 +97,32 @@ def backfill_of(stored: Stored) -> Backfill | None:
     """The backfill that is stored; ``None`` where there is none, or what cannot be read."""
     with suppress(CorruptEntry, TypeError, UnicodeDecodeError):
         told = {**unpack(loads(stored.definition or b"")), **loads(stored.state or b"")}
-        found = Backfill(stored.name.decode(), **told)
-        return found if isinstance(found.at, datetime) and found.left >= 0 else None
+        backfill = Backfill(stored.name.decode(), **told)
+        return backfill if _is_intact(backfill) else None
     return None
+
+
+def _is_intact(backfill: Backfill) -> bool:
+    """Whether each field has a type and a size that the beat can work with."""
+    instants = (backfill.start, backfill.end, backfill.at)
+    counts = (backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts)
+    texts = (backfill.note, backfill.actor, backfill.generation, backfill.ended, backfill.feed)
+    most = backfill.max_active
+    return (
+        is_plain(backfill.name, MAX_NAME)
+        and all(isinstance(instant, datetime) and instant.tzinfo is not None for instant in instants)
+        and all(type(count) is int and count >= 0 for count in counts)
+        and all(isinstance(text, str) for text in texts)
+        and (most is None or (type(most) is int and most >= 1))
+        and type(backfill.rate) in (int, float)
+        and 0.001 <= backfill.rate <= FASTEST
+        and isinstance(backfill.paused, bool)
+        and type(backfill.cursor) is int
+        and _are_whole_numbers(backfill.active)
+        and isinstance(backfill.skip, list | tuple)
+        and all(_are_whole_numbers(span) and len(span) == 2 for span in backfill.skip)
+    )
+
+
+def _are_whole_numbers(values: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(values, list | tuple) and all(type(value) is int for value in values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, manual
+from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, every, manual
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.instants import to_ms
@@ -410,6 +411,59 @@ def test_a_step_is_shorter_than_the_time_for_which_it_makes_way(setup: Setup, tu
         took.append(time.thread_time() - began)
     assert len(sent(setup)) == 350
     assert min(took) < sending._MAKES_WAY / 1000
+
+
+#: What may stand in any field of a damaged record.
+DAMAGE: list[Any] = [None, 0, -1, 0.0, 1e308, 10**30, "", "x", True, [], [[]], [[1]], [1, 2, "x"], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize("setup", ["one step"], indirect=True)
+def test_a_damaged_record_is_quarantined_and_the_beat_goes_on(setup: Setup, clock: Clock, client: redis.Redis) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    setup.schedules.add("control", "add", every(1), misfire="all")
+    setup.beat.run_due()
+    key, whole = "{redbeat-lite}:backfills:", fast(setup, 2, 1).id
+    parts = {part: json.loads(client.hget(key + part, whole) or b"") for part in ("entries", "state")}
+    fields = [(part, field) for part, record in parts.items() for field in record]
+    for part, field in fields:
+        for number, damage in enumerate(DAMAGE):
+            id_ = f"{field}-{number}"
+            records = {**parts, part: {**parts[part], field: damage}}
+            for each, record in records.items():
+                client.hset(key + each, id_, json.dumps(record))
+            client.zadd(key + "due", {id_: 0})
+    turns = 0
+    while client.zcount(key + "due", 0, 0):
+        clock.forward(0.01)
+        setup.beat.run_due()
+        turns += 1
+        assert turns < 2 * len(fields) * len(DAMAGE), "each has its turn"
+    clock.forward(2)
+    setup.beat.run_due()
+    assert len(sent(setup, "control")) == int(turns * 0.01) + 2
+    aside = {text.decode() for text in client.hkeys(key + "quarantine")}
+    assert {field for _, field in fields} == {id_.partition("-")[0] for id_ in aside}
+    readable = [*setup.schedules.backfills]
+    assert len(readable) + len(aside) == len(fields) * len(DAMAGE) + 1
+    client.flushall()
+
+
+@pytest.mark.parametrize("setup", ["one step"], indirect=True)
+def test_one_that_waits_looks_less_and_less_often_and_goes_on_soon_after_a_thaw(setup: Setup, clock: Clock) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    freeze = setup.schedules.freezes.add("a", seconds=3600)
+    fast(setup, 20, 1)
+    looks = 0
+    began = clock.now
+    while clock.now < began + timedelta(seconds=60):
+        clock.forward(max(setup.beat.run_due(), 0.01))
+        looks += 1
+    assert looks < 25, "every four seconds"
+    setup.schedules.freezes.thaw(freeze.id)
+    setup.beat.run_due()
+    clock.forward(4)
+    setup.beat.run_due()
+    assert sent(setup) == [*range(20, 0, -1)]
 
 
 def test_its_failures_are_no_failures_of_the_entry(stage: Stage) -> None:
