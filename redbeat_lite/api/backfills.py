@@ -30,8 +30,8 @@ from ..storage.stored import Edit
 from .reader import Reader, check_complete
 from .run_history import RunHistory, Wanted
 
-#: Occurrences of one backfill, how many of them may be out at once, separate ranges of an entry, and backfills that have
-#: ended: at most.
+#: Limits: occurrences of one backfill, how many of them may be out at once, separate ranges of an entry, and
+#: backfills that have ended.
 _LONGEST, _ACTIVE, _RANGES, _ENDED = 100_000, 1000, 1000, 100
 
 #: What became of a run that is not missing: it has done its work, or may yet.

@@ -39,6 +39,7 @@ from ..storage.patience import briefly
 from ..storage.refused import Refused
 from ..storage.stored import Edit, Stored, Term
 from .config_check import checked, differs_in_owner_alone, fault
+from .config_pauses import ConfigPauses
 from .status import present
 
 logger = get_logger(__name__)
@@ -57,6 +58,7 @@ class ConfigEntries:
         self._zone: tzinfo = app.timezone
         self._progress = progress
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
+        self.pauses = ConfigPauses(store, settings.owner)
         self._entries: dict[str, Entry] = {}
         self._set_aside: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -106,6 +108,7 @@ class ConfigEntries:
         self._were = were
         for calendar in {each.calendar for each in self._entries.values() if isinstance(each.calendar, Calendar)}:
             restore_calendar(self._store, calendar)  # as the entries themselves, if the server has lost it
+        self.pauses.look(self.pauses.seen)
         known = self._store.config_names(self._settings.owner)
         written = {str(name): fields for name, fields in configured(self._app).items()}
         self._entries = dict(self._read(written, known, now))
@@ -220,7 +223,8 @@ class ConfigEntries:
             )
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        return self._edit(wanted, lifecycle.created(wanted, now, self._zone), stored, self._text(wanted, now))
+        state = self.pauses.restored(wanted.name, lifecycle.created(wanted, now, self._zone))
+        return self._edit(wanted, state, stored, self._text(wanted, now))
 
     def _edit(self, wanted: Entry, state: EntryState, stored: Stored, definition: str) -> Edit:
         line = line_of_write(self._who, stored, definition)

@@ -60,6 +60,8 @@ class Leader:
         self._renewal: _Renewal | None = None
         #: Whether a part of the schedule is gone, as a renewal or a tick has found.
         self.damaged = False
+        #: Stamp of the last pause or resumption of an entry.
+        self.pauses = b""
         #: With fewer entries than these, one is.
         self.least = 0
         self.last_clock = 0  #: the latest wall clock in ms by which a leader before us planned; 0 if there was none
@@ -241,7 +243,7 @@ class _Renewal:
         if reply[0]:
             self.why = ""
             self._leader.damaged = reply[0] == 2
-            _, self._vitals.entries, self._vitals.due = reply
+            _, self._vitals.entries, self._vitals.due, self._leader.pauses = reply
             self.trust_from(sent)
             return True
         self.why = _GONE

@@ -74,7 +74,11 @@ class Terms:
     @property
     def is_called_for(self) -> bool:
         """Whether there is something to do that cannot wait for the next deadline."""
-        return self._leader.damaged or self._clock.was_set
+        return self._leader.damaged or self._clock.was_set or self._has_new_pauses
+
+    @property
+    def _has_new_pauses(self) -> bool:
+        return self._leader.pauses != self.config.pauses.seen
 
     @property
     def look_again_in(self) -> float:
@@ -95,6 +99,8 @@ class Terms:
             self._next_look = elapsed() + self._settings.lease
             if self.config.vacated:
                 self._make_whole(term)
+        if self._has_new_pauses:
+            self.config.pauses.look(self._leader.pauses)
         if back := self._clock.look():
             self.replanning.clock_went_back(term, back)
         self.replanning.advance(term)
@@ -109,6 +115,7 @@ class Terms:
 
     def _stand_by(self) -> None:
         self.freezing.look()
+        self.config.pauses.look()
         if not self.standing_by:
             self.standing_by = True
             self._vitals.standing_by()

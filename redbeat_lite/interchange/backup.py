@@ -191,7 +191,9 @@ class Restore:
         if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):
             return Restored(entry.name, "same", entry)
         if not self._replace:
-            return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
+            if not _was_made_anew(entry, state):
+                return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
+            wanted = replace(wanted, nominal=state.nominal)
         later = replace(wanted, version=max(wanted.version, state.version) + 1)
         kept = None if entry.owner is None else before
         return Restored(entry.name, "replace", entry, edit=self._edit(entry, stored, later, kept))
@@ -226,3 +228,13 @@ class Restore:
                 owned.setdefault(each.entry.owner, set()).add(each.name)
         for owner, names in owned.items():
             self._store.add_config_names(owner, names)
+
+
+def _was_made_anew(entry: Entry, state: EntryState) -> bool:
+    """Whether a beat has stored a config entry again since the export, and nobody has edited it since.
+
+    A pause that the beat has restored is newer than the file, so the file must not end it.
+    """
+    exported = entry.known_state
+    is_untouched = state.version == 1 and state.generation != exported.generation
+    return entry.owner is not None and is_untouched and (exported.paused or not state.paused)

@@ -68,6 +68,26 @@ def test_after_a_flush_config_entries_are_back_within_a_tick(
     assert not leader.lines("CRITICAL|Traceback")
 
 
+def test_after_a_flush_a_config_entry_that_was_paused_stays_paused(
+    leader: Process, client: redis.Redis, schedules: Schedules, runtime: str
+) -> None:
+    schedules.pause("hourly", note="for a while")
+    schedules.resume("hourly")
+    schedules.pause("config", note="do not run")
+    for _ in range(2):  # the first one may have been under way
+        ticked = client.hget(KEYS.meta, "ticked")
+        eventually(lambda was=ticked: client.hget(KEYS.meta, "ticked") != was, what="a renewal")  # type: ignore[misc]
+    client.delete("celery")
+    eventually(lambda: len(of_entry(client, runtime)) >= 3, what="turns of the loop after it")
+    client.flushall()
+    eventually(lambda: {"config", "hourly"} <= set(schedules), within=30, what="the config entries")
+    assert schedules["config"].paused_note == "do not run"
+    assert schedules["hourly"].paused_note is None
+    assert len(leader.lines("WARNING.*config entry 'config' was gone from Redis, and is paused as before")) == 1
+    schedules.resume("config")
+    goes_on(leader, client, "config", within=2 * INTERVAL + 0.5)
+
+
 @pytest.mark.parametrize("how", ["remove", "clear"])
 def test_a_config_entry_that_was_removed_is_back_whatever_else_is_stored(
     leader: Process, client: redis.Redis, schedules: Schedules, runtime: str, how: str

@@ -545,3 +545,19 @@ def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     eventually(lambda: beat.leader.damaged, what="the next renewal to see it")
     beat.run_due()
     assert "a" in schedules
+
+
+def test_a_pause_outlives_a_flush_that_meets_a_beat_standing_by(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    app = entries(make_app, {name: {"task": "t", "schedule": 10} for name in ("paused", "resumed")})
+    schedules, leader, standby = Schedules(app), make_beat(app), make_beat(app)
+    leader.run_due()
+    schedules.select("*").pause("do not run")
+    standby.run_due()
+    schedules.resume("resumed")
+    standby.run_due()
+    client.flushall()
+    standby.run_due()
+    assert standby.leader.leading
+    assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "resumed": None}

@@ -210,6 +210,40 @@ class TestExport:
         run_cli(app, "import", str(file), "--apply", "--replace", code=0)
         assert Schedules(app)["nightly"].schedule == schedule(60), "the configuration owns the definition"
 
+    @pytest.mark.parametrize("edited", [False, True])
+    def test_a_config_entry_that_a_beat_has_made_anew_gets_its_state_back_unless_somebody_edited_it(
+        self,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        client: redis.Redis,
+        file: Path,
+        edited: bool,
+    ) -> None:
+        app = make_app(beat_schedule={"charge": {"task": "add", "schedule": 3600.0}}, result_expires=None)
+        schedules = Schedules(app)
+
+        def lead() -> None:
+            scheduler = Scheduler(app)
+            scheduler.run_due()
+            scheduler.close()
+
+        lead()
+        schedules.pause("charge", "do not run")
+        run_cli(app, "export", str(file))
+        client.flushall()
+        lead()
+        nominal = schedules["charge"].known_state.nominal
+        if edited:
+            schedules.pause("charge", "later")
+            schedules.resume("charge")
+        said = run_cli(app, "import", str(file), "--apply", code=3 if edited else 0).out
+        assert ("left out 'charge': it is stored already" in said) == edited
+        assert schedules["charge"].paused_note == (None if edited else "do not run")
+        assert schedules["charge"].known_state.nominal == nominal, "what is planned stays"
+        schedules.resume("charge")
+        said = run_cli(app, "import", str(file), "--apply", code=3).out
+        assert "left out 'charge': it is stored already" in said
+
     @pytest.mark.parametrize("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}])
     def test_a_config_entry_is_due_by_the_definition_that_it_keeps(
         self,

@@ -148,6 +148,9 @@ redis.call('SET', kept, done, 'PX', 60000)
 for n, line in ipairs(lines) do
   if #told[n] > 0 then
     note_change(changes, last, line[1], line[2], told[n], stamps)
+    if string.find(line[1], '^%["paused"') or string.find(line[1], '^%["resumed"') then
+      redis.call('HSET', meta, 'pauses', kept) -- the leader remembers pauses of config entries
+    end
   end
 end
 forget_some()
