@@ -54,7 +54,7 @@ from .storage.stored import Lost
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds that committing what is out may take when the process is told to stop, before the lease is given back.
 _FINISH_TIMEOUT = 0.7

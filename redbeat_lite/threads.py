@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from .errors import describe
 from .forks import held_off
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 def _original(name: str) -> Any:

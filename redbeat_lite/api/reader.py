@@ -28,7 +28,7 @@ from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .change_log import last_change
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 _T = TypeVar("_T")
 

@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from ..clock import elapsed
 from ..events import _METHODS, Event, Hooks
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Events that may wait for one subscriber; what comes beyond them is dropped. Some 25 MB at most.
 BACKLOG = 50_000

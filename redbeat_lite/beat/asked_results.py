@@ -16,7 +16,7 @@ from ..runs.facts import Deadline, End
 from ..runs.results import asked
 from .watched_entries import Found
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds that a look waits for the answer, results that it asks for, and how many of one entry for a success.
 _PATIENCE, _MOST, _LAST = 3.0, 200, 20

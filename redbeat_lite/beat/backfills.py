@@ -40,7 +40,7 @@ from .dispatch.reports import Reports
 from .leader import Leader
 from .vitals import Vitals
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Milliseconds until the first and the longest wait of a backfill that waits for an end, a lock or a thaw is over.
 _FIRST_LOOK = 200

@@ -29,7 +29,7 @@ from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .status import present
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 def checked(app: Celery, store: Store, settings: Settings, name: str, fields: Any, now: int) -> Entry:

@@ -42,7 +42,7 @@ from .config_check import checked, differs_in_owner_alone, fault
 from .config_pauses import ConfigPauses
 from .status import present
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class ConfigEntries:

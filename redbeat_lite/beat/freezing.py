@@ -16,7 +16,7 @@ from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Freezing:

@@ -14,7 +14,7 @@ from ..errors import text_of
 from ..threads import Ticker
 from .leader import Leader
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two requests, for which one may take, and between two lines in the log that they fail.
 PERIOD, TIMEOUT, _SILENCE = 60.0, 10.0, 3600.0

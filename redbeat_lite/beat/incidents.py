@@ -34,7 +34,7 @@ from .leader import Leader
 from .vitals import Vitals
 from .watched_entries import Found, Heard, WatchedEntries
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two looks, and after which a command that hangs is given up.
 PERIOD, _TIMEOUT = 2.0, 5.0

@@ -31,7 +31,7 @@ from ..storage.stored import Lost, Term
 from .tokens import Beat, beat_of, token_of
 from .vitals import Vitals
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: The share of a lease by which the trust window is shorter: clocks that run at different rates, a slow reply.
 _MARGIN = 1 / 8

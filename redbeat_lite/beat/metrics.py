@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Bounds of the lateness histogram in seconds: a healthy beat fills the first ones, an outage the last.
 LATENESS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)

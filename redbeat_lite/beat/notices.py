@@ -19,7 +19,7 @@ from ..events import Hooks, IncidentClosed, IncidentOpened, subscribers
 from ..settings import Settings
 from ..urls import scheme_of
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds after which the child is ended.
 TIMEOUT = 30.0

@@ -15,7 +15,7 @@ from ..runs.incident import LEADERLESS, Case
 from .dispatch.broker import BrokerDown
 from .vitals import Vitals
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Longest wait in seconds between tries to reach a server or a broker that is gone. Short, because each try is cheap
 #: and what is due should go out within five seconds of a recovery, of which the first batch after it takes its share.

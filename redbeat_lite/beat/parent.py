@@ -13,7 +13,7 @@ import celery.beat
 from billiard import current_process
 from celery.utils.log import get_logger
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 def is_gone() -> bool:

@@ -22,7 +22,7 @@ from ..storage.json_values import dumps, loads_as
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import Edit, Stored, Term
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds that dispatches wait for a slice, or for a page of entries if that takes longer.
 _SLICE = 0.1

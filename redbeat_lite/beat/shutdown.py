@@ -14,7 +14,7 @@ from redis.client import PubSub
 
 from ..clock import elapsed
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds for everything together. The rest of the two seconds that a stop may take is for Python to end.
 _PATIENCE = 1.4

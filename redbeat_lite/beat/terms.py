@@ -21,7 +21,7 @@ from .repair import Repair
 from .replanning import ClockWatch, Replanning, planned_by
 from .vitals import Vitals
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Terms:

@@ -15,7 +15,7 @@ from ..storage.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Longest text of what is wrong that goes into a report.
 _MAX_WHY = 200

@@ -14,7 +14,7 @@ from ..clock import elapsed
 from ..errors import text_of
 from ..storage.connections import FAULTS, Backend
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: What those that stand by heed: a leader gives its lease back, or the freezes have changed, which somebody has to know
 #: where a flush takes them away with the leader.

@@ -14,7 +14,7 @@ from . import canvas_task, fates  # noqa: F401 - a task is registered, and the r
 from .hold import is_guarded, policy_of
 from .runtime import Runtime
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 _STEP = "redbeat_lite.once.worker.step:OnceStep"
 

@@ -17,7 +17,7 @@ from ..storage.replies import text_of_hash, texts
 from .lock_key import checked
 from .runtime import Runtime
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Locks read in one round trip.
 _PAGE = 500

@@ -18,7 +18,7 @@ from ..threads import Alarm, start_native
 from .hold import Hold
 from .store import LockStore
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Renewals within one lease. Two may fail before the lock is lost.
 PER_LEASE = 3

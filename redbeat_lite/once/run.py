@@ -26,7 +26,7 @@ from .parked_message import encode
 from .runtime import Runtime
 from .settle import Skipped, is_final, keeps_result, settle
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Where a run keeps its hold, on its request.
 ATTRIBUTE = "redbeat_hold"

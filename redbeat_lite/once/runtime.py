@@ -31,7 +31,7 @@ from .renewal import Renewer
 from .settle import is_final, settle
 from .store import DOWN, RESEND_MS, Held, LockStore, let_holders_go_first
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds for which a lock is asked for, or given back, again and again while the server does not answer.
 PATIENCE = 8.0

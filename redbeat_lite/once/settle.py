@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 from ..errors import text_of
 from .errors import OnceSkipped
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types

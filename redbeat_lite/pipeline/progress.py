@@ -13,7 +13,7 @@ from ..errors import storable, text_of
 from ..forks import held_off
 from ..storage.connections import FAULTS
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds from one write to the next.
 _PAUSE = 0.5

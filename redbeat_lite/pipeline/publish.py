@@ -26,7 +26,7 @@ from .run_status import LIVE
 from .store import Outbox, PipelineStore, Ref
 from .task_notes import task_of
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Message header: which step of which run this is. The params stay in Redis.
 HEADER = "redbeat_pipeline"

@@ -19,7 +19,7 @@ from ..storage.keys import Keys
 from ..storage.scripts import Scripts
 from .store import PipelineStore
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 _OUTCOMES: dict[str, Outcome] = {"SUCCEEDED": "succeeded", "FAILED": "failed", "ABORTED": "revoked"}
 

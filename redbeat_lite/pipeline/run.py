@@ -29,7 +29,7 @@ from .recorded import line_by_hand, record
 from .run_status import RunStatus, State
 from .store import Outbox, PipelineStore, store_of
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two looks of :meth:`PipelineRun.wait`: at first, and at most.
 _POLL = (0.05, 0.5)

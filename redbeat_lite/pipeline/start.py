@@ -16,7 +16,7 @@ from .errors import PipelineNotFound
 from .keys import START
 from .run import begin
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 @shared_task(name=START, **PUBLISHES)  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from .definition import task_id
 from .publish import LOST, conclude, dispatch, over, revoke, take_turn
 from .store import Outbox, PipelineStore, Ref, store_of
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Most runs of one sweep; the rest is due at the next one.
 LIMIT = 1_000

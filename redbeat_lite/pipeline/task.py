@@ -30,7 +30,7 @@ from .publish import HEADER, LOST, conclude
 from .store import MAX_DEATHS, Ref, store_of
 from .sweeper import LATE_MS
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Reasons for which the guard puts a message aside for good. The others bring it back, or belong to a mere copy.
 _NEVER = ("skipped", "too old")

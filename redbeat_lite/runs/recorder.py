@@ -20,7 +20,7 @@ from ..threads import Ticker
 from .attempt import Fate
 from .store import BATCH, RunStore
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: How many fates wait at most while the server is away; of what comes then, nothing is kept.
 MOST = 2_000

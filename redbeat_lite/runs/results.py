@@ -16,7 +16,7 @@ from ..storage.stored import chunks
 from .attempt import ERROR_BYTES
 from .run import Outcome
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Celery's states. A state of the task's own says that it runs; one that is missing here, nothing.
 _OUTCOMES: dict[str, Outcome | None] = {

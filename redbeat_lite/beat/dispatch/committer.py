@@ -23,7 +23,7 @@ from .planner import MAX_ERROR, Job
 from .publisher import Publisher
 from .reports import Reports
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Committer:

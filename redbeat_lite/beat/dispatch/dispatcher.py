@@ -35,7 +35,7 @@ from .once_locks import Claiming
 from .planner import LEAST, MOST, Job, Planner
 from .publisher import Publisher
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds after which the rest of what is due waits until the beat has looked after its other affairs.
 _TURN = 10.0

@@ -12,7 +12,7 @@ from ...once.claims import Claim, give_back, take
 from ...once.store import DOWN, LockStore
 from .planner import Job
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Of so many locks it is remembered that the log has them; entries that are removed meanwhile never give theirs back.
 _TOLD = 10_000

@@ -32,7 +32,7 @@ from .collector import Collector, puts_as_kombu
 from .declaring import declare_broadcasts, declare_once
 from .prepared import Prepared
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Publisher:

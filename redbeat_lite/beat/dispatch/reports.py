@@ -17,7 +17,7 @@ from ...storage.stored import Bad
 from ..vitals import Vitals
 from .planner import Job
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class Reports:

@@ -24,7 +24,7 @@ from ..parked_message import DELIVERY
 from ..runtime import Runtime
 from ..settle import has_succeeded
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two looks at a dying child.
 _LOOK = 0.02

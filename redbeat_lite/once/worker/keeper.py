@@ -20,7 +20,7 @@ from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two looks at the children.
 _LOOK = 0.25

@@ -10,7 +10,7 @@ from ...storage.keys import Keys
 from ...storage.replies import server_ms
 from ..runtime import Runtime
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 def look_for_leader(runtime: Runtime) -> None:

@@ -17,7 +17,7 @@ from ...storage.connections import UNREACHABLE
 from ...storage.replies import server_ms, text, texts
 from ..runtime import Runtime
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two rounds.
 PERIOD = 1.0

@@ -27,7 +27,7 @@ from ..settle import Skipped, is_final
 from ..store import DOWN
 from .dead_children import began, watch
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 _Base: Any = object  # whatever class stands behind the mixin; Celery has no types
 

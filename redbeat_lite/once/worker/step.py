@@ -15,7 +15,7 @@ from ..runtime import Runtime
 from .keeper import Keeper
 from .request import with_mixin
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
