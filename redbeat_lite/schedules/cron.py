@@ -15,7 +15,7 @@ from .clock_changes import CountedRule
 from .cron_text import HOUR, Item, parse, runs_every_hour, split
 from .spread import SpreadSchedule, is_spread, resolve
 from .wall_times import Days, WallTimes
-from .zones import portable, zone_of
+from .zones import is_hashable, portable, zone_of
 
 
 @public
@@ -102,10 +102,15 @@ def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | N
     return found
 
 
-@lru_cache(maxsize=4096)
 def zoned(times: WallTimes, zone: tzinfo) -> CountedRule:
-    """One shared rule for each rule and zone: thousands of entries have few."""
+    """Return the rule in a zone."""
+    if is_hashable(zone):
+        return _shared(times, zone)
     return CountedRule(times, zone)
+
+
+#: Thousands of entries share a few rules.
+_shared = lru_cache(maxsize=4096)(CountedRule)
 
 
 def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:

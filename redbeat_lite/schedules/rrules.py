@@ -20,7 +20,7 @@ from .recurrence import Parts, Recurrence, TooManySteps
 from .rrule_dates import Instants, LeftOut, with_dates
 from .rrule_text import RuleText, parse, unfolded
 from .rule import SAMPLE, RuleSchedule
-from .zones import portable, wall_at, zone_name, zone_of
+from .zones import is_hashable, portable, wall_at, zone_name, zone_of
 
 #: Where a rule without a start counts from: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)  # a wall-clock time
@@ -74,8 +74,9 @@ class RRule(RuleSchedule):
         start = self.start or self.parsed.start
         if start is not None and start.tzinfo is not None:
             start = wall_at(here, start)
+        make = _shared if is_hashable(here) else _zoned
         try:
-            return _zoned(self.parsed, (start or ANCHOR).replace(microsecond=0), here)
+            return make(self.parsed, (start or ANCHOR).replace(microsecond=0), here)
         except TooManySteps:
             raise self._too_costly() from None
 
@@ -167,10 +168,12 @@ class RecurrenceRule(ZonedRule):
         return *super()._key(), self._until, self._dates
 
 
-@lru_cache(maxsize=1024)
 def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
     walls, dates = with_dates(Recurrence(_without_count(parsed.parts, start), start), parsed, zone)
     return RecurrenceRule(walls, zone, parsed.until, dates)
+
+
+_shared = lru_cache(maxsize=1024)(_zoned)
 
 
 @lru_cache(maxsize=1024)

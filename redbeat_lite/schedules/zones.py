@@ -61,6 +61,11 @@ def portable(zone: tzinfo) -> tzinfo:
         return zone
 
 
+def is_hashable(zone: tzinfo) -> bool:
+    """Return whether a cache may have ``zone`` in its key. Zones of dateutil have no hash."""
+    return isinstance(zone, (ZoneInfo, timezone))
+
+
 def _named(name: str, field: str) -> tzinfo:
     if fixed := _FIXED.fullmatch(name):
         sign, hours, minutes = fixed.groups()

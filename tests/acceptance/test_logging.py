@@ -56,7 +56,9 @@ def test_all_loggers_of_beat_and_workers_are_below_celerys() -> None:
     for module in pkgutil.walk_packages(redbeat_lite.__path__, "redbeat_lite."):
         if not re.search(r"__main__|django|demo", module.name):  # those want more than to be imported
             import_module(module.name)
-    loggers = {name: found for name, found in logging.root.manager.loggerDict.items() if name.startswith("redbeat_lite.")}
+    loggers = {
+        name: found for name, found in logging.root.manager.loggerDict.items() if name.startswith("redbeat_lite.")
+    }
     ours = {name for name, found in loggers.items() if isinstance(found, logging.Logger)}
     # The one of the API warns at a Python prompt, where nobody has set up logging.
     assert ours <= {"redbeat_lite.api.writer"}

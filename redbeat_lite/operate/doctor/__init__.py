@@ -10,8 +10,10 @@ from celery import Celery
 from ...api.reader import Reader
 from ...beat.config_check import not_stored
 from ...beat.status import Status, asking, reports_in, status_in
+from ...errors import ConfigurationError, describe
 from ...public import public_in
 from ...settings import Settings
+from ...storage.connections import FAULTS
 from ...storage.server_check import check_driver
 from ...storage.store import Store
 from . import calendars, entries, messages, run_times, server
@@ -43,33 +45,54 @@ def examine(app: Celery) -> list[Finding]:
 
 
 def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
-    yield from server.clock_and_line(store, settings)
-    yield from server.server(store.backend)
-    yield from server.lease_and_loop(settings, app)
+    for check in _checks(app, settings, store):
+        yield from _guarded(check)
+
+
+def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
+    """Report a check that fails as a finding, so that the others still run: it may call code of the user."""
+    try:
+        yield from check
+    except (*FAULTS, ConfigurationError):
+        raise
+    except Exception as exc:  # noqa: BLE001 - schedules, zones, tasks and routers of the user may raise anything
+        yield Finding(
+            "doctor",
+            "warning",
+            f"a check has failed: {describe(exc)}",
+            "What it looks for is not in this list.",
+            "Look for the schedule, the time zone or the task class of your own that raises this.",
+        )
+
+
+def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[Finding]]:
+    yield server.clock_and_line(store, settings)
+    yield server.server(store.backend)
+    yield server.lease_and_loop(settings, app)
     reply = store.backend.scripts.run(*asking(store.keys))
     status, heard = status_in(reply), reports_in(reply).values()
     readable, unreadable = entries.sorted_out(Reader(app, store), islice(store.pages(), LIMIT))
-    yield from _not_looked_at(status)
-    yield from entries.overdue(app, status, readable)
-    yield from entries.frozen(app, status)
-    yield from entries.failing(readable)
-    yield from entries.unreadable(unreadable)
-    yield from entries.quarantined(store)
-    yield from entries.unregistered(app, readable)
-    yield from entries.overlapping(readable)
+    yield _not_looked_at(status)
+    yield entries.overdue(app, status, readable)
+    yield entries.frozen(app, status)
+    yield entries.failing(readable)
+    yield entries.unreadable(unreadable)
+    yield entries.quarantined(store)
+    yield entries.unregistered(app, readable)
+    yield entries.overlapping(readable)
     missing = dict(not_stored(app, store, settings))
-    yield from entries.refused(app, settings, store, status, missing)
-    yield from entries.clashes(settings, store, status, missing)
-    yield from entries.unattended(settings, store, status)
-    yield from run_times.clock_changes(app.timezone, readable)
-    yield from run_times.hot_spots(app.timezone, readable)
-    yield from calendars.calendars(store, readable)
-    yield from messages.confirms(app)
-    yield from messages.recording(readable, heard)
-    yield from messages.outcomes(store, readable)
-    yield from messages.worker_clocks(status, settings.clock_slack)
-    yield from messages.lifetimes(app, readable, settings.clock_slack, heard)
-    yield from messages.queues(app, readable, status.queues)
+    yield entries.refused(app, settings, store, status, missing)
+    yield entries.clashes(settings, store, status, missing)
+    yield entries.unattended(settings, store, status)
+    yield run_times.clock_changes(app.timezone, readable)
+    yield run_times.hot_spots(app.timezone, readable)
+    yield calendars.calendars(store, readable)
+    yield messages.confirms(app)
+    yield messages.recording(readable, heard)
+    yield messages.outcomes(store, readable)
+    yield messages.worker_clocks(status, settings.clock_slack)
+    yield messages.lifetimes(app, readable, settings.clock_slack, heard)
+    yield messages.queues(app, readable, status.queues)
 
 
 def _not_looked_at(status: Status) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import tzinfo
-from functools import lru_cache
 
 from ...clock import wall_ms
 from ...entries.clock_change_words import moves
@@ -15,6 +14,7 @@ from ...entries.words import counted
 from ...instants import from_ms
 from ...schedules import Every, next_ms
 from ...schedules.clock_changes import ZonedRule
+from ...schedules.zones import zone_name
 from .finding import Finding
 
 #: How far ahead clock changes are looked for, in days.
@@ -44,10 +44,11 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Full hours of the next day, by the zone of the app, at which many entries run, midnight above all."""
     now = wall_ms()
     crowds: dict[int, list[str]] = defaultdict(list)
+    hours: dict[str, list[int]] = {}
     for entry in entries:
         if entry.due is None or entry.jitter or "schedule" in entry.local:
             continue
-        for instant in _runs_at(entry, zone, now):
+        for instant in _runs_at(entry, zone, now, hours):
             crowds[instant].append(entry.name)
     crowded = sorted((at for at in crowds if len(crowds[at]) >= CROWD), key=lambda at: (-len(crowds[at]), at))
     if not crowded:
@@ -66,7 +67,6 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     )
 
 
-@lru_cache(maxsize=1000)
 def _full_hours(zone: tzinfo, now: int) -> list[int]:
     """The full hours of the next day by the clocks of a zone; all in milliseconds since 1970."""
     # The offsets of all zones that are in use are whole quarters of an hour.
@@ -75,19 +75,23 @@ def _full_hours(zone: tzinfo, now: int) -> list[int]:
     return [at for at in quarters if not from_ms(at).astimezone(zone).minute]
 
 
-def _runs_at(entry: Entry, zone: tzinfo, now: int) -> Iterator[int]:
+def _runs_at(entry: Entry, zone: tzinfo, now: int, hours: dict[str, list[int]]) -> Iterator[int]:
     """Full hours at which an entry runs: two questions to its rule for each hour at most.
+
+    ``hours`` keeps the full hours of a zone, by its name, for the entries that follow.
 
     One that runs every minute is left out: it is no more of a load at a full hour than at any other time.
     """
     rule = entry.rule(zone)
     if isinstance(rule, ZonedRule):
-        at, full = entry.due, _full_hours(rule.zone, now)
-    elif isinstance(rule, Every):
-        at, full = entry.due, _full_hours(zone, now)
-    else:  # one-offs and the sun; and code of others, of which nobody knows how long it takes
+        zone = rule.zone
+    elif not isinstance(rule, Every):  # one-offs, the sun, and schedules of users, which may take any time
         return
-    for hour in full:
+    name = zone_name(zone)
+    if name not in hours:
+        hours[name] = _full_hours(zone, now)
+    at = entry.due
+    for hour in hours[name]:
         if at is not None and at < hour:
             at = next_ms(rule, rule.last_ms(at, hour - 1) if isinstance(rule, Every) else hour - 1)
         if at is None:

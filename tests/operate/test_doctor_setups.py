@@ -1,0 +1,49 @@
+"""The doctor and the beat in set-ups as real projects have them."""
+
+from __future__ import annotations
+
+import dateutil.tz
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat_lite import Schedules, cron, every, rrule
+from redbeat_lite.operate.doctor import examine
+from redbeat_lite.operate.doctor.finding import Finding
+from tests.support.in_process import MakeApp, MakeBeat, one_turn
+
+
+def found(app: Celery, check: str) -> list[Finding]:
+    return [finding for finding in examine(app) if finding.check == check]
+
+
+def test_a_zone_of_dateutil_which_has_no_hash_is_as_good_as_any_other(make_app: MakeApp, make_beat: MakeBeat) -> None:
+    schedule = {
+        "crontab": {"task": "t", "schedule": crontab(minute=0)},
+        "cron": {"task": "t", "schedule": cron("0 3 * * *")},
+        "rrule": {"task": "t", "schedule": rrule("FREQ=DAILY;BYHOUR=3")},
+    }
+    app = make_app(timezone=dateutil.tz.gettz("Europe/Berlin"), beat_schedule=schedule)
+    schedules = one_turn(app, make_beat)
+    assert (schedules.refused(), {*schedules}) == ({}, {"crontab", "cron", "rrule"})
+    berlin = one_turn(make_app(timezone="Europe/Berlin", beat_schedule=schedule), make_beat)
+    assert {entry.name: entry.next_run_at for entry in schedules.values()} == {
+        entry.name: entry.next_run_at for entry in berlin.values()
+    }
+    assert not found(app, "doctor")
+
+
+def test_one_schedule_that_fails_does_not_end_the_doctor(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+    Schedules(app).add("a", "t", every(60))
+
+    def fail(*_: object) -> None:
+        raise TypeError("unhashable type: 'tzfile'")
+
+    monkeypatch.setattr("redbeat_lite.operate.doctor.run_times.moves", fail)
+    [finding] = found(app, "doctor")
+    assert finding.severity == "warning"
+    assert "unhashable type" in finding.what
+    assert found(app, "leader"), "the other checks go on"
