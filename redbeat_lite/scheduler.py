@@ -137,7 +137,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Lines for Celery's start banner."""
         settings = self.settings
         rows = {
-            "schedule": f"{self.backend.display_url} under {{{settings.key_prefix}}}",
+            "schedule": f"{self.backend.display_url} under {self.keys.prefix}",
             "owner": settings.owner,
             "lease": f"{settings.lease:g} s",
             "dispatch": settings.dispatch,
@@ -190,8 +190,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except AuthenticationError as exc:
             what = f"{self.backend.display_url} refuses to let us in"
             if not self._terms.introduced:
-                self._give_up(f"{what}: {refusal(exc)}")
-            seconds = self._outage.goes_on(what, refusal(exc))
+                self._give_up(f"{what}: {refusal(exc, self.keys.prefix)}")
+            seconds = self._outage.goes_on(what, refusal(exc, self.keys.prefix))
         except BrokerDown as exc:
             seconds = self._outage.goes_on("cannot reach the broker", exc)
         except MovedError:
@@ -201,7 +201,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self._publisher.close()  # A server that was started anew knows nothing of what kombu has declared.
             if isinstance(exc, ResponseError):
                 self._refused()
-            seconds = self._outage.goes_on(f"cannot use {self.backend.display_url}", exc)
+            seconds = self._outage.goes_on(f"cannot use {self.backend.display_url}", refusal(exc, self.keys.prefix))
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
         self._wakeup.wait(seconds, until=lambda: self._is_over(led), leads=led)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -46,6 +47,18 @@ MAX_HISTORY = 1000
 MAX_NAME = 200
 
 
+#: Text without braces, or with text in braces at its end.
+_PREFIX = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}")
+
+
+def key_root(prefix: str) -> str:
+    """Return how all keys under a prefix begin: ``{redbeat-lite}`` or ``myapp:{beat}``.
+
+    What is in the braces decides on the slot of a Redis Cluster.
+    """
+    return prefix if prefix.endswith("}") else f"{{{prefix}}}"
+
+
 #: Settings that are lengths of time.
 _LENGTHS = {"lease", "expires", "clock_slack", "once_lease", "publish_timeout", "stall_timeout"}
 
@@ -58,6 +71,7 @@ class Settings:
         url: the Redis server, or the servers, that hold the schedule; the broker's own URL where that is a Redis.
         redis_options: further keyword arguments for the redis-py client; ``master_name`` and ``sentinel_kwargs`` too.
         key_prefix: what all keys begin with; schedules under different prefixes know nothing of each other.
+            Keys have the prefix in braces, unless it ends with braces of its own, such as ``"myapp:{beat}"``.
         owner: who owns the entries of ``beat_schedule``; entries of another owner are never touched.
         lease: how long a leader that falls silent stays leader. 1 to 86,400.
         batch_size: entries per round trip, 1 to 5,000.
@@ -110,7 +124,8 @@ class Settings:
         check_url(self.url)
         check_options(self.url, self.redis_options)
         check_text("key_prefix", self.key_prefix)
-        require("key_prefix", not set(self.key_prefix) & set("{}"), "text without braces", self.key_prefix)
+        braces = 'text without braces, or with one pair at its end, such as "myapp:{beat}"'
+        require("key_prefix", _PREFIX.fullmatch(self.key_prefix) is not None, braces, self.key_prefix)
         check_text("owner", self.owner)
         check_number("lease", self.lease, 1.0)
         check_number("once_lease", self.once_lease, 1.0)

@@ -43,7 +43,7 @@ class ReadSide(Mapping[str, Entry]):
         self._app = app
 
     def __repr__(self) -> str:
-        where = f"{self._store.backend.display_url} under {self._store.keys.prefix!r}"
+        where = f"{self._store.backend.display_url} under {self._store.keys.prefix}"
         return f"<Schedules of {self._app.main!r}: {where}>"
 
     @lazy

@@ -60,8 +60,8 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
     from kombu.exceptions import OperationalError
 
     from ..interchange.importers.source import Unreadable
-    from ..settings import Settings
-    from ..storage.connections import FAULTS, Backend
+    from ..settings import Settings, key_root
+    from ..storage.connections import FAULTS, Backend, refusal
 
     if isinstance(exc, EntryNotFound):
         return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
@@ -73,8 +73,9 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
         return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None  # a defect; or whoever read our output has gone, and click ends quietly
-    where = Backend(Settings.from_app(ctx.obj.app)).display_url
-    return ServerFailure(f"cannot use {where}: {text_of(exc)}")
+    settings = Settings.from_app(ctx.obj.app)
+    why = text_of(refusal(exc, key_root(settings.key_prefix)))
+    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}")
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:

@@ -24,7 +24,7 @@ from ..once.policy import Once
 from ..schedules import Manual, SpreadSchedule, coerce_schedule
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire
-from ..settings import MAX_NAME
+from ..settings import MAX_NAME, key_root
 from ..storage.json_values import pack, unpack
 from .foreign_fields import INSTEAD
 
@@ -224,9 +224,10 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker and schedule share
     a database. Raises InvalidEntry, which names the option.
     """
+    root = key_root(prefix)
     for name in ("queue", "routing_key"):
         value = options.get(name)
-        if isinstance(value, str) and value.startswith((f"{{{prefix}}}:", f"{{{prefix}:")):
+        if isinstance(value, str) and value.startswith((f"{root}:", f"{root[:-1]}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)
 
 

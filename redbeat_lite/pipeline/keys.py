@@ -40,6 +40,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..settings import key_root
+
 #: Name of the task that starts a run for an entry; its own id becomes the run's.
 START = "redbeat_lite.start_pipeline"
 
@@ -56,22 +58,23 @@ class RunKeys(NamedTuple):
     @classmethod
     def of(cls, prefix: str, run_id: str) -> RunKeys:
         """Name them under ``prefix``, for example ``"redbeat-lite"``."""
-        return cls(*(f"{{{prefix}:{run_id}}}:{part}" for part in cls._fields))
+        root = f"{key_root(prefix)[:-1]}:{run_id}}}"
+        return cls(*(f"{root}:{part}" for part in cls._fields))
 
 
 def index_key(prefix: str) -> str:
     """The name of the index of runs that have not ended."""
-    return f"{{{prefix}}}:pipelines"
+    return f"{key_root(prefix)}:pipelines"
 
 
 def ended_key(prefix: str) -> str:
     """The name of the index of runs that have."""
-    return f"{{{prefix}}}:ended-runs"
+    return f"{key_root(prefix)}:ended-runs"
 
 
 def turns_key(prefix: str, entry: str) -> str:
     """The name of the line of an entry's runs."""
-    return f"{{{prefix}}}:turns:{entry}"
+    return f"{key_root(prefix)}:turns:{entry}"
 
 
 def turn(run_id: str, resumed: int) -> str:

@@ -26,12 +26,14 @@ key                     type    holds
 
 from __future__ import annotations
 
+from ..settings import key_root
+
 
 class RunKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix, self._root = prefix, f"{{{prefix}}}:runs:"
+        self.prefix, self._root = prefix, f"{key_root(prefix)}:runs:"
         parts = ("feed", "incidents", "closed", "deadlines", "failures")
         self.feed, self.incidents, self.closed, self.deadlines, self.failures = (self._root + part for part in parts)
 

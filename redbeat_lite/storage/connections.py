@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakSet
 
 import redis
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -108,8 +108,15 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def refusal(exc: AuthenticationError) -> AuthenticationError:
-    """What the server said when it let nobody in, in words that help."""
-    if "HELLO" in str(exc) or "NOAUTH" in str(exc) or "required" in str(exc):
+def refusal(exc: Exception, root: str) -> Exception:
+    """Return a refusal of the server in words that help, and any other exception as it is.
+
+    Parameters:
+        root: how all keys begin, such as ``{redbeat-lite}``.
+    """
+    text = str(exc)
+    if isinstance(exc, AuthenticationError) and ("HELLO" in text or "NOAUTH" in text or "required" in text):
         return AuthenticationError("it wants a password, and the URL has none")
+    if isinstance(exc, NoPermissionError) and "key" in text:
+        return NoPermissionError(f"{text}; it needs those of the patterns ~{root}:* and ~{root[:-1]}:*")
     return exc

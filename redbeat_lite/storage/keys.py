@@ -1,7 +1,7 @@
 """The data model: every key of the schedule, and what it holds; ``once`` and ``pipeline`` have ``keys`` of their own.
 
-All keys carry the prefix in braces, ``{redbeat-lite}:due``, so that Redis Cluster puts them in one hash slot and a
-script may touch them together.
+All keys begin with ``p``, which is the prefix in braces, ``{redbeat-lite}:due``, or one with braces of its own,
+``myapp:{beat}:due``, so that Redis Cluster puts them in one hash slot and a script may touch them together.
 
 ====================  =======  ======================================================================================
 key                   type     holds
@@ -49,6 +49,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..settings import key_root
 from ..uuids import drawn
 
 #: Version of everything above, and that from the first freeze on: a beat that does not know freezes would send
@@ -77,7 +78,7 @@ class Keys:
     @classmethod
     def of(cls, prefix: str) -> Keys:
         """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
-        return cls(*(f"{{{prefix}}}:{part}" for part in cls.__slots__))
+        return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))
 
     def new_reply(self) -> str:
         """A key that keeps the reply to one call."""
@@ -85,15 +86,15 @@ class Keys:
 
     def reply(self, call: str) -> str:
         """The key that keeps the reply to one call."""
-        return f"{{{self.prefix}}}:reply:{call}"
+        return f"{self.prefix}:reply:{call}"
 
     @property
     def prefix(self) -> str:
-        """What :meth:`of` was told."""
-        return self.leader[1:].removesuffix("}:leader")
+        """How all keys begin, for example ``"{redbeat-lite}"``; a prefix for :meth:`of`, too."""
+        return self.leader.removesuffix(":leader")
 
     @property
     def of_backfills(self) -> Keys:
         """Those of the schedule of backfills, which is one of its own, but for its leader."""
         own = ("due", "entries", "state", "names", "quarantine", "changed")
-        return replace(self, **{part: f"{{{self.prefix}}}:backfills:{part}" for part in own})
+        return replace(self, **{part: f"{self.prefix}:backfills:{part}" for part in own})

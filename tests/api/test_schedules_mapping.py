@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 class TestMapping:
     def test_tells_where_its_entries_are(self, schedules: Schedules, server: Server) -> None:
-        assert repr(schedules) == f"<Schedules of 'proj': {server.url} under 'redbeat-lite'>"
+        assert repr(schedules) == f"<Schedules of 'proj': {server.url} under {{redbeat-lite}}>"
 
     def test_is_a_mutable_mapping(self, schedules: Schedules) -> None:
         assert isinstance(schedules, MutableMapping)

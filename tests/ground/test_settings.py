@@ -129,7 +129,13 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"traceparent": 1}, "redbeat_lite_traceparent: expected True or False, got 1"),
         ({"dispatch": "fast"}, "redbeat_lite_dispatch: expected one of auto, batch, plain, got 'fast'"),
         ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
-        ({"key_prefix": "{a}"}, "redbeat_lite_key_prefix: expected text without braces, got '{a}'"),
+        (
+            {"key_prefix": "{a}b"},
+            "redbeat_lite_key_prefix: expected text without braces, or with one pair at its end, such as "
+            "\"myapp:{beat}\", got '{a}b'",
+        ),
+        ({"key_prefix": "a{}"}, "got 'a{}'"),
+        ({"key_prefix": "a}{b}"}, "got 'a}{b}'"),
         ({"owner": "a\nb"}, "redbeat_lite_owner: expected 1 to 200 printable characters, got 'a\\nb'"),
         ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got 'list'"),
         (

@@ -54,7 +54,7 @@ class MoveIn:
     @property
     def where(self) -> str:
         """The place that is written, for people."""
-        return f"{self._store.backend.display_url}, keys {{{self._settings.key_prefix}}}:*"
+        return f"{self._store.backend.display_url}, keys {self._store.keys.prefix}:*"
 
     @property
     def led(self) -> bool:
