@@ -236,14 +236,26 @@ def _value(app: Celery, name: str) -> Any:
     return values[0]
 
 
-def _broker_url(app: Celery) -> str:
+def has_own_url(app: Celery) -> bool:
+    """Return whether ``redbeat_lite_url`` is set, so that the URL of the broker does not count."""
+    return "url" in _given(app)
+
+
+def broker_urls(app: Celery) -> list[str]:
+    """Return the URLs of the brokers, of which Celery uses the first one that answers."""
     url = app.conf.broker_write_url
-    given = [str(each) for each in url] if isinstance(url, (list, tuple)) else str(url or "").split(";")
-    scheme = urls.scheme_of(given[0]) if given and given[0] else "none"
+    if isinstance(url, (list, tuple)):
+        return [str(one) for one in url]
+    return str(url or "").split(";")
+
+
+def _broker_url(app: Celery) -> str:
+    servers = broker_urls(app)
+    scheme = urls.scheme_of(servers[0]) if servers and servers[0] else "none"
     if scheme in urls.SENTINEL:
-        return ";".join(given)
+        return ";".join(servers)
     if scheme in urls.SCHEMES:
-        return given[0]
+        return servers[0]
     raise ConfigurationError(
         f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold the schedule"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import tzinfo
 
 from celery import Celery
@@ -11,7 +12,7 @@ from ..clock import elapsed, wall_ms
 from ..entries.words import counted
 from ..settings import Settings
 from ..storage.leader_store import LeaderStore
-from ..storage.server_check import faults, server_of
+from ..storage.server_check import Fault, failover, faults, server_of
 from ..storage.stored import Term
 from .config_check import tell_left_behind, tell_not_stored
 from .config_entries import ConfigEntries
@@ -38,6 +39,7 @@ class Terms:
         self._settings = settings
         self._vitals = vitals
         self._begun: Term | None = None
+        self._started = False
         self.introduced = False  #: whether a server has answered
         self.standing_by = False
         self._next_look = 0.0
@@ -106,12 +108,13 @@ class Terms:
         self.replanning.advance(term)
 
     def _introduce(self) -> None:
-        """Say once, at the first contact, what about the server a person should know."""
-        if self.introduced:
-            return
-        for _, _, what, why, todo in faults(server_of(self._store.backend.client)):
-            logger.warning("beat: %s. %s %s", what, why, todo)
-        self.introduced = True
+        """Warn once of what is wrong with the servers: of their names at once, of the server itself when it answers."""
+        if not self._started:
+            self._started = True
+            _warn_of(failover(self._app))
+        if not self.introduced:
+            _warn_of(faults(server_of(self._store.backend.client)))
+            self.introduced = True
 
     def _stand_by(self) -> None:
         self.freezing.look()
@@ -144,3 +147,8 @@ class Terms:
         self.config.sync(term, now, planned_by(self._leader.last_zones))
         self._vitals.refused = self.config.refused
         self._leader.damaged, self._leader.least = False, len(self.config)
+
+
+def _warn_of(found: Iterator[Fault]) -> None:
+    for _, _, what, why, todo in found:
+        logger.warning("beat: %s. %s %s", what, why, todo)

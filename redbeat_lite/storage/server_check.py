@@ -10,7 +10,9 @@ from celery import Celery
 from kombu.exceptions import VersionMismatch
 from redis.exceptions import ResponseError
 
+from .. import urls
 from ..errors import ConfigurationError
+from ..settings import broker_urls, has_own_url
 
 #: The oldest server that has every command the scripts use (``ZRANGE … BYSCORE``, ``ZMSCORE``).
 OLDEST = (6, 2)
@@ -41,7 +43,24 @@ def server_of(client: Any) -> Server | None:
     return Server(version, policy, True if info.get("aof_enabled") else _snapshots(client))
 
 
-def faults(server: Server | None) -> Iterator[tuple[str, str, str, str, str]]:
+#: Name, severity, what is wrong, why it matters, and what to do.
+Fault = tuple[str, str, str, str, str]
+
+
+def failover(app: Celery) -> Iterator[Fault]:
+    """Tell that messages can go to another server, and the schedule cannot."""
+    servers = broker_urls(app)
+    if len(servers) > 1 and urls.scheme_of(servers[0]) not in urls.SENTINEL and not has_own_url(app):
+        yield (
+            "failover",
+            "warning",
+            f"broker_url names {len(servers)} servers, and the schedule lies on the first one alone",
+            "While that one is down nothing is sent, although the others take messages.",
+            "Set redbeat_lite_url to the server that shall hold the schedule, or use Sentinel.",
+        )
+
+
+def faults(server: Server | None) -> Iterator[Fault]:
     """What is wrong with a server, as far as it says: name and severity, what, why it matters and what to do."""
     if server is None:
         return

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import dateutil.tz
 import pytest
+import redis
 from celery import Celery
 from celery.schedules import crontab
 
@@ -11,6 +15,7 @@ from redbeat_lite import Schedules, cron, every, rrule
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.doctor.finding import Finding
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
+from tests.support.server import Server
 
 
 def found(app: Celery, check: str) -> list[Finding]:
@@ -47,3 +52,34 @@ def test_one_schedule_that_fails_does_not_end_the_doctor(
     assert finding.severity == "warning"
     assert "unhashable type" in finding.what
     assert found(app, "leader"), "the other checks go on"
+
+
+@pytest.mark.parametrize("form", [list, ";".join])
+def test_a_failover_of_the_broker_that_the_schedule_has_not_is_told(
+    server: Server,
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    caplog: pytest.LogCaptureFixture,
+    form: Callable[[list[str]], Any],
+) -> None:
+    brokers = form([server.url, "redis://127.0.0.1:1/0"])
+    app = make_app(broker_url=brokers)
+    what = "broker_url names 2 servers, and the schedule lies on the first one alone"
+    [finding] = found(app, "failover")
+    assert (finding.severity, finding.what) == ("warning", what)
+    beat = make_beat(app)
+    for _ in range(2):
+        beat.run_due()
+    assert caplog.text.count(what) == 1
+    assert not found(make_app(broker_url=brokers, redbeat_lite_url=server.url), "failover")
+    assert not found(make_app(), "failover")
+
+
+def test_it_is_told_at_the_start_too_where_the_first_server_is_down(
+    make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    beat = make_beat(make_app(broker_url=["redis://127.0.0.1:1/0", "redis://127.0.0.1:2/0"]))
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            beat.run_due()
+    assert caplog.text.count("the schedule lies on the first one alone") == 1

@@ -11,7 +11,7 @@ from ...clock import CLOCK_OFF
 from ...once.worker.visibility import look_at_the_clock
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
-from ...storage.server_check import faults, server_of
+from ...storage.server_check import failover, faults, server_of
 from ...storage.store import Store
 from .finding import Finding
 
@@ -79,7 +79,8 @@ def server(backend: Backend) -> Iterator[Finding]:
 
 
 def lease_and_loop(settings: Settings, app: Celery) -> Iterator[Finding]:
-    """A lease or a loop interval that was chosen for another scheduler."""
+    """A lease or a loop interval that was chosen for another scheduler, and a failover that the schedule has not."""
+    yield from starmap(Finding, failover(app))
     if settings.lease > settings.stall_timeout:
         yield Finding(
             "lease",
