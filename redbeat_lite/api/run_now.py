@@ -15,7 +15,7 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
-from ..entries.sendable import check_arguments, serializer_of
+from ..entries.sendable import check_arguments, misfit, serializer_of
 from ..errors import InvalidEntry
 from ..instants import delay_ms
 from ..once.canvas import CANVAS
@@ -96,12 +96,9 @@ def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
         raise InvalidEntry(next(iter(given)), expected, given, entry=entry.name)
     _evaluate(entry, entry.replace(**given))
     check_arguments(entry, serializer_of(entry, app))
-    try:
-        if task is not None and task.typing:
-            task.__header__(*entry.args, **entry.kwargs)
-    except TypeError as exc:
-        field, expected = next(iter(given)), f"what {entry.task} takes"
-        raise InvalidEntry(field, expected, given, entry=entry.name, hint=str(exc)) from None
+    why = misfit(task, entry)
+    if why is not None:
+        raise InvalidEntry(next(iter(given)), f"what {entry.task} takes", given, entry=entry.name, hint=why)
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from ..actors import Who, who
+from ..app_tasks import is_importing, load_tasks
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.definition import around, decode, encode, encode_like, shape
@@ -18,7 +20,7 @@ from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
 from ..entries.sameness import keep_resolved
-from ..entries.sendable import check_arguments, check_options, serializer_of
+from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of
 from ..entries.words import counted, listed
@@ -48,6 +50,7 @@ class Writer:
     def __init__(self, reader: Reader, actor: str | None) -> None:
         self._reader, self._app, self._store, self._zone = reader, reader.app, reader.store, reader.zone
         self._actor = actor
+        self._loaded = False
         self.calendars = Calendars(self._store, self._zone, lambda: self.who)
 
     @property
@@ -79,6 +82,7 @@ class Writer:
             check_arguments(entry, serializer_of(entry, self._app))
         if warn:
             self.warn_of_unknown_tasks([entry])
+            self._warn_of_misfit(entry)
             self._warn_of_many_alive(entry)
         return entry
 
@@ -92,9 +96,13 @@ class Writer:
             logger.warning(text, entry.name, alive, slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
-        """Log the tasks that this app does not have and ``told`` lacks, which it adds to that; each once."""
-        if not self._app.finalized:
+        """Log the tasks that this app does not have and ``told`` lacks, which it adds to that; each once.
+
+        While a module is imported nothing is logged: the app may have more tasks when that is done.
+        """
+        if not self._app.finalized and is_importing():
             return
+        self._app.finalize()
         told, unknown, known = set() if told is None else told, dict[str, list[str]](), self._app.tasks.keys()
         for entry in entries:
             if entry.task in known and entry.task != CANVAS:  # as that of nearly each
@@ -102,9 +110,27 @@ class Writer:
             for task in sorted(sent(entry.task, entry.args) - known - told):
                 unknown.setdefault(task, []).append(entry.name)
         told.update(unknown)
+        if unknown:
+            self._load_tasks()
         for task, names in unknown.items():
+            if task in known:
+                continue
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
+
+    def _load_tasks(self) -> None:
+        """Import the modules with the tasks of the app, once: a web process may have imported none of them."""
+        if not self._loaded:
+            self._loaded = True
+            with suppress(Exception):  # whoever runs the modules hears of their errors
+                load_tasks(self._app)
+
+    def _warn_of_misfit(self, entry: Entry) -> None:
+        """Log that the entry's task does not take its arguments."""
+        task = self._app.tasks.get(entry.task) if self._app.finalized and entry.task != CANVAS else None
+        why = misfit(task, entry)
+        if why is not None:
+            logger.warning("entry %r: %s does not take these arguments: %s", entry.name, entry.task, why)
 
     def create(self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = "") -> None:
         """Store a new entry, which gets its state; raises EntryExists where the name is taken.

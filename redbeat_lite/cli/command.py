@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..actors import by_way
+from ..app_tasks import load_tasks
 from ..durations import seconds_of
 from ..storage.replies import text
 from .exit_codes import WRONG_REQUEST, Failure, explained
@@ -194,8 +195,7 @@ name_argument = click.argument("name", shell_complete=entry_names)
 def app_of(ctx: click.Context) -> Celery:
     """The app of ``-A``, with its tasks and whatever else its modules register."""
     app: Celery = ctx.obj.app
-    app.loader.import_default_modules()
-    app.finalize()
+    load_tasks(app)
     return app
 
 

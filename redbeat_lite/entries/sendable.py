@@ -34,6 +34,16 @@ def serializer_of(entry: Entry, app: Celery) -> Any:
     return entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
 
 
+def misfit(task: Any, entry: Entry) -> str | None:
+    """Return why the task cannot be called with the arguments of the entry; ``None`` if it can."""
+    try:
+        if task is not None and task.typing:
+            task.__header__(*entry.args, **entry.kwargs)
+    except TypeError as exc:
+        return str(exc)
+    return None
+
+
 def check_arguments(entry: Entry, serializer: Any) -> None:
     """Refuse arguments that this serializer cannot write.
 

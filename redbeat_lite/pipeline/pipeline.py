@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from celery import Celery
 
+from ..app_tasks import is_importing, load_tasks
 from ..durations import Duration
 from ..errors import InvalidEntry, meant
 from ..public import public
@@ -21,7 +22,7 @@ from .task_notes import note
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
     """The definition of these steps over the tasks of an app; the rest is that of :func:`define`."""
-    return define(steps, params, find=partial(_find, app.tasks), note=partial(note, app), **more)
+    return define(steps, params, find=partial(_find, app), note=partial(note, app), **more)
 
 
 @public
@@ -88,13 +89,17 @@ class Pipeline:
         return {"task": START, "kwargs": {"definition": self.definition.encode()}}
 
 
-def _find(tasks: Mapping[str, Any], name: str, where: str) -> str:
+def _find(app: Celery, name: str, where: str) -> str:
     """The name under which a step's task is registered: its full name, or one of which this is the last part alone.
 
     Raises:
         InvalidEntry: for the field ``where``, that there is no such task, there are several, or it can be no step.
     """
-    found = [name] if name in tasks else [each for each in tasks if each.rpartition(".")[2] == name]
+    tasks = app.tasks
+    found = _named(tasks, name)
+    if not found and not is_importing():
+        load_tasks(app)  # a web process may have imported none of them
+        found = _named(tasks, name)
     if len(found) > 1:
         raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
     if not found:
@@ -104,3 +109,7 @@ def _find(tasks: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(tasks[found[0]], PipelineTask):
         raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])
     return found[0]
+
+
+def _named(tasks: Mapping[str, Any], name: str) -> list[str]:
+    return [name] if name in tasks else [task for task in tasks if task.rpartition(".")[2] == name]

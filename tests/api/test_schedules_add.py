@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 from weakref import finalize
 
@@ -136,12 +137,9 @@ class TestAdd:
             schedules.add("a", "add", 10)
         assert not client.exists("{redbeat-lite}:entries")
 
-    def test_an_unknown_task_is_a_warning_once_the_app_is_final(
+    def test_an_unknown_task_is_a_warning(
         self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
     ) -> None:
-        schedules.add("early", "no.such.task", 10)
-        assert not caplog.records
-        app.finalize()
         schedules.add("late", "no.such.task", 10)
         schedules.add("known", "add", 10)
         app.tasks.pop(CANVAS, None)
@@ -182,11 +180,50 @@ class TestAdd:
 from celery import Celery
 from redbeat_lite import Schedules
 app = Celery("proj", broker={server.url!r})
-app.finalize()
 Schedules(app).add("late", "no.such.task", 10)
 """
         ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert ran.stderr == "entry 'late': no task 'no.such.task' is registered in this app\n"
+
+    def test_a_task_of_a_module_that_was_not_imported_is_known(
+        self,
+        app: Celery,
+        schedules: Schedules,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        (tmp_path / "shoptasks.py").write_text(
+            "from celery import shared_task\n@shared_task(name='shop.count')\ndef count(): ...\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        app.conf.include = ["shoptasks"]
+        schedules.add("known", "shop.count", 10)
+        schedules.add("unknown", "shop.cuont", 10)
+        assert caplog.messages == ["entry 'unknown': no task 'shop.cuont' is registered in this app"]
+
+    def test_a_module_that_is_still_imported_hears_of_no_unknown_task(self, server: Server, tmp_path: Path) -> None:
+        module = f"""
+from celery import Celery
+from redbeat_lite import Schedules
+app = Celery("proj", broker={server.url!r})
+Schedules(app).add("early", "midway.later", 10)
+assert not app.finalized
+@app.task
+def later(): ...
+"""
+        (tmp_path / "midway.py").write_text(module)
+        command = [sys.executable, "-c", "import midway"]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert ran.stderr == ""
+
+    def test_arguments_that_the_task_does_not_take_are_a_warning(
+        self, schedules: Schedules, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        schedules.add("right", "add", 10, args=(1, 2))
+        schedules.add("wrong", "add", 10, args=(1, 2, 3))
+        [line] = caplog.messages
+        assert line.startswith("entry 'wrong': add does not take these arguments: add() takes ")
 
     def test_a_signature_brings_its_arguments_and_options(self, app: Celery, schedules: Schedules) -> None:
         add = app.tasks["add"]

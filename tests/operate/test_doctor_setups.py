@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dateutil.tz
@@ -36,6 +37,19 @@ def test_a_zone_of_dateutil_which_has_no_hash_is_as_good_as_any_other(make_app: 
         entry.name: entry.next_run_at for entry in berlin.values()
     }
     assert not found(app, "doctor")
+
+
+def test_a_task_of_a_module_that_was_not_imported_is_known(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doctortasks.py").write_text(
+        "from celery import shared_task\n@shared_task(name='shop.count')\ndef count(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    app = make_app(include=["doctortasks"])
+    Schedules(make_app()).add("known", "shop.count", every(60))
+    assert not found(app, "task")
+    assert found(make_app(include=["gone"]), "doctor"), "its modules cannot be imported"
 
 
 def test_one_schedule_that_fails_does_not_end_the_doctor(

@@ -8,6 +8,7 @@ from itertools import islice
 from celery import Celery
 
 from ...api.reader import Reader
+from ...app_tasks import load_tasks
 from ...beat.config_check import not_stored
 from ...beat.status import Status, asking, reports_in, status_in
 from ...errors import ConfigurationError, describe
@@ -27,8 +28,7 @@ LIMIT = 50_000
 def examine(app: Celery) -> list[Finding]:
     """Look for what is or will be trouble; the gravest first. Changes nothing.
 
-    Parameters:
-        app: with all of its tasks.
+    Imports the modules of the app that hold its tasks.
 
     Raises:
         ConfigurationError: the app's settings are wrong, or kombu refuses the redis-py that is installed.
@@ -65,7 +65,14 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
         )
 
 
+def _not_loaded(app: Celery) -> Iterator[Finding]:
+    """Load the tasks of the app, which a process that only shows the page has not. An error is a finding."""
+    load_tasks(app)
+    yield from ()
+
+
 def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[Finding]]:
+    yield _not_loaded(app)
     yield server.clock_and_line(store, settings)
     yield server.server(store.backend)
     yield server.lease_and_loop(settings, app)

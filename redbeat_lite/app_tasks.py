@@ -1,0 +1,30 @@
+"""The tasks that an app knows once all of its modules are imported."""
+
+from __future__ import annotations
+
+import sys
+
+from celery import Celery
+
+
+def load_tasks(app: Celery) -> None:
+    """Import the modules of the app, as a worker does at its start, and have it register its tasks.
+
+    Raises whatever a module raises.
+    """
+    app.loader.import_default_modules()
+    app.finalize()
+
+
+def is_importing() -> bool:
+    """Return whether the caller runs while a module is being imported: that may define tasks further down."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and _is_unfinished(frame.f_globals.get("__spec__")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_unfinished(spec: object) -> bool:
+    return bool(getattr(spec, "_initializing", False))
