@@ -14,6 +14,7 @@ from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.freezes import Freezes
 from ..entries.preview import Upcoming, upcoming
+from ..errors import ConfigurationError, InvalidEntry
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
@@ -40,6 +41,8 @@ class ReadSide(Mapping[str, Entry]):
     """What of :class:`Schedules` changes no entry."""
 
     def __init__(self, app: Celery) -> None:
+        if not isinstance(app, Celery):
+            raise ConfigurationError(f"app: expected a Celery app, got {app!r}")
         self._app = app
 
     def __repr__(self) -> str:
@@ -115,7 +118,7 @@ class ReadSide(Mapping[str, Entry]):
             return self._reader.next_due(offset, limit)
         if order == "name":
             return self._reader.by_name(offset, limit)
-        raise ValueError(f"order: expected 'due' or 'name', got {order!r}")
+        raise InvalidEntry("order", "'due' or 'name'", order)
 
     def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
         """How many entries run next before the first of these instants, between each two, and after the last.
@@ -247,4 +250,4 @@ class _Values(ValuesView[Entry]):
 def check_count(field: str, value: object) -> None:
     """Raise a ValueError that names the parameter if it is no number of entries."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{field}: expected a whole number from 0, got {value!r}")
+        raise InvalidEntry(field, "a whole number from 0", value)

@@ -14,7 +14,7 @@ from ..clock import wall_ms
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
-from ..errors import EntryNotFound, shorten
+from ..errors import EntryNotFound, InvalidEntry
 from ..once.keys import OnceKeys
 from ..pipeline.keys import START
 from ..pipeline.keys import RunKeys as PipelineKeys
@@ -46,12 +46,12 @@ class Wanted:
 
     @classmethod
     def of(cls, outcome: object, since: datetime | None, until: datetime | None, limit: int) -> Self:
-        """Read what a user asks for; raises a ValueError or an InvalidEntry that names the parameter."""
+        """Read what a user asks for; raises InvalidEntry, which names the parameter."""
         given = OUTCOMES if outcome is None else (outcome,) if isinstance(outcome, str) else outcome
         words = tuple(given) if isinstance(given, Iterable) else (given,)
         for word in words:
             if word not in OUTCOMES:
-                raise ValueError(f"outcome: expected one of {', '.join(OUTCOMES)}, got {shorten(word)}")
+                raise InvalidEntry("outcome", f"one of {', '.join(OUTCOMES)}", word)
         first, last = (
             None if instant is None else instants.to_ms(instants.aware(field, instant))
             for field, instant in (("since", since), ("until", until))

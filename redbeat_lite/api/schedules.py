@@ -48,6 +48,7 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
 
     Raises:
         InvalidEntry: ``actor`` is none.
+        ConfigurationError: ``app`` is no Celery app.
     """
 
     def __init__(self, app: Celery, *, actor: str | None = None) -> None:

@@ -189,7 +189,7 @@ class Writer:
     def update(self, name: str, changes: Mapping[str, Any], if_version: int | None, note: str) -> Entry:
         """Change these fields of a runtime entry, if it has this version; returns it with its state."""
         if if_version is not None and type(if_version) is not int:
-            raise ValueError(f"if_version: expected None or a whole number, got {if_version!r}")
+            raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             before = self._reader.entry(stored)

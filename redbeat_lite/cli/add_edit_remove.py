@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from ..errors import CorruptEntry, EntryExists
-from .command import Command, json_option, name_argument, schedules_of
+from .command import Command, entry_names, json_option, name_argument, schedules_of
 from .entry_options import field_options, fields_of, schedule_of, schedule_options
 from .entry_output import tell
 from .exit_codes import Failure
 from .output import say
-from .selected import changing, tell_names, to_change
+from .selected import agreeing, tell_names, to_change
 
 _note = click.option("--note", default="", help="Why, for the record of changes.")
 
@@ -78,18 +78,25 @@ def edit(ctx: click.Context, /, name: str, task: str | None, note: str, **given:
 
 
 @click.command(cls=Command)
-@changing
+@click.argument("names", nargs=-1, shell_complete=entry_names)
+@agreeing
 @_note
-def remove(ctx: click.Context, /, note: str, **meant: Any) -> None:
+def remove(ctx: click.Context, /, names: tuple[str, ...], note: str, **meant: Any) -> None:
     """Remove entries, for good.
 
     An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
 
     \b
     Examples:
-      celery -A proj redbeat remove hello
+      celery -A proj redbeat remove hello goodbye
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
+    for name in names or (None,):
+        ctx.params["name"] = name  # of which an error tells
+        _remove(ctx, note, {**meant, "name": name})
+
+
+def _remove(ctx: click.Context, note: str, meant: dict[str, Any]) -> None:
     schedules, found = schedules_of(ctx), to_change(ctx, "remove", **meant)
     if isinstance(found, str):
         sources = set[str]()

@@ -19,12 +19,11 @@ selecting = together(
     click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern."),
 )
 
+#: What :func:`to_change` takes besides the name.
+agreeing = together(selecting, click.option("--yes", is_flag=True, help="Do not ask, however many entries they are."))
+
 #: What :func:`to_change` takes.
-changing = together(
-    click.argument("name", required=False, shell_complete=entry_names),
-    selecting,
-    click.option("--yes", is_flag=True, help="Do not ask, however many entries they are."),
-)
+changing = together(click.argument("name", required=False, shell_complete=entry_names), agreeing)
 
 
 def selected(ctx: click.Context, name: str | None, tag: str | None, task: str | None) -> Selected:

@@ -65,7 +65,8 @@ def interval_ms(given: object, *, exact: bool = True) -> int:
     expected = f"whole milliseconds, as {LENGTH}"
     seconds = seconds_of(given)
     if seconds is None:
-        raise InvalidEntry("schedule", expected, given)
+        hint = 'five minutes are "5m"; the units are w, d, h, m, s and ms' if isinstance(given, str) else None
+        raise InvalidEntry("schedule", expected, given, hint=hint)
     if seconds * 1000 > MAX_INTERVAL_MS:
         raise InvalidEntry("schedule", "an interval of at most 100 years", given)
     precise = max(seconds, 0) * 1000

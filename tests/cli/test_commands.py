@@ -469,6 +469,13 @@ class TestFailures:
         assert "redbeat_lite_redis_options" in said.err
         assert "secret" not in said.err
 
+    def test_a_missing_password_is_said_in_plain_words(
+        self, own_server: Callable[..., Server], make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        locked = own_server(requirepass="secret-of-all")
+        said = run_cli(make_app(broker_url=locked.url), "list", code=2).err
+        assert said.endswith("it wants a password, and the URL has none\n")
+
     def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
         assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
 
@@ -480,6 +487,13 @@ class TestFailures:
         said = cli("remove", "mine").out
         assert "config:proj" in said
         assert "when it next renews its lease" in said
+
+    def test_several_names_are_removed_in_one_call(self, cli: Cli, schedules: Schedules) -> None:
+        for name in ("a", "b", "c"):
+            schedules.add(name, "add", every(60))
+        assert cli("remove", "a", "b").out == "removed 'a'\nremoved 'b'\n"
+        assert "did you mean 'c'?" in cli("remove", "C", code=1).err
+        assert [*schedules] == ["c"]
 
     def test_what_cannot_be_read_can_be_removed(self, cli: Cli, schedules: Schedules, client: redis.Redis) -> None:
         schedules.add("broken", "add", every(60))
