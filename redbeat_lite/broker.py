@@ -47,6 +47,17 @@ def broker_connection(app: Celery) -> Any:
         ) from None
 
 
+def default_queue(app: Celery) -> str:
+    """Return which queue of which broker tasks go to by default, without a user or a password.
+
+    Raises ConfigurationError for an unreadable URL.
+    """
+    connection = broker_connection(app)
+    database = str(connection.virtual_host or "").strip("/") or "0"
+    queue = connection.transport_options.get("global_keyprefix", "") + app.conf.task_default_queue
+    return f"{queue} on {connection.hostname}:{connection.port}/{database}"
+
+
 @contextmanager
 def given_up_soon(app: Celery, timeout: float) -> Iterator[None]:
     """Have what this thread publishes in here given up soon, after two tries: a worker may wait, a person may not.

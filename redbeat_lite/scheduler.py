@@ -38,6 +38,7 @@ from .beat.shutdown import (
 from .beat.terms import Terms
 from .beat.vitals import Vitals
 from .beat.wakeup import Wakeup
+from .broker import default_queue
 from .clock import elapsed, wall_ms
 from .entries.entry import Entry
 from .errors import ConfigurationError, UnsupportedFormat
@@ -91,6 +92,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             self.backend = backend = store.backend
             locks = LockStore(backend.client, settings.key_prefix)
             self.vitals = vitals = Vitals(Announcer(hooks_of(app, settings)), heartbeat_file(settings.heartbeat_file))
+            vitals.queue = default_queue(app)
             port = settings.metrics_port
             self._exporter = None if port is None else Exporter(port, settings, vitals)
         except ConfigurationError as exc:

@@ -28,6 +28,7 @@ class Vitals:
         self.announcer = announcer
         self.sent = self.failed = self.skipped = 0  #: occurrences since this process first led
         self.dispatch = ""  #: how messages go out, in words
+        self.queue = ""  #: the default queue, as :func:`redbeat_lite.broker.default_queue` names it
         self.entries = self.due = 0  #: stored, and due by now, as the last renewal saw it
         self.backfill_left = 0  #: occurrences of backfills that run
         self.refused = 0  #: config entries that were, when the configuration was read last
@@ -104,7 +105,7 @@ class Vitals:
         """Milliseconds since the main loop gave a sign of life, and what renewals leave for :mod:`.status`, as JSON."""
         silence, since = max(round(1000 * (elapsed() - self._alive)), 0), self._failing_since
         report: dict[str, Any] = {"sent": self.sent, "failed": self.failed, "skipped": self.skipped}
-        report |= {"dispatch": self.dispatch, "backfill_left": self.backfill_left}
+        report |= {"dispatch": self.dispatch, "backfill_left": self.backfill_left, "queue": self.queue}
         if since is not None:
             report |= {"failing_ms": round(1000 * (elapsed() - since)), "why": self._why}
         return silence, dumps(report)

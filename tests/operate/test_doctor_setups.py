@@ -17,6 +17,7 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.doctor.finding import Finding
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 
 def found(app: Celery, check: str) -> list[Finding]:
@@ -97,3 +98,31 @@ def test_it_is_told_at_the_start_too_where_the_first_server_is_down(
         with pytest.raises(redis.ConnectionError):
             beat.run_due()
     assert caplog.text.count("the schedule lies on the first one alone") == 1
+
+
+def test_two_environments_that_share_a_queue_are_told(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    def environment(name: str, **settings: Any) -> Celery:
+        app = make_app(redbeat_lite_key_prefix=name, redbeat_lite_lease=4, **settings)
+        beat = make_beat(app)
+        beat.run_due()
+        eventually(lambda: client.hget(f"{{{name}}}:leader", "report"), what="a report")
+        return app
+
+    production = environment("production")
+    assert not found(production, "shared-queue")
+    apart = environment("apart", broker_transport_options={"global_keyprefix": "apart:"})
+    assert not found(production, "shared-queue") + found(apart, "shared-queue")
+    staging = environment("staging")
+    for app, other in ((production, "{staging}"), (staging, "{production}")):
+        [finding] = found(app, "shared-queue")
+        assert finding.severity == "warning"
+        assert f"under {other} go to the same queue: celery on 127.0.0.1" in finding.what
+    client.execute_command("ACL", "SETUSER", "default", "-scan")
+    try:
+        assert not found(production, "shared-queue")
+    finally:
+        client.execute_command("ACL", "SETUSER", "default", "+scan")
+        for name in ("production", "apart", "staging"):
+            client.delete(*client.keys(f"{{{name}}}*"))

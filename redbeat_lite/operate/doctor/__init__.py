@@ -76,6 +76,7 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield server.clock_and_line(store, settings)
     yield server.server(store.backend)
     yield server.lease_and_loop(settings, app)
+    yield server.shared_queue(app, store)
     reply = store.backend.scripts.run(*asking(store.keys))
     status, heard = status_in(reply), reports_in(reply).values()
     readable, unreadable = entries.sorted_out(Reader(app, store), islice(store.pages(), LIMIT))

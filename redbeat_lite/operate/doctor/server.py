@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import starmap
+from typing import Any
 
 from celery import Celery
+from redis import RedisCluster
+from redis.exceptions import ResponseError
 
+from ...broker import default_queue
 from ...clock import CLOCK_OFF
 from ...once.worker.visibility import look_at_the_clock
 from ...settings import RENEWALS_PER_LEASE, Settings
 from ...storage.connections import Backend
+from ...storage.json_values import loads_as
+from ...storage.replies import text
 from ...storage.server_check import failover, faults, server_of
 from ...storage.store import Store
 from .finding import Finding
@@ -20,6 +27,9 @@ _GRAVE_SKEW = 30.0
 
 #: Questions put to the server; the slowest answer counts.
 _QUESTIONS = 5
+
+#: Looks for other schedules in the database, and keys that are passed at each: some 10 ms of the server in all.
+_SCANS, _KEYS_A_SCAN = 20, 1000
 
 #: Lowest ``beat_max_loop_interval`` that nobody sets because he hopes for something from it.
 _SHORT_LOOP = 10.0
@@ -76,6 +86,44 @@ def server(backend: Backend) -> Iterator[Finding]:
             "It has no append-only file, so it is not known whether it keeps anything on disk.",
             "Ask it yourself (CONFIG GET save), as an administrator: the right to ask reads the passwords, too.",
         )
+
+
+def shared_queue(app: Celery, store: Store) -> Iterator[Finding]:
+    """Beats of other prefixes in this database whose messages go to the same default queue."""
+    ours = default_queue(app)
+    sharing = sorted(root for root, queue in _other_leaders(store) if queue == ours)
+    if sharing:
+        yield Finding(
+            "shared-queue",
+            "warning",
+            f"messages of the schedules under {', '.join(sharing)} go to the same queue: {ours}",
+            "Workers of one environment run the tasks of the other.",
+            "Give each environment another database of the server, or broker_transport_options = "
+            "{'global_keyprefix': 'NAME:'}. Nothing, if the same workers serve both.",
+        )
+
+
+def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield how the keys of other schedules begin, and the default queue of the beat that leads there.
+
+    Whoever may not look for keys, or not read these, is told nothing.
+    """
+    client: Any = store.backend.client
+    if isinstance(client, RedisCluster):  # which holds no queues
+        return
+    cursor = 0
+    for _ in range(_SCANS):
+        try:
+            cursor, keys = client.scan(cursor, match="*}:leader", count=_KEYS_A_SCAN)
+        except ResponseError:
+            return
+        for key in keys:
+            with suppress(ResponseError):
+                root = text(key).removesuffix(":leader")
+                if root != store.keys.prefix:
+                    yield root, str(loads_as(dict, client.hget(key, "report")).get("queue", ""))
+        if cursor == 0:
+            return
 
 
 def lease_and_loop(settings: Settings, app: Celery) -> Iterator[Finding]:
