@@ -19,6 +19,7 @@ from ..entries.entry import Entry
 from ..entries.expected import check_trust
 from ..entries.fields import is_name
 from ..entries.on_calendar import give_calendar
+from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_options
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
@@ -28,6 +29,7 @@ from ..storage.calendars import stored_calendars
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
 from .status import present
+from .tokens import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -89,6 +91,38 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
                     yield name, existing
 
 
+def differing(app: Celery, store: Store, settings: Settings) -> Iterator[str]:
+    """Yield the entries of this app of which its owner has stored another definition, or none, or one too many.
+
+    What is refused, in quarantine or somebody else's is left to the other checks.
+    """
+    now = wall_ms()
+    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
+    aside = store.quarantined()
+    names = {*written, *filter(is_name, store.config_names(settings.owner))} - aside.keys()
+    for chunk in chunks(sorted(names), PAGE):
+        for stored in store.read(chunk):
+            name = stored.name.decode()
+            existing, _ = readable_parts(stored)
+            if name not in written:
+                if existing is not None and existing.owner == settings.owner:
+                    yield name
+                continue
+            try:
+                wanted = checked(app, store, settings, name, written[name], now)
+            except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
+                continue
+            if existing is None or (existing.owner == settings.owner and _differs(wanted, existing, stored)):
+                yield name
+
+
+def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
+    keep_resolved(existing, wanted)
+    wanted.owner = existing.owner
+    wanted.runs = existing.runs
+    return encode(wanted, allow_local=True).encode() != stored.definition
+
+
 def differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:
     """Whether the entry that is stored is the very same but for whose it is."""
     twin = copy(wanted)
@@ -122,6 +156,19 @@ def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str)
             "each app keeps the two apart",
             settings.owner,
             leading,
+            listed(names),
+        )
+
+
+def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat) -> None:
+    """Say which entries the leader has stored by another configuration than the one of this process."""
+    names = [*differing(app, store, settings)]
+    if names:
+        logger.warning(
+            "beat: %s of beat_schedule differ here from what %s has stored: %s; it runs another release or other "
+            "settings, and its configuration counts while it leads",
+            counted(len(names), "entry", "entries"),
+            leader,
             listed(names),
         )
 

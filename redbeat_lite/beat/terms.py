@@ -14,15 +14,19 @@ from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.server_check import Fault, failover, faults, server_of
 from ..storage.stored import Term
-from .config_check import tell_left_behind, tell_not_stored
+from .config_check import tell_differing, tell_left_behind, tell_not_stored
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
 from .repair import Repair
 from .replanning import ClockWatch, Replanning, planned_by
+from .tokens import Beat
 from .vitals import Vitals
 
 logger = get_logger(f"celery.{__name__}")
+
+#: Leases after which a leader has stored its configuration, however long that is.
+_SETTLING = 5
 
 
 class Terms:
@@ -43,6 +47,8 @@ class Terms:
         self.introduced = False  #: whether a server has answered
         self.standing_by = False
         self._next_look = 0.0
+        self._seen: Beat | None = None
+        self._compare_at = 0.0
         self.config = ConfigEntries(app, store, settings, leader.progress)
         self._repair = Repair(store, zone, leader.progress)
         self.replanning = Replanning(store, zone, self.config.get, leader.progress)
@@ -119,13 +125,23 @@ class Terms:
     def _stand_by(self) -> None:
         self.freezing.look()
         self.config.pauses.look()
+        leader = self._leader.incumbent()
+        self._compare_with(leader)
         if not self.standing_by:
             self.standing_by = True
             self._vitals.standing_by()
-            leader = self._leader.incumbent()
             logger.info("beat: standing by; %s leads", leader or "another beat")
             if leader is not None:
                 tell_not_stored(self._app, self._store, self._settings, leader.owner)
+
+    def _compare_with(self, leader: Beat | None) -> None:
+        """Warn once of a leader that has another configuration, when it has had the time to store its own."""
+        if leader != self._seen:
+            self._seen = leader
+            self._compare_at = elapsed() + _SETTLING * self._settings.lease
+        if leader is not None and leader.owner == self._settings.owner and elapsed() >= self._compare_at:
+            self._compare_at = float("inf")
+            tell_differing(self._app, self._store, self._settings, leader)
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""

@@ -7,13 +7,17 @@ from dataclasses import asdict
 from datetime import tzinfo
 
 import click
+from celery import Celery
 
+from ..beat.config_check import differing
 from ..beat.status import LeaderStatus, StandBy, Status
 from ..beat.status import status as ask
 from ..clock import CLOCK_OFF
-from ..entries.words import counted, span
+from ..entries.words import counted, listed, span
+from ..settings import Settings
 from ..storage.refused import Refused
-from .command import Command, Length, json_option
+from ..storage.store import Store
+from .command import Command, Length, app_of, json_option
 from .output import distance, echo_fields, echo_json, when
 
 
@@ -25,17 +29,34 @@ def status(ctx: click.Context, timeout: float) -> None:
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
     is; OVERDUE are those that are late by more than a second. REFUSED are entries of beat_schedule with which something
-    is wrong.
+    is wrong. DIFFERING are those that the leader has stored otherwise than this app has them.
 
     \b
     Examples:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    app = ctx.obj.app
+    app = app_of(ctx)
     found = ask(app, timeout=timeout)
-    echo_json(_as_json(found))
-    echo_fields(lines(found, app.timezone))
+    names = _differing(app, found, timeout)
+    echo_json({**_as_json(found), "differing": names})
+    rows = [*lines(found, app.timezone)]
+    if names:
+        which = counted(len(names), "entry", "entries")
+        rows.append(("differing", f"{which} of beat_schedule here from what the leader has stored: {listed(names)}"))
+    echo_fields(rows)
+
+
+def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
+    """Return the config entries of this app that the leader, a beat of the same owner, has stored otherwise."""
+    settings = Settings.from_app(app)
+    if found.leader is None or found.leader.owner != settings.owner:
+        return []
+    store = Store.of(settings, timeout=timeout)
+    try:
+        return [*differing(app, store, settings)]
+    finally:
+        store.backend.close()
 
 
 def _as_json(found: Status) -> dict[str, object]:

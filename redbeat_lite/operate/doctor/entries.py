@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from celery import Celery
 
 from ...api.reader import Reader
+from ...beat.config_check import differing as stored_otherwise
 from ...beat.config_check import left_behind, refused_here
 from ...beat.status import OVERDUE_MS, Status
 from ...entries.entry import Entry
@@ -228,6 +229,24 @@ def clashes(settings: Settings, store: Store, status: Status, missing: Mapping[s
             f"{settings.owner!r} leads.",
             "Nothing, if the two apps are to share a schedule. Else give each a redbeat_lite_key_prefix of its own.",
             tuple(waiting),
+        )
+
+
+def differing(app: Celery, settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
+    """Config entries that the leader has stored by another configuration than the one that is at hand here."""
+    leader = status.leader
+    if leader is None or leader.owner != settings.owner:
+        return
+    names = tuple(stored_otherwise(app, store, settings))
+    if names:
+        yield Finding(
+            "configuration",
+            "warning",
+            f"{counted(len(names), 'entry', 'entries')} of beat_schedule differ here from what the leader, pid "
+            f"{leader.pid} on {leader.host}, has stored: {listed(names)}",
+            "It runs another release or other settings, and its configuration counts while it leads.",
+            "Restart the beats that have the old configuration; if this process has, nothing.",
+            names,
         )
 
 
