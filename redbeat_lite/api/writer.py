@@ -19,6 +19,7 @@ from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
+from ..entries.rule_words import either_day_words
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
@@ -84,6 +85,8 @@ class Writer:
             self.warn_of_unknown_tasks([entry])
             self._warn_of_misfit(entry)
             self._warn_of_many_alive(entry)
+            if words := either_day_words(entry.schedule):
+                logger.warning("entry %r: %s", entry.name, words)
         return entry
 
     def _warn_of_many_alive(self, entry: Entry) -> None:

@@ -35,6 +35,7 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_NAMES = {name[:3] for name in MONTHS + WEEKDAYS}
 #: Longer text is no rule that a person wrote.
 MAX_LENGTH = 500
 
@@ -187,10 +188,8 @@ class Parser:
         if before := next(filter(None, (re.fullmatch(r"l-(\d{1,2})", part, re.ASCII) for part in parts)), None):
             day = f"FREQ=MONTHLY;BYMONTHDAY=-{int(before[1]) + 1}"
             self.refuse(DAY, text, f'{before[1]} days before the last one is rrule("{day};BYHOUR=...")')
-        if any(re.fullmatch(r"\d{0,2}w\d{0,2}", part) for part in parts):
+        if "w" in text:
             self.refuse(DAY, text, "W stands alone, with one day: 15W")
-        if any(re.fullmatch(r"l\d+|\d+l", part) for part in parts):
-            self.refuse(DAY, text, "L alone is the last day of the month; L5, the last Friday, is a day of week")
         plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
         numbers = {value for part in plain for value in self.item(part, DAY).values}
         return {"month_days": tuple(sorted(numbers)), "last_day": "l" in parts}
@@ -207,8 +206,6 @@ class Parser:
                 if not re.fullmatch("[1-5]", count):
                     self.refuse(WEEKDAY, part, "the number after # is 1 to 5")
                 nth.update((day, int(count)) for day in self.item(days, WEEKDAY).values)
-            elif part == "l":
-                self.refuse(WEEKDAY, text, "L alone belongs to the day of month; L5 is the last Friday")
             else:
                 plain.update(self.item(part, WEEKDAY).values)
         return {"weekdays": tuple(sorted(plain)), "nth_weekdays": tuple(sorted(nth))}
@@ -217,7 +214,7 @@ class Parser:
         """``*``, ``5``, ``1-5``, ``22-4`` (which wraps), each with an optional ``/step``; ``5/15`` runs to the end."""
         spec, slash, stride = part.partition("/")
         low, dash, high = spec.partition("-")
-        step = int(stride) if re.fullmatch(r"\d{1,9}", stride, re.ASCII) else 1
+        step = int(stride) if re.fullmatch(r"\d+", stride, re.ASCII) else 1
         if stride and not dash and spec != "*":
             high, dash = str(field.high), "-"
         if dash:
@@ -257,15 +254,18 @@ class Parser:
 @lru_cache(maxsize=4096)
 def _expanded(text: str, column: int) -> tuple[Any, ...] | None:
     """The values that croniter finds in one column; ``None`` if it refuses the text."""
-    if not re.fullmatch(r"[\w*/-]+", text, re.ASCII) or re.match(r"[hr](\W|$)", text):
-        return None  # what it would draw by lot, and what makes another column of it
+    if not re.fullmatch(r"[a-z\d*/-]+", text, re.ASCII):
+        return None
+    # croniter would pick a random value for h and r. From 6.1 on it ignores a w or an l beside a
+    # number, so that 1-15w would be 1-15.
+    if not _NAMES.issuperset(re.findall("[a-z]+", text)):
+        return None
     columns = ["*"] * max(column + 1, 5)
     columns[column] = text
     try:
-        found = tuple(croniter.expand(" ".join(columns))[0][column])
+        return tuple(croniter.expand(" ".join(columns))[0][column])
     except CroniterError:
         return None
-    return None if "l" in found else found  # the last day, as one end of a range
 
 
 def _ranging(first: int, last: int, step: int, field: Field) -> tuple[int, ...]:
@@ -287,6 +287,8 @@ def _hint(text: str, field: Field) -> str | None:
         return "there are no negative values"
     if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
         return "a step is a number from 1 on"
+    if re.search(r"(?<![a-z])[lw](?![a-z])", text):
+        return "write L or 15W as the day of month, L5 or 5L as the day of week, without a range or a step"
     if re.match(r"r(\W|$)", text):
         return "R would be another time in each process; H in its place goes by the entry's name"
     known = [*field.words, *(word[:3] for word in field.words)]

@@ -18,7 +18,7 @@ from .cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser,
 from .rule import RuleSchedule
 
 _WRITTEN = re.compile(r"(^|[\s,])h", re.IGNORECASE)
-_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/(\d{1,9}))?", re.ASCII)
+_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/(\d+))?", re.ASCII)
 _FIELDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 
@@ -94,9 +94,9 @@ def _chosen(part: str, field: Field, parser: Parser, name: str | None) -> str:
     if item[1]:
         first, last = (parser.end(end, part, field) for end in item.group(1, 2))
     width = min(last - first + (1 if first <= last else 1 + field.size), field.size)
-    step = int(item[3]) if item[3] else width
-    if not 1 <= step <= width:
-        parser.refuse(field, part, f"the step is 1 to {width} here")
+    step = min(int(item[3]), width) if item[3] else width
+    if step == 0:
+        parser.refuse(field, part, "a step is a number from 1 on")
     places = range(width) if name is None else range(drawn(f"{field.column}:{name}", step), width, step)
     values = [field.low + (first - field.low + place) % field.size for place in places]
     return f"{values[0]}-{values[-1]}/{places.step}" if len(values) > 1 else str(values[0])

@@ -175,6 +175,29 @@ class TestAdd:
         said = [record.getMessage() for record in caplog.records]
         assert [f"{alive} of its messages are alive at once" in each for each in said] == [True] * (alive is not None)
 
+    @pytest.mark.parametrize(
+        ("expression", "words"),
+        [
+            ("0 3 */100,1-7 * MON", "on about 124 days a year; to run only if both match, write '0 3 * * MON#1'"),
+            ("0 3 1-7 * */7", "write '0 3 * * SUN#1'"),
+            ("H 3 8-14 * wed", "write 'H 3 * * WED#2'"),
+            ("0 3 22-28 jan mon,tue 30", "write '0 3 * JAN MON#4,TUE#4 30'"),
+            ("0 3 1,15 * mon", "on about 70 days a year; to run only if both match, use Celery's crontab"),
+            ("0 3 L * fri", "use Celery's crontab"),
+            ("0 3 1-7 * *", None),
+            ("0 3 */1 * mon", None),
+            ("0 3 * * mon#1", None),
+        ],
+    )
+    def test_a_day_of_month_beside_a_day_of_week_is_a_warning(
+        self, schedules: Schedules, caplog: pytest.LogCaptureFixture, expression: str, words: str | None
+    ) -> None:
+        schedules.add("a", "add", cron(expression, tz="UTC"))
+        said = [record.getMessage() for record in caplog.records]
+        assert [f"entry 'a': {expression!r} restricts" in text and str(words) in text for text in said] == (
+            [True] if words else []
+        )
+
     def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
         script = f"""
 from celery import Celery

@@ -379,6 +379,17 @@ class TestTime:
         clock.set(datetime(2026, 10, 10, tzinfo=UTC))
         assert not found(app, "clock-change"), "in autumn nothing is moved"
 
+    def test_a_day_of_month_beside_a_day_of_week(self, app: Celery, schedules: Schedules) -> None:
+        schedules.add("both by celery", "add", crontab(0, 3, day_of_month="1-7", day_of_week="mon"))
+        schedules.add("nth", "add", cron("0 3 * * mon#1"))
+        assert not found(app, "either-day")
+        schedules.add("first monday", "add", cron("0 3 */100,1-7 * MON"))
+        finding = the(app, "either-day")
+        assert finding.severity == "warning"
+        assert finding.entries == ("first monday",)
+        assert "on about 124 days a year" in finding.todo
+        assert "write '0 3 * * MON#1'" in finding.todo
+
     def test_a_full_hour_at_which_many_entries_run(self, make_app: MakeApp, clock: Clock) -> None:
         app = make_app(timezone="Europe/Berlin")
         schedules = Schedules(app)

@@ -94,6 +94,7 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield entries.unattended(settings, store, status)
     yield entries.differing(app, settings, store, status)
     yield run_times.clock_changes(app.timezone, readable)
+    yield run_times.either_day(readable)
     yield run_times.hot_spots(app.timezone, readable)
     yield calendars.calendars(store, readable)
     yield messages.confirms(app)

@@ -10,7 +10,8 @@ from ...clock import wall_ms
 from ...entries.clock_change_words import moves
 from ...entries.entry import Entry
 from ...entries.lifecycle import within
-from ...entries.words import counted
+from ...entries.rule_words import either_day_words
+from ...entries.words import counted, listed
 from ...instants import from_ms
 from ...schedules import Every, next_ms
 from ...schedules.clock_changes import ZonedRule
@@ -37,6 +38,22 @@ def clock_changes(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
             "The wall times in between do not exist on that day.",
             "Nothing, if that is all right. Else choose a time that exists every day, or a zone without clock changes.",
             names,
+        )
+
+
+def either_day(entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Cron entries that restrict day of month and day of week, which many take for "both must match"."""
+    rules = {entry.name: either_day_words(entry.schedule) for entry in entries if "schedule" not in entry.local}
+    words = {name: text for name, text in rules.items() if text is not None}
+    if words:
+        yield Finding(
+            "either-day",
+            "warning",
+            f"{counted(len(words), 'entry runs', 'entries run')} if day of month or day of week matches: "
+            + listed(words),
+            "In cron either day is enough, so they may run far more often than they look.",
+            f"Nothing, if that is meant; two entries would say it. The first one: {next(iter(words.values()))}.",
+            tuple(words),
         )
 
 
