@@ -17,6 +17,8 @@ from typing import Any
 import click
 import pytest
 import redis
+from celery import Celery
+from celery import beat as celery_beat
 
 from redbeat_lite import Scheduler
 from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
@@ -30,7 +32,7 @@ from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled
 from tests.support.commands import commands
-from tests.support.processes import Process
+from tests.support.processes import Process, celery
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -81,6 +83,41 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
     leader.wait()
     assert not Path(file_of[leader]).exists(), "a beat that ends takes its file along"
     assert {str(path) for path in tmp_path.iterdir()} == set(files) - {file_of[leader]}
+
+
+@pytest.mark.skipif(not hasattr(celery_beat, "BeatPidbox"), reason="this Celery has no remote control of beat")
+def test_celerys_ping_is_answered_by_leader_and_stand_by_but_not_while_the_loop_hangs(
+    beat: Beat, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    stuck = tmp_path / "stuck"
+    settings = json.loads(conf(lease=1, schedule={"sticky": {"task": "proj.sticky", "schedule": 0.2}}))
+    settings |= {"beat_max_loop_interval": 0.2, "beat_remote_control_max_tick_age": 2}
+    env = {"PROJ_CONF": json.dumps(settings), "PROJ_STUCK": stuck}
+    names = {}
+    for name in ("one", "two"):
+        process = beat("tests.acceptance.proj", "--enable-remote-control", "-n", name, **env)
+        names[process] = f"celerybeat@{name}"
+    leader, [standby] = settled(names, client)
+
+    def ping(process: Process) -> int:
+        words = ("inspect", "ping", "-d", names[process])
+        return celery("tests.acceptance.proj", *words, PROJ_URL=server.url).wait()
+
+    def answering() -> set[str]:
+        with Celery(broker=server.url) as app:
+            return set(app.control.inspect(timeout=1, limit=2).ping() or {})
+
+    eventually(lambda: answering() == set(names.values()), within=20, what="answers of both")
+    eventually(lambda: ping(standby) == 0, within=30, what="an answer to the command")
+    stuck.touch()
+    eventually(lambda: answering() == {names[standby]}, within=20, what="the silence of the leader that hangs")
+    assert ping(leader) == 69
+    stuck.unlink()
+    eventually(lambda: answering() == set(names.values()), within=20, what="answers of both, again")
+    for process in names:
+        process.terminate()
+    assert [process.wait() for process in names] == [0, 0]
+    assert not [line for process in names for line in process.lines("CRITICAL|Traceback")]
 
 
 def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery import beat as celery_beat
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
@@ -221,6 +222,23 @@ def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Cele
         for command in (["GET", "other"], ["CONFIG", "SET", "save", ""], ["FLUSHALL"], ["KEYS", "*"], ["SHUTDOWN"]):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command)
+
+
+@pytest.mark.skipif(not hasattr(celery_beat, "BeatPidbox"), reason="this Celery has no remote control of beat")
+def test_a_beat_answers_a_ping(guarded: Server, admin: redis.Redis, running: list[Process]) -> None:
+    rights = re.search(r"answers pings\]\S+ needs\s+`([^`]+)` too", PAGE)
+    assert rights
+    admin.execute_command("ACL", "SETUSER", "beat", *rights[1].split())
+    words = ("beat", "-S", "redbeat_lite.Scheduler", "--enable-remote-control", "-n", "one")
+    beat = celery("tests.acceptance.proj", *words, PROJ_URL=url(guarded, "beat"))
+    running.append(beat)
+    with Celery(broker=url(guarded, "worker")) as app:
+        inspect = app.control.inspect(timeout=1, limit=1)
+        eventually(lambda: inspect.ping() == {"celerybeat@one": {"ok": "pong"}}, within=20, what="an answer")
+    beat.terminate()
+    assert beat.wait() == 0
+    assert not beat.lines("Traceback|permission"), beat.output
+    assert set(denied(admin)) <= {"beat: command config|get"}
 
 
 @pytest.mark.parametrize("user", ["api", "beat", "worker"])
