@@ -48,12 +48,10 @@ class Repair:
             self._index(term)
 
     def _counts(self) -> list[int]:
-        keys, pipe = self._store.keys, self._store.backend.client.pipeline(transaction=True)
-        pipe.hlen(keys.entries)
-        pipe.hlen(keys.state)
-        pipe.zcard(keys.due)
-        pipe.zcard(keys.names)
-        return pipe.execute()
+        keys = self._store.keys
+        counted = [keys.entries, keys.state, keys.due, keys.names]
+        counts: list[int] = self._store.backend.scripts.run("schedule/counts", counted)
+        return counts
 
     def _rebuild(self, term: Term, now: int) -> None:
         logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")

@@ -46,6 +46,7 @@ def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis
         options |= {"ssl": True, **_host_checked(options)}
     if scheme in urls.CLUSTER:
         return cast(redis.Redis, _Cluster(lambda: _cluster(nodes, options)))
+    options.setdefault("redis_connect_func", _greet_server)
     try:
         client = _master(nodes, options, last) if nodes else _single(options)
         # Making a connection opens nothing.
@@ -53,6 +54,15 @@ def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis
     except (TypeError, ValueError, RedisError) as exc:
         raise ConfigurationError(f"redbeat_lite_redis_options: expected options that redis-py knows: {exc}") from None
     return client
+
+
+def _greet_server(connection: Any) -> None:
+    """Send what redis-py sends over a new connection, without a health check in between.
+
+    In redis-py 5 the check of a connection that the server has closed connects again, and so on without an end.
+    """
+    connection.next_health_check = float("inf")
+    connection.on_connect()
 
 
 def bounds(timeout: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
 import redis
 from celery import Celery
@@ -20,6 +21,10 @@ from tests.support.tls import Authority
 
 PASSWORD = "pass-wörd/with:@;specials"
 QUOTED = "pass-w%C3%B6rd%2Fwith%3A%40%3Bspecials"
+
+
+#: Whether a broker's URL may name a credential provider, as from kombu 5.6 on.
+BROKER_URLS_NAME_PROVIDERS = tuple(kombu.VERSION[:2]) >= (5, 6)
 
 
 class Provider(redis.CredentialProvider):
@@ -87,6 +92,8 @@ def _provider(stack: ExitStack) -> Place:
         client.acl_setuser("default", enabled=True, passwords=["+other"], nopass=False, keys=["*"], commands=["+@all"])
     url = f"redis://127.0.0.1:{server.port}/0?credential_provider=tests.topologies.conftest.Provider"
     place = _at(server, url)
+    if not BROKER_URLS_NAME_PROVIDERS:
+        place.conf.update(broker_url=f"redis://someone:{QUOTED}@127.0.0.1:{server.port}/0", redbeat_lite_url=url)
     place.queue = server.client(username="someone", password=PASSWORD)
     place.flush = place.queue.flushall
     return place
@@ -94,9 +101,9 @@ def _provider(stack: ExitStack) -> Place:
 
 def _provider_option(stack: ExitStack) -> Place:
     place = _provider(stack)
-    url = place.conf["broker_url"]
     options = {"credential_provider": Provider()}
-    place.conf.update(redbeat_lite_url=url.split("?")[0], redbeat_lite_redis_options=options)
+    url = place.conf.get("redbeat_lite_url", place.conf["broker_url"]).split("?")[0]
+    place.conf.update(redbeat_lite_url=url, redbeat_lite_redis_options=options)
     return place
 
 

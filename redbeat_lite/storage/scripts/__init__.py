@@ -79,23 +79,22 @@ class Scripts:
             self._client.script_load(source(name))
             return self._client.execute_command(*command)
 
-    def together(self, asked: Sequence[Call | tuple[Any, ...]], *, atomic: bool = False) -> list[Any]:
+    def together(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them
-        raises is in the place of its reply.
+        raises is in the place of its reply. Other clients' commands may come in between.
 
         Parameters:
             asked: they change nothing: where the server does not know a script, all are sent again.
-            atomic: nobody else's commands come in between.
         """
-        replies = self._sent(asked, atomic)
+        replies = self._sent(asked)
         if any(isinstance(reply, NoScriptError) for reply in replies):
             for name in {each.name for each in asked if isinstance(each, Call)}:
                 self._client.script_load(source(name))
-            replies = self._sent(asked, atomic)
+            replies = self._sent(asked)
         return replies
 
-    def _sent(self, asked: Sequence[Call | tuple[Any, ...]], atomic: bool) -> list[Any]:
-        pipe = self._client.pipeline(transaction=atomic)
+    def _sent(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+        pipe = self._client.pipeline(transaction=False)
         for each in asked:
             # By its name, as the pipeline of a cluster has no method for scripts.
             pipe.execute_command(*(each.command if isinstance(each, Call) else each))
