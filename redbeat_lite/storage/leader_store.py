@@ -29,23 +29,12 @@ from .stored import (
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000
 
-#: Bytes of the definitions that are kept, so that they need not be read again.
-_KEPT = 64_000_000
-
-#: Milliseconds for which they are kept: what somebody has written past our scripts is seen then.
-_TRUSTED = 5_000
-
 
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
     #: When the next backfill is due, epoch milliseconds, as :meth:`peek` has seen it last; ``None``: there is none.
     backfill_due: int | None = None
-
-    #: Definitions by name, as they were read since then while this was their stamp; bytes that are left for more of
-    #: them; and what :meth:`peek` says is known, nothing where the last one has found some that are not.
-    _known: dict[bytes, bytes]
-    _since, _stamp, _room, _named = 0, b"", _KEPT, b""
 
     def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
         """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
@@ -54,33 +43,14 @@ class LeaderStore(Store):
         Raises Refrozen where the freezes are of another revision.
         """
         keys = self.keys
-        if not self._since <= now < self._since + _TRUSTED:
-            self._since, self._stamp, self._named = now, b"", b""
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision, self._named))
+        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
         check_term(reply)
         self.backfill_due = score_of(reply[0])
-        if len(reply) == 2:
-            return [], score_of(reply[1][1]) if reply[1] else None
-        if not self._with_definitions(reply):
-            return self.peek(term, now, limit, revision)
-        return entries_of(reply[1:]), None
-
-    def _with_definitions(self, reply: list[Any]) -> bool:
-        """Complete what was read by the definitions that are known; ``False`` where some are missing."""
-        _, ranked, definitions, _, stamp = reply
-        if stamp != self._stamp or self._room < 0:
-            self._known, self._stamp, self._room = {}, stamp, _KEPT
-        names = ranked[::2]
-        new = any(name not in self._known for name in names)
-        self._named = b"" if new else stamp
-        if definitions and new:
-            read = {name: each for name, each in zip(names, definitions, strict=True) if each is not None}
-            self._known |= read
-            self._room -= sum(map(len, read.values()))
-        elif not definitions and not new:
-            reply[2] = [self._known[name] for name in names]
-        return bool(definitions) or not new
+        if len(reply) > 2:
+            return entries_of(reply[1:]), None
+        next_entry = reply[1]
+        return [], score_of(next_entry[1]) if next_entry else None
 
     def commit(
         self,

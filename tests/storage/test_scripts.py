@@ -166,47 +166,6 @@ class TestPeek:
             with pytest.raises(Lost):
                 store.peek(other, 3000, 10)
 
-    def test_reads_again_no_definition_that_it_has_read(
-        self, store: LeaderStore, leading: Term, client: redis.Redis
-    ) -> None:
-        def read() -> tuple[list[bytes | None], int]:
-            """What was read, in so many looks into hashes besides that who leads."""
-            client.config_resetstat()
-            due, _ = store.peek(leading, 3000, 10)
-            return [stored.definition for stored in due], client.info("commandstats")["cmdstat_hmget"]["calls"] - 1
-
-        state, first = put(store, "a", 1000), [b"definition of a"]
-        client.copy(KEYS.meta, "before")
-        assert [read() for _ in range(4)] == [(first, 2), (first, 2), (first, 1), (first, 1)]
-        moved = state.edited()
-        assert store.put([Edit("a", state.encode().encode(), moved.encode(), None, 1000)]) == [True]
-        assert read() == (first, 1), "its state alone was changed"
-        assert store.put([Edit("a", moved.encode().encode(), moved.edited().encode(), "second", 1000)]) == [True]
-        assert [read() for _ in range(3)] == [([b"second"], 2), ([b"second"], 2), ([b"second"], 1)]
-        put(store, "b", 2000)
-        both = [b"second", b"definition of b"]
-        assert [sorted(read()[0]) for _ in range(3)] == [sorted(both)] * 3  # type: ignore[type-var]
-        client.hdel(KEYS.entries, "b")
-        assert read()[0][1] is None, "a part that is gone is missed"
-        client.hset(KEYS.entries, mapping={"a": "definition of a", "b": "older"})
-        client.copy("before", KEYS.meta, replace=True)
-        assert read()[0] == [b"definition of a", b"older"], "a server may have lost what was written last"
-
-    def test_reads_within_seconds_what_was_written_past_the_scripts(
-        self, store: LeaderStore, leading: Term, client: redis.Redis
-    ) -> None:
-        def read(now: int) -> bytes | None:
-            [due], _ = store.peek(leading, now, 10)
-            return due.definition
-
-        put(store, "a", 1000)
-        now = 1_800_000_000_000
-        for later in (0, 1, 2):
-            read(now + later)
-        for text, later in ((b"by hand", 5000), (b"by another hand", 10_000), (b"after the clock was set back", -9)):
-            client.hset(KEYS.entries, "a", text)
-            assert read(now + later) == text
-
     def test_gives_entries_without_definition_as_such(
         self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:

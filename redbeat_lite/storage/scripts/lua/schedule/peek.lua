@@ -3,12 +3,10 @@
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] due of the backfills
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
 -- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
--- ARGV[8] stamp of the definitions that are known: while it is the same, none has changed; '' where they are wanted
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
---       | {first, {name, score, ...}, {definition, ...}, {state, ...}, stamp} at most limit entries: the oldest, the
---           newest, the second oldest, and so on, so that what is due for long and what has just come due both get on;
---           without definitions where they are known
+--       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries: the oldest, the newest,
+--           the second oldest, and so on, so that what is due for long and what has just come due both get on
 --       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
 -- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
@@ -38,7 +36,6 @@ local function add(target, texts)
   end
 end
 
-local stamp = (redis.call('HGET', KEYS[5], 'defined') or '') .. '|' .. redis.call('HLEN', KEYS[3])
 for at = 0, number - 1, SLICE do
   local names = {}
   for n = at, math.min(at + SLICE, number) - 1 do
@@ -46,12 +43,10 @@ for at = 0, number - 1, SLICE do
     names[#names + 1] = ranks[i]
     ranked[#ranked + 1], ranked[#ranked + 2] = ranks[i], ranks[i + 1]
   end
-  if stamp ~= ARGV[8] then
-    add(definitions, redis.call('HMGET', KEYS[3], unpack(names)))
-  end
+  add(definitions, redis.call('HMGET', KEYS[3], unpack(names)))
   add(states, redis.call('HMGET', KEYS[4], unpack(names)))
   if room <= 0 then
     break
   end
 end
-return {first, ranked, definitions, states, stamp}
+return {first, ranked, definitions, states}

@@ -64,9 +64,6 @@ local function write_all()
   write('HSET', state, states)
   write('ZADD', due, scores)
   write('ZADD', index, new)
-  if #definitions > 0 then
-    redis.call('HSET', meta, 'defined', kept) -- the name of a reply is never used again
-  end
   write('HSET', entries, definitions)
   write('HDEL', state, gone)
   write('HDEL', entries, gone)
