@@ -90,7 +90,7 @@ class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
     #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
     runs: tuple[int, ...] = ()
     #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
-    written: tuple[Any, Mapping[str, str]] | None = None
+    written: tuple[Any, Any] | None = None
 
     def __init__(
         self,

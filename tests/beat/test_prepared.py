@@ -215,7 +215,7 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     def broken(*args: Any) -> bool:
         raise KeyError("id")
 
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.prepared._mark_gaps", broken)
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.templates.Shape.fill", broken)
     entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
     assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
     assert entry.written is None

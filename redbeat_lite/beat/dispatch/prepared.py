@@ -1,4 +1,4 @@
-"""Prepared messages: the first message of its shape goes Celery's full way and is kept; later ones are filled in.
+"""Prepared messages: the first message of its shape goes Celery's full way and is kept; later ones are copies of it.
 
 Between two messages of one task under the same options only ids, times, the entry's name and its arguments differ, as
 long as nobody listens to or changes what Celery does on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure
@@ -8,12 +8,11 @@ kept gives the very message again that it was made from: see :class:`redbeat_lit
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from datetime import UTC, timedelta
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import celery.app.amqp
 import celery.app.base
@@ -28,12 +27,12 @@ from celery.utils.log import get_logger
 
 from ...clock import wall_ms
 from ...entries.entry import Entry
-from ...entries.message import Occurrence, traceparent
+from ...entries.message import Occurrence
 from ...errors import InvalidEntry
 from ...instants import MAX_MS, iso
 from ...storage.json_values import dumps, pack
 from ...storage.stored import Command
-from .templates import Shape, mark
+from .templates import OwnPart, Shape
 
 logger = get_logger("celery.beat")
 
@@ -87,10 +86,9 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
 class Prepared:
     """Shapes of messages, valid for one broker connection."""
 
-    def __init__(self, app: Celery, tag: Callable[[], str], *, traced: bool) -> None:
+    def __init__(self, app: Celery, tag: Callable[[], str]) -> None:
         self._app = app
         self._tag = tag
-        self._traced = traced
         self._shapes: dict[Hashable, Shape | None] = {}
         self._plain: dict[str, bool] = {}
         self._now = 0
@@ -104,35 +102,35 @@ class Prepared:
 
     def commands(self, occurrence: Occurrence) -> list[Command] | None:
         """The commands that send this occurrence; ``None`` if no message of its shape is known."""
-        entry, extra = occurrence.entry, occurrence.extra
+        entry = occurrence.entry
         expiry = _expiry(entry, occurrence.life)
-        common = (self, expiry, *(extra or ()))
+        common = (self, expiry, *(occurrence.extra or ()))
         if not self._is_plain(entry.task):
             return None
-        if (written := entry.written) is None or written[0].common != common:
-            if (written := self._written(entry, common)) is None:
+        if entry.written is None or entry.written[0].common != common:
+            written = self._written(entry, common)
+            if written is None:
                 return None
             entry.written = written
-        shape, own = written
-        values = {**own, "id": occurrence.id, "tag": self._tag(), "scheduled_at": iso(occurrence.nominal)}
-        if extra:
-            values |= _further(extra)
-        if self._traced:
-            values["traceparent"] = traceparent(occurrence.id)
-        if expiry is _WITH_GAP:
-            life = cast(int, occurrence.life)
-            values["expires"] = iso(min(self._now + life, MAX_MS))
-            values["expiration"] = str(life)
-        elif expiry is not None:
-            # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
-            now = self._app.now()
-            values["expires"] = (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat()
+        shape, own = entry.written
         if self._loud:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-        return cast(list[Command], shape.fill(values))
+        filled: list[Command] = shape.fill(own, occurrence, self._tag(), *self._expires(expiry, occurrence.life))
+        return filled
 
-    def _written(self, entry: Entry, common: tuple[object, ...]) -> tuple[Shape, dict[str, str]] | None:
-        """The shape of an entry's messages, if it is known, and what the entry fills in."""
+    def _expires(self, expiry: Any, life: int | None) -> tuple[str | None, str | None]:
+        """When a message of this batch expires, and how long it lives where that differs between two of its shape."""
+        if expiry is None:
+            return None, None
+        if expiry is _WITH_GAP:
+            assert life is not None
+            return iso(min(self._now + life, MAX_MS)), str(life)
+        # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
+        now = self._app.now()
+        return (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat(), None
+
+    def _written(self, entry: Entry, common: tuple[object, ...]) -> tuple[Shape, OwnPart] | None:
+        """The shape of an entry's messages, if it is known, and the entry's own part of them."""
         shape = self._shapes.get(_kind(entry, common)) if self._shapes else None
         if shape is None:
             return None
@@ -149,25 +147,28 @@ class Prepared:
             logger.debug("beat: no shape of the message of %r: %r", occurrence.entry.name, exc)
 
     def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        entry, extra = occurrence.entry, occurrence.extra or {}
-        common = (self, _expiry(entry, occurrence.life), *extra)
+        entry = occurrence.entry
+        expiry = _expiry(entry, occurrence.life)
+        common = (self, expiry, *(occurrence.extra or ()))
         kind = _kind(entry, common)
         if kind in self._shapes:
             return
-        if _UNPREPARED_OPTIONS & entry.options.keys() or common[1] is _UNKNOWN or not self._is_plain(entry.task):
+        if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._is_plain(entry.task):
             return
-        message, closed = _opened(commands)
-        to = message["properties"]["delivery_info"]
+        shape = Shape(common, occurrence, commands, self._app)
+        headers, properties = shape.headers, shape.properties
+        to = properties["delivery_info"]
         queue = self._app.amqp.queues.get(to["routing_key"])
         if to["exchange"] or queue is None or not queue.can_cache_declaration:
             return  # to the queues that are bound to it, which may be others each time; or it is declared each time
-        values = _mark_gaps(message, occurrence, common[1])
-        shape = Shape(common, message, closed, entry, self._app)
+        if (headers["expires"] is None) != (expiry is None):
+            return
         own = shape.own(entry)
         if len(self._shapes) >= _MAX_SHAPES:
             self._shapes.clear()
         self._shapes[kind] = None  # but for this, whoever is like it need not try again
-        if shape.fill({**values, **own}) == commands:
+        expires, expiration = headers["expires"], properties.get("expiration")
+        if shape.fill(own, occurrence, properties["delivery_tag"], expires, expiration) == commands:
             self._shapes[kind] = shape
             entry.written = shape, own
 
@@ -179,41 +180,6 @@ class Prepared:
             known = all(written_in(function, celery.app.task) for function in own)
             known = self._plain[name] = known and (task is None or task.expires is None)
         return known
-
-
-def _opened(commands: list[Command]) -> tuple[dict[str, Any], Callable[[str], list[Command]]]:
-    """The one message of these commands, and what makes them of its text."""
-    (name, target, payload), *others = commands
-    if name != "lpush" or any(other != "pexpire" for other, *_ in others):
-        raise ValueError("another message")
-    return json.loads(payload), lambda text: [(name, target, text), *others]
-
-
-def _mark_gaps(message: dict[str, Any], occurrence: Occurrence, expiry: object) -> dict[str, str]:
-    """Put marks where a message holds ids and times; returns what was there. Raises if it is another message."""
-    headers, properties = message["headers"], message["properties"]
-    values = {"id": occurrence.id, "scheduled_at": iso(occurrence.nominal)}
-    if headers["id"] != occurrence.id or (headers["expires"] is None) != (expiry is None):
-        raise ValueError("another message")
-    for where, key in ((headers, "root_id"), (properties, "correlation_id")):
-        if where[key] == occurrence.id:
-            where[key] = mark("id")
-    if headers.get("traceparent") == traceparent(occurrence.id):
-        values["traceparent"], headers["traceparent"] = headers["traceparent"], mark("traceparent")
-    if expiry is not None:
-        values["expires"], headers["expires"] = headers["expires"], mark("expires")
-    if expiry is _WITH_GAP:
-        values["expiration"], properties["expiration"] = properties["expiration"], mark("expiration")
-    headers["id"], headers["scheduled_at"] = mark("id"), mark("scheduled_at")
-    values["tag"], properties["delivery_tag"] = properties["delivery_tag"], mark("tag")
-    for number, key in enumerate(occurrence.extra or ()):
-        headers[key] = mark(number)
-    return values | _further(occurrence.extra or {})
-
-
-def _further(extra: Mapping[str, Any]) -> dict[str, str]:
-    """What further headers fill in, by their number."""
-    return {str(number): json.dumps(value) for number, value in enumerate(extra.values())}
 
 
 def _expiry(entry: Entry, life: int | None) -> Any:

@@ -135,7 +135,7 @@ class Publisher:
             raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
         self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
         if self._prepare and collector is not None:
-            self._prepared = Prepared(self._app, collector.tag, traced=self._traced)
+            self._prepared = Prepared(self._app, collector.tag)
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
