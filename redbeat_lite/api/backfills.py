@@ -22,7 +22,7 @@ from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..public import public
 from ..settings import MAX_HISTORY
-from ..storage.backfills import FASTEST, Backfill, backfill_of
+from ..storage.backfills import FASTEST, SLOWEST, Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.replies import server_ms
 from ..storage.store import TRIES, Store
@@ -88,8 +88,8 @@ class Backfills:
         _check("start", "an instant not after the end", start, first <= last)
         _check("end", "an instant that is not to come", end, last <= wall_ms() + 1)
         as_number("max_active", max_active, 1, _ACTIVE)
-        in_bounds = is_number(rate) and 0.001 <= rate <= FASTEST
-        _check("rate", f"0.001 to {FASTEST} messages a second", rate, in_bounds)
+        in_bounds = is_number(rate) and SLOWEST <= rate <= FASTEST
+        _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
         _check("again", "a whole number from 0", again, type(again) is int and 0 <= again <= 10**6)
         heard = heard_of(client.hgetall(OnceKeys(self._store.keys.prefix).workers), server_ms(client) / 1000)
         expected = "None, as no worker that records runs was heard of within a minute"

@@ -215,22 +215,20 @@ class _Advances(Advances):
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            wait = self._pace(before, len(sent)) if sent else self._longer_look(before)
+            wait = self._longer_look(before)
+            if sent:
+                del self._waits[before.id]
+                wait = _STEP if before.max_active is not None else round(1000 * len(sent) / before.rate)
         job.after = after
         self.due = None if after.ended else now + wait
         return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
 
-    def _pace(self, backfill: Backfill, sent: int) -> int:
-        """Return the milliseconds until the step after one that has sent so many messages."""
-        self._waits.pop(backfill.id, None)
-        return _STEP if backfill.max_active is not None else round(1000 * sent / backfill.rate)
-
     def _longer_look(self, backfill: Backfill) -> int:
         """Return the milliseconds until the next look at a backfill that waits: twice the last wait, up to a bound."""
-        last = self._waits.get(backfill.id)
+        wait = min(2 * self._waits.get(backfill.id, _FIRST_LOOK // 2), _LAST_LOOK)
         if len(self._waits) >= _TWINS:
             self._waits.clear()
-        self._waits[backfill.id] = wait = _FIRST_LOOK if last is None else min(2 * last, _LAST_LOOK)
+        self._waits[backfill.id] = wait
         return wait
 
 

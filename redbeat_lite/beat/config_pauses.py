@@ -37,14 +37,10 @@ class ConfigPauses:
         client: Any = self._store.backend.client
         for name, stored in zip(names, client.hmget(self._store.keys.state, names), strict=True):
             with suppress(CorruptEntry):
-                if stored is not None:
-                    self._note(name, EntryState.decode(stored))
-
-    def _note(self, name: str, state: EntryState) -> None:
-        if state.paused:
-            self._notes[name] = state.note
-        else:
-            self._notes.pop(name, None)
+                state = EntryState.decode(stored or b"")
+                self._notes.pop(name, None)
+                if state.paused:
+                    self._notes[name] = state.note
 
     def restored(self, name: str, created: EntryState) -> EntryState:
         """Return the state of an entry that is stored again: paused, if the lost one was."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from ..entries.words import counted, listed
+from ..api.schedules import Schedules
+from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
 from .command import Command, json_option, schedules_of
@@ -26,6 +27,9 @@ _LEFT_OUT = {
     "missing": "whose record of runs does not go back so far",
 }
 
+#: Reasons to leave one of several entries out, unless with --everything.
+_IDLE = ("added later", "disabled", "paused", "finished")
+
 
 @click.command(cls=Command)
 @changing
@@ -35,6 +39,7 @@ _LEFT_OUT = {
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
 @click.option("--missing", is_flag=True, help="Leave out what has succeeded, runs or waits, by the record of runs.")
+@click.option("--everything", is_flag=True, help="Of several: idle entries, and runs before they were added, too.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
@@ -44,8 +49,8 @@ def backfill(
     """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
 
     What was backfilled before is not sent again; what ran when it was due is, unless with --missing. On a terminal it
-    asks first. An instant without an offset is read in the app's zone. Of several entries, those that have no run to
-    send then are left out.
+    asks first. An instant without an offset is read in the app's zone. Of several entries, those that are disabled,
+    paused or finished or have no run to send are left out, and runs of a time before an entry was added.
 
     \b
     Examples:
@@ -76,6 +81,7 @@ def begin(
     *,
     dry_run: bool = False,
     asks: bool = False,
+    everything: bool = False,
     **how: Any,
 ) -> None:
     """Say what backfills are to send, and start them: none, if one of them is refused.
@@ -83,14 +89,26 @@ def begin(
     Parameters:
         names: of one entry; or of several, but for those that are left out.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
+        everything: of several entries, leave out none for its status, and no run for when its entry was added.
         how: as for ``start()``.
     """
-    found, zone = schedules_of(ctx).backfills, ctx.obj.app.timezone
-    wanted, left_out = list[Backfill](), dict[str, list[str]]()
+    schedules = schedules_of(ctx)
+    wanted: list[Backfill] = []
+    left_out: dict[str, list[str]] = {}
+    begins: dict[str, datetime] = {}
     asked_for = [names] if isinstance(names, str) else names
+    is_narrowed = not everything and not isinstance(names, str)
     for name in asked_for:
+        first = start
+        if is_narrowed:
+            first = _first_instant(schedules, name, start)
+            reason = "added later" if first > end else schedules[name].status
+            if reason in _IDLE:
+                left_out.setdefault(f"{reason} (--everything includes them)", []).append(name)
+                continue
         try:
-            wanted.append(found.start(name, start, end, dry_run=True, **how))
+            wanted.append(_start(schedules, name, first, end, dry_run=True, **how))
+            begins[name] = first
         except InvalidEntry as exc:
             if exc.field not in _LEFT_OUT or len(asked_for) == 1:
                 raise
@@ -99,16 +117,47 @@ def begin(
         say(f"left out, {why}: {listed(some, 10)}", err=True)
     if left_out and not wanted:
         raise Failure("of none of these entries is there anything to send")
-    for each in wanted:
-        runs = counted(each.total, "run", "runs")
-        say(f"{runs} of {each.name!r}, from {when(each.start, zone)} to {when(each.end, zone)}")
+    _say_runs(wanted, ctx.obj.app.timezone)
     if not dry_run:
         if asks:
             click.confirm("Send them?", abort=True, err=True)
         for place, each in enumerate(wanted):
-            wanted[place] = started = found.start(each.name, start, end, **how)
+            wanted[place] = started = _start(schedules, each.name, begins[each.name], end, **how)
             say(f"started backfill {started.id}")  # each at once: those after it may fail
     echo_json(wanted[0] if isinstance(names, str) else wanted)
+
+
+def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:
+    """Return ``start``, or when the entry was added if the record of changes tells of a later instant."""
+    added = [change.at for change in schedules.changes(name, since=start) if change.action == "added"]
+    return added[0] if added else start
+
+
+def _start(schedules: Schedules, *span: Any, **how: Any) -> Backfill:
+    """Start a backfill; an error about ``max_active`` has the words of the option."""
+    try:
+        return schedules.backfills.start(*span, **how)
+    except InvalidEntry as exc:
+        if exc.field != "max_active":
+            raise
+        hint = (exc.hint or "").replace("None", "none").replace("`rate`", "--rate")
+        raise InvalidEntry("--max-active", exc.expected.replace("None", "none"), exc.value, hint=hint) from None
+
+
+def _say_runs(wanted: Sequence[Backfill], zone: tzinfo) -> None:
+    """Say how many runs each backfill has and, of several runs, how many they are and how long they take."""
+    for backfill in wanted:
+        runs = counted(backfill.total, "run", "runs")
+        say(f"{runs} of {backfill.name!r}, from {when(backfill.start, zone)} to {when(backfill.end, zone)}")
+    total = sum(backfill.total for backfill in wanted)
+    if total < 2:
+        return
+    pace = wanted[0]
+    longest = max(backfill.total for backfill in wanted)
+    if pace.max_active is None:
+        say(f"{total} runs in all: about {took(longest / pace.rate)}, at {pace.rate:g} a second of each entry")
+    else:
+        say(f"{total} runs in all: {pace.max_active} at once of each entry, as fast as workers end them")
 
 
 @click.command(cls=Command)

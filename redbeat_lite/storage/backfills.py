@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TypeGuard
 
 from ..errors import CorruptEntry, is_plain
 from ..public import public
@@ -17,11 +16,21 @@ from .stored import Edit, Stored
 #: Ranges of nominal times, epoch ms, both ends included; in order, and none adjoins another.
 Ranges = Sequence[Sequence[int]]
 
-#: Messages a second of one backfill, at most.
+#: Bounds of the messages a second of one backfill.
+SLOWEST = 0.001
 FASTEST = 1000
 
 #: The fields that change.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
+
+
+#: Types of fields as they are read.
+_TYPES: dict[type, tuple[str, ...]] = {
+    str: ("note", "actor", "generation", "ended", "feed"),
+    int: ("again", "number", "total", "sent", "attempts", "cursor"),
+    datetime: ("start", "end", "at"),
+    bool: ("paused",),
+}
 
 
 @public
@@ -103,26 +112,15 @@ def backfill_of(stored: Stored) -> Backfill | None:
 
 
 def _is_intact(backfill: Backfill) -> bool:
-    """Whether each field has a type and a size that the beat can work with."""
-    instants = (backfill.start, backfill.end, backfill.at)
-    counts = (backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts)
-    texts = (backfill.note, backfill.actor, backfill.generation, backfill.ended, backfill.feed)
+    """Whether the beat can work with each field; raises TypeError where one cannot be compared or iterated over."""
     most = backfill.max_active
     return (
-        is_plain(backfill.name, MAX_NAME)
-        and all(isinstance(instant, datetime) and instant.tzinfo is not None for instant in instants)
-        and all(type(count) is int and count >= 0 for count in counts)
-        and all(isinstance(text, str) for text in texts)
-        and (most is None or (type(most) is int and most >= 1))
-        and type(backfill.rate) in (int, float)
-        and 0.001 <= backfill.rate <= FASTEST
-        and isinstance(backfill.paused, bool)
-        and type(backfill.cursor) is int
-        and _are_whole_numbers(backfill.active)
-        and isinstance(backfill.skip, list | tuple)
-        and all(_are_whole_numbers(span) and len(span) == 2 for span in backfill.skip)
+        all(isinstance(getattr(backfill, field), kind) for kind, fields in _TYPES.items() for field in fields)
+        and is_plain(backfill.name, MAX_NAME)
+        and None not in (backfill.start.tzinfo, backfill.end.tzinfo, backfill.at.tzinfo)
+        and min(backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts) >= 0
+        and (most is None or (isinstance(most, int) and most >= 1))
+        and SLOWEST <= backfill.rate <= FASTEST
+        and all(type(ms) is int for ms in backfill.active)
+        and all(len(span) == 2 and all(type(ms) is int for ms in span) for span in backfill.skip)
     )
-
-
-def _are_whole_numbers(values: object) -> TypeGuard[Sequence[int]]:
-    return isinstance(values, list | tuple) and all(type(value) is int for value in values)

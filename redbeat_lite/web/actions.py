@@ -19,7 +19,7 @@ from .site import Call
 OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", "note": ""}
 
 #: What the command alone asks for.
-_OF_THE_COMMAND = ("tag", "task", "dry_run", "yes")
+_OF_THE_COMMAND = ("tag", "task", "everything", "dry_run", "yes")
 
 
 def _cancelled(call: Call) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import EntryNotFound, Schedules, cron, manual
+from redbeat_lite import EntryNotFound, Schedules, cron, every, manual
 from redbeat_lite.api.backfills import Backfills
 from redbeat_lite.entries.backfilling import times, went_out
 from redbeat_lite.instants import to_ms
@@ -19,9 +19,11 @@ from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.backfills import Backfill
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
+from tests.support.beats import KEYS
 from tests.support.in_process import MakeBeat, clock, make_beat
 from tests.support.messages import queued
 from tests.support.run_rows import RunRows
+from tests.support.waiting import eventually
 
 __all__ = ["clock", "make_beat"]
 
@@ -31,9 +33,13 @@ SPAN = ("--from", "2025-01-01", "--to", "2025-01-02T00:00+01:00")
 def test_commands(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
     said = cli("backfill", "a", *SPAN, code=1)
-    assert "max_active: expected None, as no worker that records runs was heard of within a minute" in said.err
+    assert "--max-active: expected none, as no worker that records runs was heard of within a minute" in said.err
+    assert "(with none it sends --rate messages a second, whatever becomes of them)" in said.err
     said = cli("backfill", "a", *SPAN, "--max-active", "none", "--dry-run")
-    assert said.out == "25 runs of 'a', from 2025-01-01 00:00:00+01:00 to 2025-01-02 00:00:00+01:00\n"
+    assert said.lines == [
+        "25 runs of 'a', from 2025-01-01 00:00:00+01:00 to 2025-01-02 00:00:00+01:00",
+        "25 runs in all: about 2.5 s, at 10 a second of each entry",
+    ]
     assert cli("backfills", "--json").json == []
     started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
     assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
@@ -57,12 +63,12 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     for name, tags in {"a": ["x"], "b": ["x"], "c": []}.items():
         schedules.add(name, "add", cron("0 * * * *", tz="UTC"), tags=tags)
     schedules.add("by hand", "add", manual(), tags=["x"])
-    paced = (*SPAN, "--max-active", "none")
+    paced = (*SPAN, "--max-active", "none", "--everything")
     assert "say which entries" in cli("backfill", *paced, code=1).err
     assert "no entry is selected by tag y" in cli("backfill", "--tag", "y", *paced, code=1).err
     assert "got '0 of manual()'" in cli("backfill", "by *", *paced, code=1).err
     said = cli("backfill", "--tag", "x", *paced, "--dry-run")
-    assert [line[:13] for line in said.lines] == ["25 runs of 'a", "25 runs of 'b"]
+    assert [line[:14] for line in said.lines] == ["25 runs of 'a'", "25 runs of 'b'", "50 runs in all"]
     assert said.err == "left out, with nothing to send, or too much: 'by hand'\n"
     with monkeypatch.context() as patch:
         patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True)
@@ -81,6 +87,46 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert [each.name for each in schedules.backfills] == ["b", "c", "a"]
 
 
+def test_of_several_what_does_not_run_and_what_was_added_later_is_left_out_unless_it_is_asked_for(
+    cli: Cli, schedules: Schedules, client: redis.Redis
+) -> None:
+    for name in ("old", "over", "stopped"):
+        schedules.add(name, "add", every(60))
+    RunRows(client, schedules).sent("over", datetime.now(UTC), finished=True)
+    schedules.add("off", "add", every(60), enabled=False)
+    schedules.pause("stopped", "harmful")
+    client.delete(KEYS.changes, KEYS.changed)  # they were added before the record begins
+    for name in ("edited", "new"):
+        schedules.add(name, "add", every(60))
+    schedules.update("edited", args=(1,))
+    span = ("--from", "125m", "--to", "5m", "--max-active", "none", "--rate", "2", "--dry-run")
+    said = cli("backfill", "*", *span)
+    assert sorted(said.err.splitlines()) == [
+        "left out, added later (--everything includes them): 'edited', 'new'",
+        "left out, disabled (--everything includes them): 'off'",
+        "left out, finished (--everything includes them): 'over'",
+        "left out, paused (--everything includes them): 'stopped'",
+    ]
+    assert [line.partition(",")[0] for line in said.lines] == ["120 runs of 'old'", "120 runs in all: about 1 min"]
+    assert cli("backfill", "*", *span, "--everything").lines[-1].startswith("720 runs in all: about 1 min")
+    assert cli("backfill", "stopped", *span).lines[0].startswith("120 runs of 'stopped'"), "it is named"
+
+
+def test_of_several_no_run_is_sent_of_a_time_before_its_entry_was_added(cli: Cli, schedules: Schedules) -> None:
+    before = datetime.now(UTC)
+    schedules.add("fresh", "add", every(0.05))
+
+    def offered() -> list[dict[str, Any]]:
+        span = ("--from", "1h", "--to", datetime.now(UTC).isoformat(), "--max-active", "none")
+        return cli("backfill", "f*", *span, "--dry-run", "--json").json if is_late() else []
+
+    def is_late() -> bool:
+        return datetime.now(UTC) > before + timedelta(seconds=0.5)
+
+    [backfill] = eventually(offered, what="runs since it was added")
+    assert datetime.fromisoformat(backfill["start"]) >= before
+
+
 def test_of_several_each_is_told_that_was_started_before_one_failed(
     cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +140,7 @@ def test_of_several_each_is_told_that_was_started_before_one_failed(
         return start(backfills, name, *span, **how)
 
     monkeypatch.setattr(Backfills, "start", once)
-    said = cli("backfill", "*", *SPAN, "--max-active", "none", code=1)
+    said = cli("backfill", "*", *SPAN, "--max-active", "none", "--everything", code=1)
     [started] = schedules.backfills
     assert said.lines[-1] == f"started backfill {started.id}"
     assert "no entry 'b' is stored any more" in said.err
@@ -125,8 +171,8 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
     early = ("--from", "2024-12-31T20:00Z", *words[4:])
     assert "got 'one that begins 2025-01-01 00:00:00+01:00'" in cli("backfill", "a", *early, code=1).err
     schedules.add("b", "add", cron("0 * * * *", tz="UTC"))
-    said = cli("backfill", "?", *words[2:], "--dry-run")
-    assert said.lines == ["21 runs of 'a', from 2025-01-01 01:00:00+01:00 to 2025-01-02 00:00:00+01:00"]
+    said = cli("backfill", "?", *words[2:], "--dry-run", "--everything")
+    assert said.lines[0] == "21 runs of 'a', from 2025-01-01 01:00:00+01:00 to 2025-01-02 00:00:00+01:00"
     assert said.err == "left out, whose record of runs does not go back so far: 'b'\n"
 
 
