@@ -46,6 +46,7 @@ from .events import Ticked
 from .once.store import LockStore
 from .pipeline.sweeper import sweeper
 from .public import public
+from .setting_checks import check_timezone
 from .settings import Settings
 from .storage.connections import FAULTS, refusal
 from .storage.leader_store import LeaderStore
@@ -88,6 +89,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             self.settings = settings = Settings.from_app(app)
             check_driver(app)
+            check_timezone(app)
             self.store = store = LeaderStore.of(settings)
             self.backend = backend = store.backend
             locks = LockStore(backend.client, settings.key_prefix)
@@ -283,14 +285,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 
-    def _apply_async(self, *args: Any, **kwargs: Any) -> Any:
+    def _apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
         """:meth:`apply_async` of whatever class this is; keeps a failure for :meth:`_emit`.
 
         ``apply_entry`` would log it with two whole stacks, at each try anew, and the run would count as sent.
         """
         try:
-            return type(self).apply_async(self, *args, **kwargs)
+            return type(self).apply_async(self, entry, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - whoever wrote the class may raise anything
+            if self.app.conf.task_always_eager and entry.task in self.app.tasks:
+                logger.error("beat: task %s ran in the beat (task_always_eager) and failed: %r", entry.task, exc)
+                return None
             self._failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
             exc.__traceback__ = None  # a frame of Celery's holds the error: both would stay until a collection
             return None

@@ -41,6 +41,15 @@ def check_trust(app: Celery, expect: Expect | None) -> None:
     require("expect.trust", ok, f"'workers', as the app has no {RESULTS}", "backend")
 
 
+def check_timezone(app: Celery) -> None:
+    """Raise ConfigurationError if the app's ``timezone`` is none."""
+    try:
+        _ = app.timezone
+    except Exception:  # noqa: BLE001 - zoneinfo raises KeyError, ValueError or OSError
+        known = 'the name of a time zone such as "Europe/Berlin"'
+        raise ConfigurationError(f"timezone: expected {known}, got {app.conf.timezone!r}") from None
+
+
 def has_results(app: Celery) -> bool:
     """Whether the app has a result backend that tells of tasks which another process has sent."""
     # Here, because most who use Schedules never ask, and these load slowly.

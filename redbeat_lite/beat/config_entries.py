@@ -28,8 +28,9 @@ from ..entries.entry import Entry
 from ..entries.sameness import keep_resolved, noted
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
-from ..entries.words import counted, listed
+from ..entries.words import counted, in_zone, listed
 from ..errors import InvalidEntry
+from ..instants import from_ms
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.calendars import restore_calendar, stored_calendars
@@ -195,7 +196,21 @@ class ConfigEntries:
         if definition.encode() == stored.definition:
             return []
         revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
-        return [self._edit(wanted, revised, stored, definition)]
+        edit = self._edit(wanted, revised, stored, definition)
+        self._tell_omitted(name, stored.score, edit.score, now)
+        return [edit]
+
+    def _tell_omitted(self, name: str, before: int | None, after: int | None, now: int) -> None:
+        """Log that an entry would have run later today, and does not run today by its new schedule."""
+        if before is None or before <= now:
+            return
+        run = from_ms(before).astimezone(self._zone)
+        today = from_ms(now).astimezone(self._zone).date()
+        if run.date() != today:
+            return
+        if after is None or from_ms(after).astimezone(self._zone).date() != today:
+            text = "beat: config entry %r does not run today by its new schedule; by the old one it would have at %s"
+            logger.info(text, name, in_zone(run, self._zone))
 
     def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""

@@ -50,6 +50,7 @@ def refused() -> Iterator[dict[str, Process]]:
             "wrong password": start(PROJ, PROJ_URL=wrong),
             "no password": start(PROJ, PROJ_URL=locked.url),
             "newer format": start(PROJ, PROJ_URL=newer.url),
+            "time zone": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=json.dumps({"timezone": "Asia/Nowhere"})),
         }
         yield processes
         for process in processes.values():
@@ -67,6 +68,7 @@ REASONS = {
     "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
     "wrong password": "refuses to let us in: ",
     "no password": "refuses to let us in: it wants a password, and the URL has none",
+    "time zone": "timezone: expected the name of a time zone such as \"Europe/Berlin\", got 'Asia/Nowhere'",
     "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 2",
 }
 

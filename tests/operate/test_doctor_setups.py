@@ -126,3 +126,29 @@ def test_two_environments_that_share_a_queue_are_told(
         client.execute_command("ACL", "SETUSER", "default", "+scan")
         for name in ("production", "apart", "staging"):
             client.delete(*client.keys(f"{{{name}}}*"))
+
+
+@pytest.mark.parametrize("name", ["CELERYBEAT_SCCHEDULE", "CELERY_BEAT_SHEDULE", "BEAT_SCHEDULE_"])
+def test_a_schedule_under_a_name_that_celery_does_not_read_is_told(make_app: MakeApp, name: str) -> None:
+    schedule = {"a": {"task": "t", "schedule": 2.0}}
+    app = make_app(**{name: schedule})
+    [finding] = found(app, "misspelt")
+    assert (finding.severity, finding.what.split()[0]) == ("note", name)
+    app.conf.beat_schedule = schedule
+    assert not found(app, "misspelt")
+
+
+def test_settings_of_celery_redbeat_that_are_left_are_told(make_app: MakeApp) -> None:
+    app = make_app(redbeat_redis_url="redis://old", CELERY_REDBEAT_LOCK_TIMEOUT=5)
+    [finding] = found(app, "left-over")
+    assert finding.severity == "note"
+    assert finding.what.endswith(": CELERY_REDBEAT_LOCK_TIMEOUT, redbeat_redis_url")
+    assert not found(make_app(), "left-over")
+
+
+def test_a_task_id_among_the_options_is_told(make_app: MakeApp) -> None:
+    app = make_app()
+    Schedules(app).add("fixed", "t", every(60), options={"task_id": "fixed"})
+    Schedules(app).add("free", "t", every(60))
+    [finding] = found(app, "task-id")
+    assert (finding.severity, finding.entries) == ("note", ("fixed",))

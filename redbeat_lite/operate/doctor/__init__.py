@@ -17,7 +17,7 @@ from ...settings import Settings
 from ...storage.connections import FAULTS
 from ...storage.server_check import check_driver
 from ...storage.store import Store
-from . import calendars, entries, messages, run_times, server
+from . import calendars, configuration, entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
 
 #: Entries that are looked at, those that are due next first: some seconds' work.
@@ -77,6 +77,8 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield server.server(store.backend)
     yield server.lease_and_loop(settings, app)
     yield server.shared_queue(app, store)
+    yield configuration.left_over(app)
+    yield configuration.misspelt(app)
     reply = store.backend.scripts.run(*asking(store.keys))
     status, heard = status_in(reply), reports_in(reply).values()
     readable, unreadable = entries.sorted_out(Reader(app, store), islice(store.pages(), LIMIT))
@@ -88,6 +90,7 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield entries.quarantined(store)
     yield entries.unregistered(app, readable)
     yield entries.overlapping(readable)
+    yield configuration.fixed_ids(readable)
     missing = dict(not_stored(app, store, settings))
     yield entries.refused(app, settings, store, status, missing)
     yield entries.clashes(settings, store, status, missing)
