@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 from celery import Celery
 
@@ -18,7 +19,7 @@ def load_tasks(app: Celery) -> None:
 
 def is_importing() -> bool:
     """Return whether the caller runs while a module is being imported: that may define tasks further down."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and _is_unfinished(frame.f_globals.get("__spec__")):
             return True

@@ -73,22 +73,13 @@ def fault(name: str, exc: Exception) -> str:
 def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
     """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
 
-    One that another owner has too, with the very same definition, is as good as stored. One that is refused for what is
-    wrong with it is none of them: it would not be stored if it could have its name.
+    One that another owner has too, with the very same definition, is as good as stored.
     """
-    now = wall_ms()
-    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
-    for chunk in chunks(written, PAGE):
-        for stored in store.read(chunk):
-            name = stored.name.decode()
-            existing, _ = readable_parts(stored)
-            if existing is None or existing.owner != settings.owner:
-                try:
-                    wanted = checked(app, store, settings, name, written[name], now)
-                except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
-                    continue
-                if existing is None or not differs_in_owner_alone(wanted, existing, stored):
-                    yield name, existing
+    for wanted, existing, stored in _accepted(app, store, settings):
+        if existing is None:
+            yield wanted.name, None
+        elif existing.owner != settings.owner and not differs_in_owner_alone(wanted, existing, stored):
+            yield wanted.name, existing
 
 
 def differing(app: Celery, store: Store, settings: Settings) -> Iterator[str]:
@@ -96,24 +87,29 @@ def differing(app: Celery, store: Store, settings: Settings) -> Iterator[str]:
 
     What is refused, in quarantine or somebody else's is left to the other checks.
     """
+    aside = store.quarantined().keys()
+    for wanted, existing, stored in _accepted(app, store, settings):
+        if existing is None:
+            if wanted.name not in aside:
+                yield wanted.name
+        elif existing.owner == settings.owner and _differs(wanted, existing, stored):
+            yield wanted.name
+    here = configured(app).keys()
+    yield from (name for name in _of_owner(store, settings.owner) if name not in here)
+
+
+def _accepted(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[Entry, Entry | None, Stored]]:
+    """Yield the entries of an app's configuration that are not refused, each with what is stored under its name."""
     now = wall_ms()
     written = {name: fields for name, fields in configured(app).items() if is_name(name)}
-    aside = store.quarantined()
-    names = {*written, *filter(is_name, store.config_names(settings.owner))} - aside.keys()
-    for chunk in chunks(sorted(names), PAGE):
+    for chunk in chunks(written, PAGE):
         for stored in store.read(chunk):
             name = stored.name.decode()
-            existing, _ = readable_parts(stored)
-            if name not in written:
-                if existing is not None and existing.owner == settings.owner:
-                    yield name
-                continue
             try:
                 wanted = checked(app, store, settings, name, written[name], now)
             except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
                 continue
-            if existing is None or (existing.owner == settings.owner and _differs(wanted, existing, stored)):
-                yield name
+            yield wanted, readable_parts(stored)[0], stored
 
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
@@ -162,7 +158,7 @@ def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str)
 
 def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat) -> None:
     """Say which entries the leader has stored by another configuration than the one of this process."""
-    names = [*differing(app, store, settings)]
+    names = sorted(differing(app, store, settings))
     if names:
         logger.warning(
             "beat: %s of beat_schedule differ here from what %s has stored: %s; it runs another release or other "

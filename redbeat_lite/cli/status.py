@@ -54,7 +54,7 @@ def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
         return []
     store = Store.of(settings, timeout=timeout)
     try:
-        return [*differing(app, store, settings)]
+        return sorted(differing(app, store, settings))
     finally:
         store.backend.close()
 

@@ -1,4 +1,4 @@
-"""``doctor``: what will be trouble, and what to do about it; ``_findings`` lists every check."""
+"""``doctor``: what will be trouble, and what to do about it; ``_checks`` lists every one."""
 
 from __future__ import annotations
 
@@ -38,22 +38,19 @@ def examine(app: Celery) -> list[Finding]:
     check_driver(app)
     store = Store.of(settings)
     try:
-        found = [*_findings(app, settings, store)]
+        found = [finding for check in _checks(app, settings, store) for finding in _guarded(check)]
     finally:
         store.backend.close()
     return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
-
-
-def _findings(app: Celery, settings: Settings, store: Store) -> Iterator[Finding]:
-    for check in _checks(app, settings, store):
-        yield from _guarded(check)
 
 
 def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
     """Report a check that fails as a finding, so that the others still run: it may call code of the user."""
     try:
         yield from check
-    except (*FAULTS, ConfigurationError):
+    except ConfigurationError:
+        raise
+    except FAULTS:
         raise
     except Exception as exc:  # noqa: BLE001 - schedules, zones, tasks and routers of the user may raise anything
         yield Finding(

@@ -237,7 +237,7 @@ def differing(app: Celery, settings: Settings, store: Store, status: Status) -> 
     leader = status.leader
     if leader is None or leader.owner != settings.owner:
         return
-    names = tuple(stored_otherwise(app, store, settings))
+    names = tuple(sorted(stored_otherwise(app, store, settings)))
     if names:
         yield Finding(
             "configuration",
