@@ -256,8 +256,8 @@ def _expanded(text: str, column: int) -> tuple[Any, ...] | None:
     """The values that croniter finds in one column; ``None`` if it refuses the text."""
     if not re.fullmatch(r"[a-z\d*/-]+", text, re.ASCII):
         return None
-    # croniter would pick a random value for h and r. From 6.1 on it ignores a w or an l beside a
-    # number, so that 1-15w would be 1-15.
+    # croniter would pick a random value for h and r. It drops an l beside a number, and from 6.2 on
+    # a w, so that 1-15w would be 1-15.
     if not _NAMES.issuperset(re.findall("[a-z]+", text)):
         return None
     columns = ["*"] * max(column + 1, 5)
