@@ -7,9 +7,14 @@ are only looked at. The place of each that is right, and whose service has taken
 from __future__ import annotations
 
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+# Where chat services begin a mention (@everyone, <@7>, <!channel>, <users/all>) or a Markdown link.
+_MARKUP = re.compile(r"(?<!\w)@(?=[\w!&])|<(?=[!#]|users/)|\](?=\()")
+_ZERO_WIDTH_SPACE = "\u200b"
 
 
 def main() -> None:
@@ -17,15 +22,25 @@ def main() -> None:
 
     def send(place: int, url: str) -> None:
         service, sender = apprise.Apprise.instantiate(url), apprise.Apprise()
-        if service is not None and sender.add(service) and ("body" not in asked or sender.notify(**notice)):
-            print(f"{place}\n", end="", flush=True)
+        if service is None or not sender.add(service):
+            return
+        # Without a format apprise takes the text for the markup of each service, such as HTML in a mail.
+        if "body" in asked and not sender.notify(title=title, body=body, body_format="text"):
+            return
+        print(f"{place}\n", end="", flush=True)
 
     asked: dict[str, Any] = json.load(sys.stdin)
-    notice = {field: asked[field] for field in ("title", "body") if field in asked}
+    title = _inert(asked.get("title", ""))
+    body = _inert(asked.get("body", ""))
     # Each by itself, so that one that fails or hangs keeps none of the others from its notice.
     with ThreadPoolExecutor(len(asked["urls"])) as threads:
         for place, url in enumerate(asked["urls"]):
             threads.submit(send, place, url)
+
+
+def _inert(text: str) -> str:
+    """Return text that looks the same and has no mention or link in it: errors of tasks may quote anybody."""
+    return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)
 
 
 if __name__ == "__main__":

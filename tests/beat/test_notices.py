@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import email
+import html
 import json
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import default
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +51,7 @@ STAND_IN = """
             self.urls.append(url)
             return True
 
-        def notify(self, title, body):
+        def notify(self, title, body, body_format):
             with open(os.environ["NOTICES"], "a") as file:
                 file.write(json.dumps([self.urls, title, body]) + "\\n")
             if any(url.startswith("hang") for url in self.urls):
@@ -188,3 +193,87 @@ def test_apprise_itself_sends_what_it_is_told(web: list[Any]) -> None:
     Notices([f"json://{web[0]}/hook"]).incident_opened(OPENED)
     [notice] = web[1:]
     assert (notice["title"], notice["message"].splitlines()[0]) == ("[1f0c92ab] failed nightly", OPENED.text)
+
+
+#: Put in place of the network of the child: what would be sent is written to a file.
+CAPTURE = """
+    import json, os, smtplib
+    import requests
+
+    def write(service, payload):
+        with open(os.environ["NOTICES"], "a") as file:
+            file.write(json.dumps([service, payload]) + "\\n")
+
+    def request(self, method, url, data=None, **options):
+        write(url.split("/")[2], json.loads(data or json.dumps(options["json"])))
+        response = requests.Response()
+        response.status_code = 200
+        response._content = b"ok" if "slack" in url else b'{"ok": true}'
+        return response
+
+    class Mailbox:
+        def __init__(self, *args, **options): ...
+
+        def __getattr__(self, name):
+            return lambda *args, **options: None
+
+        def sendmail(self, sender, recipients, message):
+            write("mail", message)
+
+    requests.Session.request = request
+    smtplib.SMTP = smtplib.SMTP_SSL = Mailbox
+"""
+
+#: An error as Python writes it, and texts that are live in some service.
+HOSTILE = (
+    "TypeError: '<' not supported between instances of 'int' and <class 'str'> "
+    '<a href="http://evil.example">sign in</a> [sign in](http://evil.example) '
+    "@everyone @here me@example.org <@7> <@&8> <!channel> <users/all>"
+)
+
+
+@pytest.fixture
+def captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+    """What apprise sends, by the host of the service."""
+    if find_spec("apprise") is None:
+        pytest.skip("apprise is not installed")
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(CAPTURE))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("NOTICES", str(tmp_path / "notices"))
+    module._check.cache_clear()
+
+    def payloads() -> dict[str, Any]:
+        lines = (tmp_path / "notices").read_text().splitlines()
+        assert len(lines) == 4, "each service takes it at the first try"
+        return dict(json.loads(line) for line in lines)
+
+    return payloads
+
+
+def test_no_service_takes_the_text_of_an_error_for_markup(captured: Callable[[], dict[str, Any]]) -> None:
+    urls = [
+        "tgram://123456789:abcdefg_hijklmnop/12315544/",
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#ops",
+        "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js/",
+        "mailto://user:password@example.org?to=ops@example.org",
+    ]
+    name = "<b>nightly</b> @here"
+    Notices(urls).incident_opened(OPENED._replace(entry=name, text=HOSTILE))
+    sent = captured()
+    telegram = sent["api.telegram.org"]["text"]
+    [attachment] = sent["hooks.slack.com"]["attachments"]
+    slack = f"{attachment['title']} {attachment['text']}"
+    discord = sent["discord.com"]["content"]
+    mail = email.message_from_string(sent["mail"], EmailMessage, policy=default)
+    assert mail.get_content_type() == "text/plain"
+    mailed = f"{mail['Subject']} {mail.get_content()}"
+
+    # Telegram's title is bold by apprise.
+    markup_of_others = re.sub(r"^<b>(.*)</b>\r\n", r"\1 ", telegram) + slack
+    assert not re.search(r"[<>]", markup_of_others)
+    assert not re.search(r"(?<!\w)@\w|<[!@]\w|<users|\]\(", discord)
+    shown = [html.unescape(telegram), html.unescape(slack), discord, mailed]
+    for text in shown:
+        as_read = text.replace("\u200b", "")
+        assert name in as_read
+        assert HOSTILE in as_read
