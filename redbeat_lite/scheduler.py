@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
+from collections.abc import Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -11,44 +11,36 @@ import celery.beat
 import click
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
-from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
 from .beat import parent
 from .beat.announcer import Announcer
 from .beat.backfills import BackfillPlanner, Backfills
-from .beat.dispatch.broker import BrokerDown
 from .beat.dispatch.dispatcher import Dispatcher
 from .beat.dispatch.planner import Planner
 from .beat.dispatch.prepared import obstacle
 from .beat.dispatch.publisher import Publisher
 from .beat.heartbeat import heartbeat_file
 from .beat.heartbeat_url import HeartbeatUrl
-from .beat.hiredis_numbers import spell_numbers_out
 from .beat.incidents import IncidentWatch
 from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.notices import hooks_of
 from .beat.outage import Outage
-from .beat.shutdown import (
-    Farewell,
-    by_celerys_signal_handler,
-    leave_subscriptions_alone,
-    say_nothing_of_ignored_exits,
-)
+from .beat.stop import Stop
 from .beat.terms import Terms
 from .beat.vitals import Vitals
 from .beat.wakeup import Wakeup
 from .broker import default_queue
 from .clock import elapsed, wall_ms
+from .entries.configured import config_entry
 from .entries.entry import Entry
-from .errors import ConfigurationError, UnsupportedFormat
+from .errors import ConfigurationError
 from .events import Ticked
 from .once.store import LockStore
 from .pipeline.sweeper import sweeper
 from .public import public
 from .setting_checks import check_timezone
 from .settings import Settings
-from .storage.connections import FAULTS, refusal
 from .storage.leader_store import LeaderStore
 from .storage.server_check import check_driver
 from .storage.stored import Lost
@@ -57,9 +49,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(f"celery.{__name__}")
-
-#: Seconds that committing what is out may take when the process is told to stop, before the lease is given back.
-_FINISH_TIMEOUT = 0.7
 
 
 @public
@@ -80,12 +69,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     Entry = Entry
     #: For celery-redbeat: where it is imported, it takes a lock for each beat that starts, unless this is empty.
     lock_key = None
-    #: Whether Celery's signal handler has closed one. Where the signal comes while Celery makes the one that it will
-    #: tick, the handler makes another and closes that, and Python may ignore the exit that follows.
-    _told_to_stop = False
 
     def __init__(self, app: Celery, schedule: Any = None, max_interval: float | None = None, **kwargs: Any) -> None:
-        spell_numbers_out()
         try:
             self.settings = settings = Settings.from_app(app)
             check_driver(app)
@@ -100,10 +85,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self.keys = keys = store.keys
-        self.leader = Leader(backend, keys, settings, vitals)
+        self._stop = Stop()
+        self.leader = Leader(backend, keys, settings, vitals, self._stop)
         self._wakeup = Wakeup(backend, keys.wake)
         zone: tzinfo = app.timezone
-        self._terms = Terms(app, store, settings, self.leader, vitals)
+        self._terms = Terms(app, store, settings, self.leader, vitals, self.get_schedule)
         self._publisher = Publisher(
             app, self._emit, settings, obstacle=lambda channel: obstacle(self, sys.modules[__name__], app, channel)
         )
@@ -121,11 +107,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)
         self._backfills = Backfills(store, *sending, planner=BackfillPlanner(store, **planned), **by)
         self._failure: BaseException | None = None
-        self._exit_code = 0
-        self._outage = Outage(vitals, settings.lease)
-        self._ticking = self._closing = False
-        self._farewell = Farewell()
-        super().__init__(app, schedule={}, max_interval=max_interval, **kwargs)
+        self._outage = Outage(backend, self._terms, self._publisher, self._wakeup, vitals, settings)
+        super().__init__(app, schedule=schedule, max_interval=max_interval, **kwargs)
         self.apply_async = self._apply_async  # type: ignore[method-assign]  # what apply_entry calls
 
     # -- what Celery calls --------------------------------------------------------------------------------------------
@@ -133,8 +116,31 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Do nothing: the leader brings the configuration into Redis.
 
-        It does so when it begins, and when a part is gone or a name becomes free.
+        It does so when it begins, and when a part is gone or a name becomes free. Entries that a subclass adds here, by
+        :meth:`update_from_dict` for example, count as a part of the configuration.
         """
+
+    def add(self, **fields: Any) -> Any:
+        """Add an entry to the configuration; returns it. At runtime, prefer :class:`Schedules`.
+
+        Parameters:
+            fields: ``name``, and those of an entry of ``beat_schedule``.
+
+        Raises:
+            InvalidEntry: a field is wrong; names the field, what was expected and what came.
+        """
+        name = fields.pop("name")
+        self.update_from_dict({name: fields})
+        return self.schedule[name]
+
+    def merge_inplace(self, b: Mapping[str, Any]) -> None:
+        """Replace the entries that were added by those of ``b``, a ``beat_schedule``; raises as :meth:`add`."""
+        self.schedule.clear()
+        self.update_from_dict(b)
+
+    def _maybe_entry(self, name: str, entry: Any) -> ScheduleEntry:
+        """Make an entry for :meth:`update_from_dict`; it gets the defaults that the settings name."""
+        return config_entry(self.settings, name, entry, app=self.app)
 
     @property
     def info(self) -> str:
@@ -152,69 +158,57 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """One turn: lead or stand by, dispatch what is due, wait for the next deadline or a change.
 
         Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
+        The first one replaces the handlers of SIGTERM and SIGINT, if it is called in the main thread; :meth:`close`
+        restores them.
 
         Raises:
-            SystemExit: it was told to stop, or the worker around it is gone.
+            SystemExit: the beat is to stop, or the worker around it is gone.
         """
-        self._ticking = True
-        self._closing |= Scheduler._told_to_stop
+        self._stop.take_signals(self._leave_at_once)
+        self._stop.check()
+        parent.leave_without()
         try:
-            if not self._closing:
-                parent.leave_without()
-                self._turn()
-        except Exception:
-            if not self._closing:
-                raise
-            logger.debug("beat: told to stop in the middle of this", exc_info=True)
-        finally:
-            self._ticking = False
-        if self._closing:
-            # The SystemExit of the signal handler is lost where Python ignores exceptions, in the __del__ of whatever
-            # it interrupted, and becomes another one where Python wraps them: while a class is made, say.
-            raise SystemExit
+            seconds = self._turn()
+            self._wait(seconds)
+        except Exception as exc:  # noqa: BLE001 - the beat stays alive, whatever fails
+            self._stop.check()  # No failure: another thread has closed the connections.
+            seconds = self._outage.handle(exc)
+            self._wait(seconds, after_failure=True)
+        self._stop.check()
         return 0
 
-    def _turn(self) -> None:
+    def _turn(self) -> float:
+        """Lead or stand by, and dispatch what is due; return the seconds to wait."""
         if self._exporter is not None:
             self._exporter.serve()
-        try:
-            self._wakeup.listen()
-            started = elapsed()
-            seconds = self.run_due()
-            if self.leader.in_office:
-                self.vitals.tell(Ticked(elapsed() - started))
-                if not self.leader.leading:
-                    seconds = 0.0  # The term ran out in the middle of this turn: the process was frozen, say.
-            if self.leader.in_office or self._terms.standing_by:
-                self._outage.is_over()
-            for each in self._aside:
-                each.start()
-        except UnsupportedFormat as exc:
-            self._give_up(str(exc))
-        except AuthenticationError as exc:
-            what = f"{self.backend.display_url} refuses to let us in"
-            if not self._terms.introduced:
-                self._give_up(f"{what}: {refusal(exc, self.keys.prefix)}")
-            seconds = self._outage.goes_on(what, refusal(exc, self.keys.prefix))
-        except BrokerDown as exc:
-            seconds = self._outage.goes_on("cannot reach the broker", exc)
-        except MovedError:
-            node = self.backend.display_url
-            self._give_up(f"{node} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
-        except FAULTS as exc:
-            self._publisher.close()  # A server that was started anew knows nothing of what kombu has declared.
-            if isinstance(exc, ResponseError):
-                self._refused()
-            seconds = self._outage.goes_on(f"cannot use {self.backend.display_url}", refusal(exc, self.keys.prefix))
+        self._wakeup.listen()
+        started = elapsed()
+        seconds = self.run_due()
+        if self.leader.in_office:
+            self.vitals.tell(Ticked(elapsed() - started))
+            if not self.leader.leading:
+                seconds = 0.0  # The term ran out in the middle of this turn: the process was frozen, say.
+        if self.leader.in_office or self._terms.standing_by:
+            self._outage.is_over()
+        for ticker in self._aside:
+            ticker.start()
+        return seconds
+
+    def _wait(self, seconds: float, *, after_failure: bool = False) -> None:
         self.leader.progress("waiting", within=seconds)
         led = self.leader.leading
-        self._wakeup.wait(seconds, until=lambda: self._is_over(led), leads=led)
+        self._wakeup.wait(seconds, until=lambda: self._is_over(led, after_failure), leads=led)
 
-    def _is_over(self, led: bool) -> bool:
-        """Whether to end a wait before its time; asked twice a second, which shows that the loop is alive."""
+    def _is_over(self, led: bool, after_failure: bool) -> bool:
+        """Whether to end a wait before its time; asked often, which shows that the loop is alive."""
         self.vitals.alive()
-        has_to_act = led and (not self.leader.leading or self._terms.is_called_for)
-        return self._closing or parent.is_gone() or has_to_act
+        if self._stop.requested or parent.is_gone():
+            return True
+        if not led:
+            return False
+        # The wake channel may be silent, so the count of due entries that a renewal brings ends a wait, too.
+        is_overdue = self.leader.overdue and not after_failure
+        return is_overdue or not self.leader.leading or self._terms.is_called_for
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
@@ -223,6 +217,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds until the next deadline, or while standing by until the leader's lease runs out; at most
             ``max_interval``.
         """
+        self.leader.overdue = False
         try:
             waiting = self._terms.enter()
             if waiting:
@@ -233,8 +228,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # A flush takes away what kombu has declared, too, and who leads next may find the broker to be another one.
             self._publisher.close()
             why = self._terms.leave()
-            if not self._closing:
-                logger.warning("beat: no longer leading: %s", why)
+            logger.warning("beat: no longer leading: %s", why)
             return 0.0
         if self._terms.replanning.unfinished:
             return 0.0
@@ -252,36 +246,29 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return False
 
     def close(self) -> None:
-        """Commit what is out, give the lease back and drop all connections, within a second and a half.
-
-        Celery calls this from its signal handler, which may have interrupted anything, and again when the loop ends.
-        """
-        self._closing = True
-        if by_celerys_signal_handler():
-            Scheduler._told_to_stop = True
-            leave_subscriptions_alone()
-        say_nothing_of_ignored_exits()
-        for each in self._aside:
-            each.stop()
-        exporter = [self._exporter.close] if self._exporter else []
-        self._farewell.do(self._finish, self.leader.resign, self.vitals.close, *exporter)
-        if self._ticking:
-            # Closed under the tick that reads from it, a connection would raise ValueError there, in place of the
-            # SystemExit that is to end the loop.
-            return
-        if self._farewell.do(self._publisher.close, self._wakeup.close, self.backend.close):
-            self._farewell.end()
-        if self._exit_code:
+        """Give the lease back and drop all connections; a tick in another thread ends. May be called twice."""
+        self._stop.requested = True
+        for ticker in self._aside:
+            ticker.stop()
+        works = [self._leave_at_once, self.vitals.close]
+        works += [self._publisher.close, self._wakeup.close, self.backend.close]
+        if self._exporter is not None:
+            works.append(self._exporter.close)
+        for work in works:
+            try:
+                work()
+            except Exception as exc:  # noqa: BLE001 - what follows has to be done all the same
+                logger.debug("beat: %s failed while stopping: %r", work, exc)
+        self._stop.return_signals()
+        if self._outage.gave_up:
             # Celery's loop swallows a SystemExit from tick() and exits with 0; this one, raised while it cleans up,
             # reaches the shell.
-            raise SystemExit(self._exit_code)
+            raise SystemExit(1)
 
-    def _finish(self) -> None:
-        # A connection of its own, as the one that gives the lease back needs it.
-        store = LeaderStore.of(self.settings, timeout=_FINISH_TIMEOUT)
-        self._dispatcher.finish(store)
-        self._backfills.finish(store)
-        store.backend.close()
+    def _leave_at_once(self) -> None:
+        """Do the part of stopping that others wait for."""
+        self.vitals.remove_heartbeat()
+        self.leader.resign()
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 
@@ -306,18 +293,3 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.apply_entry(entry, producer=producer)
         if self._failure is not None:
             raise self._failure
-
-    def _refused(self) -> None:
-        """After a refusal, trust nothing that was known of the server.
-
-        A key may be of a foreign type, so the schedule is looked over before going on. And a server that was demoted
-        to a replica keeps its connections: only new ones lead to its successor, where a name or a proxy stands for it.
-        """
-        self._terms.begin_anew()
-        self._wakeup.close()
-        self.backend.close()
-
-    def _give_up(self, message: str) -> None:
-        logger.log(logging.CRITICAL, "beat: %s", message)
-        self._exit_code = 1
-        raise SystemExit(1)

@@ -78,7 +78,7 @@ class Ticker:
         self._woken.put(None)
 
     def stop(self) -> None:
-        """End with the call that is under way, if there is one; does not wait. A signal handler may call it."""
+        """End with the call that is under way, if there is one; does not wait."""
         self._stopped = True
         self._woken.put(None)
 

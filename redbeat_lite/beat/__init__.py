@@ -5,7 +5,8 @@ The states of a beat::
     standing by --acquire()--> leading --peek, plan, publish, commit, wait--> leading
          ^                        |
          |                        | the lease is gone, the loop hangs, or somebody else leads
-         +----- step_down() ------+----- told to stop: finish, resign, close -----> ended
+         +---- step_down() or -----+----- a signal: commit, resign, close -----> ended
+               yield_lease()
 
 Redis says who leads: a lease with a token and a *term*, which grows with each leader. A leader trusts its lease for
 less time than it lasts, counted from when a renewal was sent, so that it stops before another can begin. What it
@@ -22,6 +23,11 @@ What fails how:
   ``config_entries``).
 - The wall clock is set, or the app's zone changes: what was planned by the old one is planned anew (``replanning``).
 - One entry cannot be used: it is set aside, and the others go on (``dispatch``).
-- The process is told to stop: what is out is committed, the lease is given back (``shutdown``). It is killed: the lease
-  runs out.
+- A turn fails in a way that nobody foresaw: it is begun again, because each write names its term and may be repeated
+  (``outage``).
+- The leader cannot reach the broker for ``redbeat_lite_stall_timeout``, or three turns in a row fail: it gives the
+  lease back and does not ask for it for two leases, so that the others try (``outage``).
+- A signal asks the process to stop: it sets a flag, and the loop ends between two batches, or between two messages that
+  are sent one by one, when those that were sent are committed (``stop``).
+- The process is killed: the lease runs out.
 """

@@ -20,7 +20,7 @@ BACKLOG = 50_000
 #: Seconds after which a subscriber that has ended with no event meanwhile hangs; a notice may take 110.
 HANGS = 120.0
 
-#: Seconds that a beat which is told to stop waits for its subscribers to hear the last events.
+#: Seconds that a beat which stops waits for its subscribers to hear the last events.
 _FAREWELL = 0.3
 
 
@@ -67,7 +67,6 @@ class _Subscriber:
     def __init__(self, hooks: Hooks) -> None:
         self._name = type(hooks).__qualname__
         self._handlers = _handlers(hooks)
-        # A SimpleQueue, because a signal handler may put into it whatever it has interrupted.
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.told = self.heard = 0  # each written by one thread alone
         self.moved = 0.0  #: when it was last done with an event
@@ -94,7 +93,7 @@ class _Subscriber:
         self._queue.put(None)
 
     def join(self, seconds: float) -> None:
-        if self._thread is not None and self._thread.is_alive():  # a signal may come before its start, too
+        if self._thread is not None:
             self._thread.join(seconds)
 
     def _listen(self) -> None:

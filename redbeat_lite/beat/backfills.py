@@ -152,10 +152,6 @@ class Backfills(Dispatcher):
         self._claiming, self._reports = _Claiming(locks), _Reports(live, vitals, by["zone"])
         self._advances = self._next = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
 
-    def finish(self, store: LeaderStore) -> None:
-        """As any dispatcher, given the schedule of the entries."""
-        super().finish(LeaderStore(store.backend, store.keys.of_backfills))
-
     def run_beside(self, upcoming: int | None) -> int | None:
         """Take a step of the backfill whose turn it is, before the next entry is due; raises as :meth:`run`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -32,6 +32,9 @@ from .status import present
 from .tokens import Beat
 
 logger = get_logger(f"celery.{__name__}")
+
+
+Added = Mapping[str, Any] | None
 
 
 def checked(app: Celery, store: Store, settings: Settings, name: str, fields: Any, now: int) -> Entry:
@@ -82,26 +85,31 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
             yield wanted.name, existing
 
 
-def differing(app: Celery, store: Store, settings: Settings) -> Iterator[str]:
+def differing(app: Celery, store: Store, settings: Settings, added: Added = None) -> Iterator[str]:
     """Yield the entries of this app of which its owner has stored another definition, or none, or one too many.
 
     What is refused, in quarantine or somebody else's is left to the other checks.
+
+    Parameters:
+        added: entries that code gave to the scheduler, by name; only a beat knows them.
     """
     aside = store.quarantined().keys()
-    for wanted, existing, stored in _accepted(app, store, settings):
+    for wanted, existing, stored in _accepted(app, store, settings, added):
         if existing is None:
             if wanted.name not in aside:
                 yield wanted.name
         elif existing.owner == settings.owner and _differs(wanted, existing, stored):
             yield wanted.name
-    here = configured(app).keys()
+    here = configured(app, added).keys()
     yield from (name for name in _of_owner(store, settings.owner) if name not in here)
 
 
-def _accepted(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[Entry, Entry | None, Stored]]:
+def _accepted(
+    app: Celery, store: Store, settings: Settings, added: Added = None
+) -> Iterator[tuple[Entry, Entry | None, Stored]]:
     """Yield the entries of an app's configuration that are not refused, each with what is stored under its name."""
     now = wall_ms()
-    written = {name: fields for name, fields in configured(app).items() if is_name(name)}
+    written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
     for chunk in chunks(written, PAGE):
         for stored in store.read(chunk):
             name = stored.name.decode()
@@ -156,9 +164,9 @@ def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str)
         )
 
 
-def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat) -> None:
+def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat, added: Added) -> None:
     """Say which entries the leader has stored by another configuration than the one of this process."""
-    names = sorted(differing(app, store, settings))
+    names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(
             "beat: %s of beat_schedule differ here from what %s has stored: %s; it runs another release or other "

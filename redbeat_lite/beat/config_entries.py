@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import tzinfo
 from typing import Any
 
@@ -49,11 +49,22 @@ logger = get_logger(f"celery.{__name__}")
 class ConfigEntries:
     """The config entries of one app, whose ``beat_schedule`` is read anew at each :meth:`sync`.
 
-    ``progress`` is told what is done, again and again.
+    Parameters:
+        added: returns the entries that code gave to the scheduler, by name.
+        progress: is told what is done, again and again.
     """
 
-    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        store: LeaderStore,
+        settings: Settings,
+        added: Callable[[], Mapping[str, Any]],
+        progress: Callable[[str], None],
+    ) -> None:
         self._app = app
+        self._added = added
+        self._synced_additions: Mapping[str, Any] = {}
         self._store = store
         self._settings = settings
         self._zone: tzinfo = app.timezone
@@ -99,6 +110,11 @@ class ConfigEntries:
         """Whether there are such names."""
         return bool(self._rivals or self._taken or self._awaited)
 
+    @property
+    def has_new_additions(self) -> bool:
+        """Whether code gave other entries to the scheduler than those that the last :meth:`sync` read."""
+        return self._added() != self._synced_additions
+
     def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
         """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
 
@@ -111,7 +127,9 @@ class ConfigEntries:
             restore_calendar(self._store, calendar)  # as the entries themselves, if the server has lost it
         self.pauses.look(self.pauses.seen)
         known = self._store.config_names(self._settings.owner)
-        written = {str(name): fields for name, fields in configured(self._app).items()}
+        self._synced_additions = dict(self._added())
+        in_configuration = configured(self._app, self._synced_additions)
+        written = {str(name): fields for name, fields in in_configuration.items()}
         self._entries = dict(self._read(written, known, now))
         self._set_aside = self._quarantined(now)
         self._shared, self._rivals, self._taken = set(), set(), set()

@@ -14,7 +14,6 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -28,6 +27,7 @@ from ..storage.connections import FAULTS, Backend
 from ..storage.keys import UNDERSTOOD, Keys
 from ..storage.scripts import Scripts
 from ..storage.stored import Lost, Term
+from .stop import Stop
 from .tokens import Beat, beat_of, token_of
 from .vitals import Vitals
 
@@ -38,17 +38,21 @@ _MARGIN = 1 / 8
 
 _GONE = "the lease is gone from Redis, or another beat holds it"
 
-#: Seconds that giving the lease back may take when the process is told to stop.
+#: Seconds after which a command that gives the lease back is given up.
 _RESIGN_TIMEOUT = 1.0
 
-#: Seconds to wait then for the end of a renewal that is under way; together they stay well below two seconds.
+#: Seconds to wait then for the end of a renewal that is in flight.
 _JOIN_TIMEOUT = 0.3
+
+#: Leases for which a beat that yielded does not ask, so that every stand-by can try.
+_YIELDED_LEASES = 2
 
 
 class Leader:
     """One process's part in the election. Opens no connection and starts no thread before :meth:`acquire`."""
 
-    def __init__(self, backend: Backend, keys: Keys, settings: Settings, vitals: Vitals) -> None:
+    def __init__(self, backend: Backend, keys: Keys, settings: Settings, vitals: Vitals, stop: Stop) -> None:
+        self.stop = stop
         self._backend = backend
         self._keys = keys
         self._lease = settings.lease
@@ -56,8 +60,12 @@ class Leader:
         self._owner = settings.owner
         self._vitals = vitals
         self._token = ""
-        self._asking = False
+        #: Whether the reply to the last request for the lease is missing; this beat may hold it then.
+        self._unanswered = False
+        self._not_before = 0.0
         self._renewal: _Renewal | None = None
+        #: Whether a renewal has counted due entries since the loop last looked for them.
+        self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has found.
         self.damaged = False
         #: Stamp of the last pause or resumption of an entry.
@@ -80,20 +88,19 @@ class Leader:
         host, pid = socket.gethostname(), os.getpid()
         line = line_of(Who(f"beat of {host}"[:MAX_ACTOR], "beat"), "term begun", f"pid {pid}")
         args = (self._token, round(self._lease * 1000), host, pid, UNDERSTOOD, line.change)
-        self._asking = True
+        self._unanswered = True
         reply = self._backend.scripts.run("leader/acquire", keys, args)
         if reply[0] == -1:
             raise UnsupportedFormat(
                 f"the schedule in Redis has format {reply[1]}; this redbeat_lite reads up to {UNDERSTOOD}"
             )
+        self._unanswered = False
         if reply[0] == 0:
-            self._asking = False
             return max(float(reply[1]) / 1000, 0.001)
         self.last_clock = max(int(clock) if re.fullmatch(rb"[0-9]{1,18}", clock) else 0 for clock in reply[2:4])
         self.last_zones = reply[4].decode(errors="replace")
         term = Term(self._token, int(reply[1]))
         self._renewal = _Renewal(self, self._backend, self._keys, term, self._lease, self._vitals)
-        self._asking = False
         self._renewal.trust_from(sent)
         self.progress("starting to lead")
         self._renewal.start()
@@ -137,6 +144,11 @@ class Leader:
         if self._renewal is not None:
             self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
 
+    def checkpoint(self, doing: object) -> None:
+        """Report progress where nothing is half done; raise SystemExit if the beat is to stop."""
+        self.stop.check()
+        self.progress(doing)
+
     def step_down(self) -> str:
         """End the term on this side, without a word to Redis; says why it ended."""
         renewal, self._renewal = self._renewal, None
@@ -147,25 +159,34 @@ class Leader:
         renewal.stop()
         return why or "the lease could not be renewed in time"
 
+    @property
+    def yields_for(self) -> float:
+        """Seconds for which this beat leaves the lease to others."""
+        return max(self._not_before - elapsed(), 0.0)
+
+    def yield_lease(self) -> None:
+        """Give the lease back, and leave it to others for a while."""
+        self.resign()
+        self._not_before = elapsed() + _YIELDED_LEASES * self._lease
+
     def resign(self) -> None:
         """Give the lease back, so that a stand-by takes over at once.
 
-        May be called twice, and from a signal handler, which another signal may interrupt.
+        May be called twice, and by a thread beside the loop.
         """
         renewal = self._renewal
-        # Interrupted while it asks for the lease, this process may hold it and not know it yet.
-        if renewal is None and not self._asking:
+        if renewal is None and not self._unanswered:
             return
         if renewal is not None:
             renewal.stop()
-        # A connection of its own: the handler may have interrupted the main thread inside a command.
+        # The loop may hang in a command on the shared client, and no other client gives up so soon.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(*FAULTS):  # the lease runs out by itself
             keys = (self._keys.leader, self._keys.beats, self._keys.meta)
             Scripts(client).run("leader/resign", keys, (self._token, self._keys.wake))
         client.close()
-        # Not earlier: what interrupts this does it over, instead of taking it for done.
-        self._renewal, self._asking = None, False
+        self._renewal = None
+        self._unanswered = False
         if renewal is not None:
             renewal.join()
 
@@ -185,23 +206,18 @@ class _Renewal:
         self._doing: object = ""
         self._deadline = float("inf")
         self._main = threading.get_ident()
-        self._stopped = False
-        # A SimpleQueue, because its put() may be called from a signal handler; an Event's set() may not: the handler
-        # could interrupt the very thread that holds the event's lock.
-        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped = True
         self._trusted_until = 0.0
-        self._stop.put(None)
+        self._stopped.set()
 
     def join(self) -> None:
-        if self._thread.is_alive():  # a signal may come before the start, too
-            self._thread.join(_JOIN_TIMEOUT)
+        self._thread.join(_JOIN_TIMEOUT)
 
     @property
     def trusted(self) -> bool:
@@ -218,16 +234,11 @@ class _Renewal:
         client = self._backend.open(timeout=pause)
         scripts = Scripts(client)
         try:
-            while not self._told_to_stop(pause):
+            while not self._stopped.wait(pause):
                 if self._stalled() or not self._renew(scripts):
                     return
         finally:
             client.close()
-
-    def _told_to_stop(self, pause: float) -> bool:
-        with suppress(Empty):
-            self._stop.get(timeout=pause)
-        return self._stopped
 
     def _renew(self, scripts: Scripts) -> bool:
         """Renew once; ``False`` when the lease belongs to somebody else."""
@@ -238,12 +249,14 @@ class _Renewal:
         except FAULTS as exc:
             self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # the window closes by itself if this goes on
-        if self._stopped:
+        if self._stopped.is_set():
             return False
         if reply[0]:
             self.why = ""
             self._leader.damaged = reply[0] == 2
             _, self._vitals.entries, self._vitals.due, self._leader.pauses = reply
+            if self._vitals.due:
+                self._leader.overdue = True
             self.trust_from(sent)
             return True
         self.why = _GONE

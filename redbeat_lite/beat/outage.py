@@ -1,71 +1,181 @@
-"""Trouble that concerns everything: each failure is one line, the waits grow, and the end is one line too.
+"""Failures of whole turns: each is one line in the log, the waits grow, and the end is one line too.
 
-A beat that cannot use Redis says so by itself to the hooks: no incident can be written there.
+A beat that cannot use Redis reports that itself to the hooks: no incident can be written there.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
+
 from celery.utils.log import get_logger
+from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
 from ..clock import elapsed, wall_ms
-from ..errors import text_of
+from ..errors import UnsupportedFormat, text_of
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
 from ..runs.incident import LEADERLESS, Case
+from ..settings import Settings
+from ..storage.connections import FAULTS, Backend, refusal
+from ..storage.keys import Keys
 from .dispatch.broker import BrokerDown
+from .dispatch.publisher import Publisher
+from .terms import Terms
 from .vitals import Vitals
+from .wakeup import Wakeup
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Longest wait in seconds between tries to reach a server or a broker that is gone. Short, because each try is cheap
-#: and what is due should go out within five seconds of a recovery, of which the first batch after it takes its share.
+#: Longest wait in seconds between two tries. Each try is cheap, and due entries should be sent within five seconds of a
+#: recovery, of which the first batch after it takes its share.
 _LAST_RETRY = 3.0
 
-#: Seconds after which it is said again that nobody leads, as far as this beat can see.
+#: Failures of an unforeseen kind in a row after which another beat should try.
+_MOST_UNFORESEEN = 3
+
+#: Seconds between two notices that nobody leads, as far as this beat can see.
 _AGAIN = 3600.0
 
 
 class Outage:
-    """The failures of one beat since it last worked; ``lease`` is in seconds."""
+    """Failures of one beat since its last turn that succeeded."""
 
-    def __init__(self, vitals: Vitals, lease: float) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        terms: Terms,
+        publisher: Publisher,
+        wakeup: Wakeup,
+        vitals: Vitals,
+        settings: Settings,
+    ) -> None:
+        self._backend = backend
+        self._root = Keys.of(settings.key_prefix).prefix
+        self._terms = terms
+        self._publisher = publisher
+        self._wakeup = wakeup
         self._vitals = vitals
-        self._patience = lease + LEADERLESS
+        self._patience = settings.lease + LEADERLESS
+        self._stall_timeout = settings.stall_timeout
         self._failures = 0
         self._since = 0.0
+        self._without_broker_since: float | None = None
+        self._unforeseen = 0
+        #: Failures whose traceback is in the log: type, file and line.
+        self._traced: set[tuple[type, str, int | None]] = set()
         self._cut_off: float | None = None  #: since when Redis cannot be used
         self._says_at = 0.0
         self._opened: IncidentOpened | None = None
+        #: Whether the beat ended because another try would be in vain.
+        self.gave_up = False
 
-    def goes_on(self, what: str, exc: BaseException) -> float:
-        """Log one line about a failure, and tell how many seconds to wait: 1, 2, 3, 3 …"""
+    def handle(self, exc: Exception) -> float:
+        """Recover from what ended a turn; return the seconds to wait before the next one: 1, 2, 3, 3 …
+
+        Raises:
+            SystemExit: another try would be in vain.
+        """
+        server = self._backend.display_url
+        if isinstance(exc, UnsupportedFormat):
+            self._give_up(str(exc))
+        if isinstance(exc, MovedError):
+            self._give_up(f"{server} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
+        if isinstance(exc, AuthenticationError):
+            return self._not_let_in(f"{server} refuses to let us in", refusal(exc, self._root))
+        if isinstance(exc, BrokerDown):
+            return self._without_broker(exc)
+        self._publisher.close()  # A server that was started again has lost what kombu declared.
+        if isinstance(exc, ResponseError):
+            self._start_over()
+        if isinstance(exc, FAULTS):
+            return self._cannot_use_redis(f"cannot use {server}: {text_of(refusal(exc, self._root))}")
+        return self._did_not_foresee(exc)
+
+    def is_over(self) -> None:
+        """Log the end of an outage, if there was one."""
+        if self._failures:
+            logger.warning("beat: working again after %.1f s", elapsed() - self._since)
+        self._failures = 0
+        self._unforeseen = 0
+        self._without_broker_since = None
+        self._vitals.recovered()
+        self._reaches_redis()
+
+    # -- kinds of failures --------------------------------------------------------------------------------------------
+
+    def _give_up(self, message: str) -> None:
+        logger.log(logging.CRITICAL, "beat: %s", message)
+        self.gave_up = True
+        raise SystemExit
+
+    def _not_let_in(self, what: str, exc: Exception) -> float:
+        if not self._terms.introduced:
+            self._give_up(f"{what}: {exc}")
+        return self._cannot_use_redis(f"{what}: {exc}")
+
+    def _cannot_use_redis(self, why: str) -> float:
+        self._is_cut_off(why)
+        return self._next_wait(why)
+
+    def _without_broker(self, exc: BrokerDown) -> float:
+        """After ``stall_timeout``, let another beat try: the broker may be out of reach for this one alone."""
+        self._reaches_redis()  # The due entries have been read.
+        if self._without_broker_since is None:
+            self._without_broker_since = elapsed()
+        missing_for = elapsed() - self._without_broker_since
+        if missing_for >= self._stall_timeout:
+            self._without_broker_since = None
+            self._terms.yield_lease(f"no message could be sent for {missing_for:.0f} s")
+        return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
+
+    def _did_not_foresee(self, exc: Exception) -> float:
+        """Start over. Each write names its term and may be repeated, so a turn may be repeated, too."""
+        self._unforeseen += 1
+        if self._is_new(exc):
+            logger.error("beat: a turn failed, which no part of the beat foresaw", exc_info=exc)
+        self._start_over()
+        if self._unforeseen >= _MOST_UNFORESEEN:
+            self._unforeseen = 0
+            self._terms.yield_lease(f"{_MOST_UNFORESEEN} turns in a row failed")
+        return self._cannot_use_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
+
+    def _is_new(self, exc: Exception) -> bool:
+        """Whether the log holds no traceback of this failure yet."""
+        raised_at = traceback.extract_tb(exc.__traceback__)[-1]
+        kind = (type(exc), raised_at.filename, raised_at.lineno)
+        is_new = kind not in self._traced
+        self._traced.add(kind)
+        return is_new
+
+    # -- what several need --------------------------------------------------------------------------------------------
+
+    def _start_over(self) -> None:
+        """Trust nothing that was known of the server.
+
+        A key may be of a foreign type, so the schedule is checked before the next turn. And a server that was demoted
+        to a replica keeps its connections: only new ones lead to its successor, if a name or a proxy stands for it.
+        """
+        self._terms.begin_anew()
+        self._wakeup.close()
+        self._backend.close()
+
+    def _next_wait(self, why: str) -> float:
         if not self._failures:
             self._since = elapsed()
         # An outage may last for days: 2.0 ** 1024 is more than a float holds.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
-        why = f"{what}: {text_of(exc)}"
         self._vitals.failing(why)
-        if isinstance(exc, BrokerDown):
-            self._reaches_redis()  # what is due was read before
-        else:
-            self._is_cut_off(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
-    def is_over(self) -> None:
-        """Say so, if there was one."""
-        if self._failures:
-            logger.warning("beat: working again after %.1f s", elapsed() - self._since)
-        self._failures = 0
-        self._vitals.recovered()
-        self._reaches_redis()
-
     def _is_cut_off(self, why: str) -> None:
-        """Tell the hooks in time that nobody leads, as far as this beat can see; in the reason is no password."""
+        """Tell the hooks in time that nobody leads, as far as this beat can see; the reason contains no password."""
         now = elapsed()
         if self._cut_off is None:
-            self._cut_off, self._says_at = now, now + self._patience
+            self._cut_off = now
+            self._says_at = now + self._patience
         if now <= self._says_at:
             return
         self._says_at = now + _AGAIN
@@ -76,7 +186,9 @@ class Outage:
         self._vitals.tell(self._opened)
 
     def _reaches_redis(self) -> None:
-        """It can be used again, by this beat or by another that leads."""
-        opened, self._opened, self._cut_off = self._opened, None, None
+        """Redis can be used again, by this beat or by another that leads."""
+        opened = self._opened
+        self._opened = None
+        self._cut_off = None
         if opened is not None:
             self._vitals.tell(IncidentClosed(*opened, from_ms(wall_ms())))

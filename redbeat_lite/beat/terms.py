@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import tzinfo
+from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -33,11 +34,23 @@ class Terms:
     """Brings a beat into its terms and out of them, and the schedule in line at the beginning of each, and keeps it so.
 
     Configuration, repair and planning anew are what a leader owes the schedule as a whole.
+
+    Parameters:
+        added: returns the entries that code gave to the scheduler, by name.
     """
 
-    def __init__(self, app: Celery, store: LeaderStore, settings: Settings, leader: Leader, vitals: Vitals) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        store: LeaderStore,
+        settings: Settings,
+        leader: Leader,
+        vitals: Vitals,
+        added: Callable[[], Mapping[str, Any]],
+    ) -> None:
         zone: tzinfo = app.timezone
         self._app = app
+        self._added = added
         self._leader = leader
         self._store = store
         self._settings = settings
@@ -49,16 +62,18 @@ class Terms:
         self._next_look = 0.0
         self._seen: Beat | None = None
         self._compare_at = 0.0
-        self.config = ConfigEntries(app, store, settings, leader.progress)
-        self._repair = Repair(store, zone, leader.progress)
-        self.replanning = Replanning(store, zone, self.config.get, leader.progress)
+        self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
+        self._repair = Repair(store, zone, leader.checkpoint)
+        self.replanning = Replanning(store, zone, self.config.get, leader.checkpoint)
         self._clock = ClockWatch()
-        self.freezing = Freezing(store, zone, leader.progress)
+        self.freezing = Freezing(store, zone, leader.checkpoint)
         vitals.freezes = lambda: self.freezing.known
 
     def enter(self) -> float:
         """Lead, and return 0; or stand by, and return the seconds until it is worth another look."""
         if not self._leader.in_office:
+            if self._leader.yields_for:
+                return self._leader.yields_for
             self._introduce()
             waiting = self._leader.acquire()
             if waiting:
@@ -79,10 +94,19 @@ class Terms:
         self._vitals.lost(why)
         return why
 
+    def yield_lease(self, why: str) -> None:
+        """Let the other beats try, because this one fails."""
+        self._leader.yield_lease()
+        self._begun = None
+        self._vitals.lost(why)
+        seconds = self._leader.yields_for
+        logger.warning("beat: giving up the lead for %.0f s, so that another beat can try: %s", seconds, why)
+
     @property
     def is_called_for(self) -> bool:
         """Whether there is something to do that cannot wait for the next deadline."""
-        return self._leader.damaged or self._clock.was_set or self._has_new_pauses
+        has_news = self._has_new_pauses or self.config.has_new_additions
+        return self._leader.damaged or self._clock.was_set or has_news
 
     @property
     def _has_new_pauses(self) -> bool:
@@ -99,7 +123,7 @@ class Terms:
         Anew is planned what went by another zone, or by a clock that was set back: no entry must wait until that has
         caught up again.
         """
-        if self._leader.damaged:
+        if self._leader.damaged or self.config.has_new_additions:
             self._make_whole(term)
         elif self.config.contested and elapsed() >= self._next_look:
             # The other beat may be gone, as where an app is renamed with several of its beats running; or the runtime
@@ -141,7 +165,7 @@ class Terms:
             self._compare_at = elapsed() + _SETTLING * self._settings.lease
         if leader is not None and leader.owner == self._settings.owner and elapsed() >= self._compare_at:
             self._compare_at = float("inf")
-            tell_differing(self._app, self._store, self._settings, leader)
+            tell_differing(self._app, self._store, self._settings, leader, self._added())
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""

@@ -88,12 +88,15 @@ class Vitals:
     def tell(self, *events: Event) -> None:
         self.announcer.tell(events)
 
-    def close(self) -> None:
-        """The beat ends. May be called twice, and from a signal handler."""
-        self.lost("the beat was stopped")
-        self.announcer.close()
+    def remove_heartbeat(self) -> None:
+        """Remove the heartbeat file, if there is one. May be called twice."""
         if self._heartbeat is not None:
             self._heartbeat.remove()
+
+    def close(self) -> None:
+        """Tell the hooks that the beat ends. May be called twice."""
+        self.lost("the beat was stopped")
+        self.announcer.close()
 
     # -- the others ---------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ logger = get_logger(f"celery.{__name__}")
 #: where a flush takes them away with the leader.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between looks at the caller's condition while waiting. Costs no command.
-_SLICE = 0.5
+#: Seconds between looks at the caller's condition while waiting, so about the delay of a stop. Costs no command.
+_SLICE = 0.1
 
 #: Messages that are one wake-up. Anybody may publish more than can be read, and what is due has to go out.
 _AT_ONCE = 100
@@ -57,7 +57,7 @@ class Wakeup:
             logger.warning(
                 "beat: may not subscribe to %s, so changes are noticed late: %s", self._channel, text_of(exc)
             )
-        except Exception:  # who is told to stop may hold a lock that this would wait for
+        except Exception:
             pubsub.close()
             raise
 

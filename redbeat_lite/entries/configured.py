@@ -17,9 +17,13 @@ from .entry import Entry
 from .foreign_fields import translated
 
 
-def configured(app: Celery) -> dict[str, Any]:
-    """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself."""
-    found = as_written(app.conf.beat_schedule or {})
+def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str, Any]:
+    """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself.
+
+    Parameters:
+        added: entries that code gave to the scheduler; they replace those of the same name.
+    """
+    found = as_written({**(app.conf.beat_schedule or {}), **(added or {})})
     if app.conf.result_expires and not app.backend.supports_autoexpire:
         # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
         cleanup = {

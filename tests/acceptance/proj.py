@@ -1,9 +1,9 @@
 """The app that the acceptance tests run; configured through ``PROJ_*`` variables of the environment.
 
 ``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds. While the file
-that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASH`` makes the beat's loop raise.
-``PROJ_HUNG_HOOKS`` is how many hooks there are that never return. ``PROJ_TOLD_IN_FINALIZER`` has the process told to
-stop while it runs a ``__del__`` in the middle of a publish.
+that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASHES`` turns of the beat raise.
+``PROJ_HUNG_HOOKS`` is how many hooks there are that never return. ``PROJ_STOPS_IN_PUBLISH`` is the number of a signal
+that the process gets in the middle of its first publish. ``PROJ_PATIENCE`` is how many seconds a stop may take.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from celery import Celery, Task, signals
 
+from redbeat_lite.beat import stop
 from redbeat_lite.events import Hooks, LeaderGained, subscribe
 
 app = Celery(os.environ.get("PROJ_NAME", "proj"), broker=os.environ["PROJ_URL"])
@@ -59,27 +60,29 @@ for _ in range(int(os.environ.get("PROJ_HUNG_HOOKS", 0))):
     subscribe(app, Hung())
 
 
-if os.environ.get("PROJ_CRASH"):
+if os.environ.get("PROJ_PATIENCE"):
+    stop._PATIENCE = float(os.environ["PROJ_PATIENCE"])
+
+
+if os.environ.get("PROJ_CRASHES"):
 
     @signals.beat_init.connect(weak=False)
     def sabotage(sender: Any, **kwargs: Any) -> None:
-        def raises(*args: Any) -> None:
+        dispatcher = sender.scheduler._dispatcher
+        run = dispatcher.run
+        left = iter(range(int(os.environ["PROJ_CRASHES"])))
+
+        def raises() -> Any:
+            if next(left, None) is None:
+                return run()
             raise RuntimeError("a defect nobody foresaw")
 
-        sender.scheduler._dispatcher.run = raises
+        dispatcher.run = raises
 
 
-if os.environ.get("PROJ_TOLD_IN_FINALIZER"):
-
-    class Told:
-        def __del__(self) -> None:
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0)  # the handler has run by now
-            except SystemExit:
-                print("told in a finalizer")
-                raise
+if os.environ.get("PROJ_STOPS_IN_PUBLISH"):
 
     @signals.before_task_publish.connect(weak=False)
-    def litter(**kwargs: Any) -> None:
-        Told()
+    def stops(**kwargs: Any) -> None:
+        if number := os.environ.pop("PROJ_STOPS_IN_PUBLISH", None):
+            signal.raise_signal(int(number))

@@ -1,4 +1,4 @@
-"""The server is stopped for a while under a leader and a stand-by."""
+"""A server or a broker is out of reach for a while, or turns fail in a way that nobody foresaw."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 import time
 from collections.abc import Callable
 
-from tests.support.beats import EACH, FAST, INTERVAL, conf, doubled, gaps, leads, stream
+import redis
+
+from tests.support.beats import EACH, FAST, INTERVAL, KEYS, conf, doubled, gaps, leader_pid, leads, stream
 from tests.support.messages import queued
 from tests.support.processes import Process
+from tests.support.proxy import Proxy
 from tests.support.server import DURABLE, Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -51,3 +54,78 @@ def test_beats_outlive_a_restart_of_their_server(
         assert all(re.search("trying again in [123] s$", line) for line in errors), "tries grow too rare"
         assert all("cannot use redis://127.0.0.1" in line or "cannot reach the broker" in line for line in errors)
         assert not process.lines("CRITICAL|Traceback")
+
+
+Beat = Callable[..., Process]
+
+
+def test_a_turn_that_fails_unforeseen_is_begun_again(beat: Beat, client: redis.Redis) -> None:
+    process = beat(PROJ_CRASHES=2, PROJ_CONF=conf(schedule={"each": EACH}))
+    assert "a turn failed: RuntimeError: a defect nobody foresaw; trying again in 1 s" in process.says("ERROR.*trying")
+    process.says("WARNING.*working again after")
+    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+    assert len(process.lines("Traceback")) == 1
+    assert len(process.lines("trying again in")) == 2
+    assert not process.lines("giving up the lead")
+
+
+def test_a_leader_whose_turns_go_on_failing_lets_another_try(beat: Beat, client: redis.Redis) -> None:
+    settings = conf(schedule={"each": EACH}, lease=30)
+    failing = beat(PROJ_CRASHES=1000, PROJ_CONF=settings)
+    leads(failing, client)
+    other = beat(PROJ_CONF=settings)
+    other.says("standing by")
+    assert "3 turns in a row failed" in failing.says("WARNING.*giving up the lead for 60 s")
+    leads(other, client)
+    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
+    assert failing.alive
+    assert len(failing.lines("Traceback")) == 1
+
+
+def test_alone_it_tries_again_after_two_leases(beat: Beat, client: redis.Redis) -> None:
+    process = beat(PROJ_CRASHES=4, PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
+    process.says("giving up the lead for 2 s")
+    assert not client.exists(KEYS.leader)
+    process.says("WARNING.*working again after")
+    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
+    assert gaps(stream(client, "each")) == {1000 * INTERVAL}
+
+
+def test_a_leader_that_cannot_reach_the_broker_lets_another_try(
+    beat: Beat, client: redis.Redis, server: Server, own_server: Callable[..., Server]
+) -> None:
+    broker = own_server()
+    settings = conf(schedule={"each": EACH}, url=server.url, lease=30, stall_timeout=2, publish_timeout=1)
+    with Proxy(broker.port) as proxy, broker.client() as queue:
+        cut_off = beat(url=proxy.url, PROJ_CONF=settings)
+        leads(cut_off, client)
+        eventually(lambda: stream(queue, "each"), what="a stream")
+        other = beat(url=broker.url, PROJ_CONF=settings)
+        other.says("standing by")
+        proxy.refuse()
+        assert "no message could be sent for" in cut_off.says("WARNING.*giving up the lead for 60 s")
+        leads(other, client)
+        seen = len(stream(queue, "each"))
+        eventually(lambda: len(stream(queue, "each")) > seen + 5, what="the stream goes on")
+        assert gaps(stream(queue, "each")) == {1000 * INTERVAL}
+    assert cut_off.alive
+    assert not cut_off.lines("Traceback")
+
+
+def test_without_another_beat_it_leads_again_and_sends_when_the_broker_is_back(
+    beat: Beat, client: redis.Redis, server: Server, own_server: Callable[..., Server]
+) -> None:
+    broker = own_server()
+    settings = conf(schedule={"each": EACH}, url=server.url, lease=1, stall_timeout=2, publish_timeout=1)
+    with Proxy(broker.port) as proxy, broker.client() as queue:
+        process = beat(url=proxy.url, PROJ_CONF=settings)
+        eventually(lambda: stream(queue, "each"), what="a stream")
+        proxy.refuse()
+        process.says("giving up the lead for 2 s")
+        assert leader_pid(client) is None
+        eventually(lambda: leader_pid(client) == process.pid, what="another term")
+        proxy.heal()
+        seen = len(stream(queue, "each"))
+        eventually(lambda: len(stream(queue, "each")) > seen + 5, what="the stream goes on")
+        assert gaps(stream(queue, "each")) == {1000 * INTERVAL}

@@ -15,6 +15,7 @@ from redbeat_lite import Entry, Schedules, at, every
 from tests.support.beats import KEYS, WakeChannel, leads
 from tests.support.messages import of_entry
 from tests.support.processes import Process, celery
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -185,3 +186,20 @@ def test_a_sleeping_beat_renews_and_looks_for_stuck_pipelines_and_incidents_and_
     sweep = {"cmdstat_zrangebyscore", "cmdstat_zrange"}
     incidents = {"cmdstat_hgetall", "cmdstat_xrange", "cmdstat_xrevrange", "cmdstat_xlen"}  # and some of the above
     assert {name for name in ran if name.startswith("cmdstat_")} <= own | renewal | sweep | incidents
+
+
+def test_a_change_is_noticed_within_seconds_over_a_subscription_that_is_half_open(
+    server: Server, client: redis.Redis, app: Celery
+) -> None:
+    """The server hears nothing of that connection any more, nor the beat, and neither is told."""
+    schedules = Schedules(app)
+    with Proxy(server.port) as proxy:
+        process = celery("tests.acceptance.proj", "beat", "-S", "redbeat_lite.Scheduler", PROJ_URL=proxy.url)
+        leads(process, client)
+        Sleeper(server, process).asleep()
+        proxy.swallow_open()
+        with Stopwatch(process, server) as watch:
+            schedules.add("quick", "proj.add", 1.0)
+            eventually(lambda: of_entry(client, "quick"), within=60, what="the message")
+        watch.at_most(12)  # Four of them until a command over a connection that does not answer is given up.
+        process.destroy()

@@ -172,24 +172,6 @@ def test_a_leader_that_dies_before_it_notes_what_is_out_sends_it_again_by_the_sa
     assert [*dict.fromkeys(sent(apart))] == [*range(60, 0, -1)]
 
 
-def test_told_to_stop_it_notes_what_is_out(apart: Setup, turns: Turns) -> None:
-    apart.schedules.add("a", "add", HOURLY)
-    fast(apart, 60, 1)
-    with pytest.MonkeyPatch.context() as patch:
-
-        def stop(*_: Any) -> None:
-            patch.undo()
-            apart.beat.close()
-            raise SystemExit
-
-        patch.setattr(LeaderStore, "commit", stop)
-        with pytest.raises(SystemExit):
-            turns(apart)
-    apart.beat = apart.make_beat(apart.app)
-    turns(apart, 4)
-    assert sent(apart) == [*range(60, 0, -1)]
-
-
 def test_an_edit_of_the_schedule_on_the_way_loses_no_backfill(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY)
     backfill = fast(setup, 110, 1)

@@ -9,10 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat_lite import Scheduler
 from redbeat_lite.beat import outage as module
-from redbeat_lite.beat.announcer import Announcer
 from redbeat_lite.beat.dispatch.broker import BrokerDown
-from redbeat_lite.beat.outage import Outage
-from redbeat_lite.beat.vitals import Vitals
 from redbeat_lite.events import IncidentOpened, subscribe
 from tests.beat.incident_stage import Listener
 from tests.support.in_process import MakeApp, MakeBeat
@@ -142,16 +139,15 @@ def test_a_stand_by_that_reaches_the_server_never_says_it(trouble: Trouble) -> N
     assert not trouble.listener.heard
 
 
-def test_a_broker_that_is_away_is_no_trouble_of_the_schedule(elapsed: Elapsed) -> None:
-    listener = Listener()
-    outage = Outage(Vitals(Announcer([listener])), LEASE)
+def test_a_broker_that_is_away_is_no_trouble_of_the_schedule(trouble: Trouble, elapsed: Elapsed) -> None:
+    outage, listener = trouble.beat._outage, trouble.listener
     for _ in range(3):
-        outage.goes_on("cannot reach the broker", BrokerDown("gone"))
+        outage.handle(BrokerDown("gone"))
         elapsed.now += BOUND
     for _ in range(3):
-        outage.goes_on("cannot use redis://h", RedisConnectionError("gone"))
+        outage.handle(RedisConnectionError("gone"))
         elapsed.now += BOUND
-    outage.goes_on("cannot reach the broker", BrokerDown("gone"))
+    outage.handle(BrokerDown("gone"))
     listener.hears("no_leader", "-no_leader")
     assert isinstance(listener.heard[0], IncidentOpened)
-    assert listener.heard[0].text == "cannot use redis://h: gone, for 28 s"
+    assert listener.heard[0].text == f"cannot use redis://:**@127.0.0.1:{trouble.server.port}/0: gone, for 28 s"

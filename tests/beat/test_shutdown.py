@@ -1,128 +1,153 @@
-"""What a beat does when it is told to stop in the middle of its work, in this process."""
+"""A beat that is to stop in the middle of its work, in this process."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from celery.beat import EmbeddedService, Service
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, locks
+from redbeat_lite.beat import stop
 from tests.support.frozen import Clock
-from tests.support.in_process import MakeApp, MakeBeat
-from tests.support.kombus import needs_batches
+from tests.support.in_process import KEY, MakeApp, MakeBeat
 from tests.support.messages import queued
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 
-class Interrupted:
-    """An app with a task whose publish a signal interrupts, as Celery's handler takes it: close, then SystemExit."""
+class Stage:
+    """Twenty due entries, and a beat that a signal stops in the middle of one of their publishes.
 
-    def __init__(self, make_app: MakeApp, make_beat: MakeBeat, *, at: int, sent: bool, **conf: Any) -> None:
-        self.app = make_app(**conf)
-        self.schedules = Schedules(self.app)
-        self.beat = make_beat(self.app)
-        self.left = at
+    Parameters:
+        at: the number of that publish, from 1.
+    """
 
-        @self.app.task(shared=False, name="t")
+    def __init__(self, app: Celery, clock: Clock, *, at: int, **fields: Any) -> None:
+        self.app = app
+        self.service = Service(app, scheduler_cls=Scheduler)
+        self.stop: Callable[[], None] = partial(signal.raise_signal, signal.SIGTERM)
+        self.schedules = Schedules(app)
+
+        @app.task(shared=False, name="t")
         def task(number: int = 0) -> None: ...
 
-        publish = task.apply_async
+        self._left = at
+        self._publish = task.apply_async
+        task.apply_async = self._apply_async  # type: ignore[method-assign]
+        self.schedules.add_many(Entry(f"e{number:02}", "t", every(10), (number,), **fields) for number in range(20))
+        clock.forward(10)
 
-        def interrupted(*args: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and not sent:
-                self.stop()
-            published = publish(*args, **options)
-            if self.left == 0:
-                self.stop()
-            return published
+    def _apply_async(self, *args: Any, **options: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            self.stop()
+        return self._publish(*args, **options)
 
-        task.apply_async = interrupted  # type: ignore[method-assign]
-
-    def stop(self) -> None:
-        self.beat.close()
-        raise SystemExit
+    def run_counts(self) -> list[int]:
+        return [entry.total_run_count for entry in self.schedules.values()]
 
 
-@pytest.mark.parametrize("sent", [False, True])
-def test_what_is_out_one_by_one_is_committed_but_for_the_message_under_way(
-    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, sent: bool
+@pytest.fixture
+def plain_app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> Celery:
+    """An app whose messages are sent one by one, and whose beat is never left for its slowness: it is this process."""
+    monkeypatch.setattr(stop, "_PATIENCE", 1000)
+    return make_app(redbeat_lite_dispatch="plain")
+
+
+def test_messages_that_are_sent_are_committed_and_no_further_one_is_sent(
+    plain_app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:
-    stage = Interrupted(make_app, make_beat, at=8, sent=sent, redbeat_lite_dispatch="plain")
-    stage.schedules.add_many(Entry(f"e{number:02}", "t", every(10), (number,), once=True) for number in range(20))
-    clock.forward(10)
-    with pytest.raises(SystemExit):
-        stage.beat.tick()
-    assert not client.exists(stage.beat.keys.leader)
-    assert sum(entry.total_run_count for entry in stage.schedules.values()) == 7
-    out = queued(client)
-    assert len(out) == (8 if sent else 7)
-    assert {lock.task_id for lock in locks(stage.app).list()} >= {message.id for message in out[:7]}
-    make_beat(stage.app).run_due()
+    stage = Stage(plain_app, clock, at=8, once=True)
+    stage.service.start()
+    assert not client.exists(f"{KEY}leader")
+    assert sum(stage.run_counts()) == 8
+    sent = queued(client)
+    assert len(sent) == 8
+    assert {lock.task_id for lock in locks(plain_app).list()} >= {message.id for message in sent}
+    make_beat(plain_app).run_due()
     messages = queued(client)
-    assert len({message.id for message in messages}) == 20
-    assert len(messages) == (21 if sent else 20)
-    assert {entry.total_run_count for entry in stage.schedules.values()} == {1}
+    assert len(messages) == len({message.id for message in messages}) == 20
+    assert set(stage.run_counts()) == {1}
 
 
-def test_a_failure_among_them_is_kept_with_its_entry(
-    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
-) -> None:
-    stage = Interrupted(make_app, make_beat, at=8, sent=True, redbeat_lite_dispatch="plain")
-    stage.schedules.add_many(Entry(f"e{number:02}", "t", every(10), (number,)) for number in range(20))
-    apply_async = stage.app.tasks["t"].apply_async
+def test_a_failure_among_them_is_kept_with_its_entry(plain_app: Celery, clock: Clock) -> None:
+    stage = Stage(plain_app, clock, at=8)
+    publish = plain_app.tasks["t"].apply_async
 
     def refuses_the_fourth(args: Any, *rest: Any, **options: Any) -> Any:
+        published = publish(args, *rest, **options)
         if args == [3]:
             raise LookupError("nope")
-        return apply_async(args, *rest, **options)
+        return published
 
-    stage.app.tasks["t"].apply_async = refuses_the_fourth
-    clock.forward(10)
-    with pytest.raises(SystemExit):
-        stage.beat.tick()
+    plain_app.tasks["t"].apply_async = refuses_the_fourth
+    stage.service.start()
     assert "nope" in (stage.schedules["e03"].last_error or "")
-    assert sum(entry.total_run_count for entry in stage.schedules.values()) == 7
+    assert sum(stage.run_counts()) == 7
 
 
-@needs_batches
-def test_a_batch_apart_that_has_arrived_is_committed(
-    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = make_app().conf.broker_url.removesuffix("/0")
-    app = make_app(broker_url=f"{url}/1", redbeat_lite_url=f"{url}/0")
-    schedules, beat = Schedules(app), make_beat(app)
-    schedules.add_many(Entry(f"e{number:02}", "t", every(10)) for number in range(20))
-    clock.forward(10)
+def test_who_leads_no_more_commits_nothing(plain_app: Celery, clock: Clock, client: redis.Redis) -> None:
+    stage = Stage(plain_app, clock, at=8)
 
-    def interrupted(*args: Any) -> None:
-        beat.close()
-        raise SystemExit
+    def frozen_and_replaced() -> None:
+        client.hset(f"{KEY}leader", mapping={"token": "successor", "term": 99})
+        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(beat.store, "commit", interrupted)
-    with pytest.raises(SystemExit):
-        beat.tick()
-    assert {entry.total_run_count for entry in schedules.values()} == {1}
-    make_beat(app).run_due()
-    with redis.Redis.from_url(f"{url}/1") as broker:
-        assert broker.llen("celery") == 20
+    stage.stop = frozen_and_replaced
+    stage.service.start()
+    assert client.hget(f"{KEY}leader", "token") == b"successor"
+    assert set(stage.run_counts()) == {0}
 
 
-def test_a_signal_whose_exception_becomes_another_ends_the_loop_all_the_same(
-    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beat = make_beat(make_app())
+def test_a_beat_gives_the_signals_back_that_it_took(plain_app: Celery, clock: Clock) -> None:
+    handlers = []
+    stage = Stage(plain_app, clock, at=1)
 
-    def importing(*args: Any) -> None:
-        beat.close()
-        raise RuntimeError("Error calling __set_name__ on what is being imported") from SystemExit()
+    def noted() -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(beat.store, "peek", importing)
-    with pytest.raises(SystemExit):
-        beat.tick()
-    assert not client.exists(beat.keys.leader)
+    stage.stop = noted
+    before = signal.getsignal(signal.SIGTERM)
+    stage.service.start()
+    assert handlers != [before]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_beat_in_a_thread_stops_when_its_worker_says_so(make_app: MakeApp, client: redis.Redis) -> None:
+    embedded = EmbeddedService(make_app(), scheduler_cls=Scheduler, thread=True)
+    embedded.start()
+    eventually(lambda: client.exists(f"{KEY}leader"), what="a leader")
+    with Stopwatch() as watch:
+        embedded.stop()
+    watch.at_most(2)  # Celery lets such a beat wait for one second at most.
+    assert not client.exists(f"{KEY}leader")
+    embedded.join()
+
+
+def test_a_stop_in_a_thread_takes_no_signals(make_app: MakeApp, client: redis.Redis) -> None:
+    beat = Scheduler(make_app(), max_interval=0.01)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def live() -> None:
+        with suppress(SystemExit):
+            beat.tick()
+
+    thread = Thread(target=live)
+    thread.start()
+    thread.join()
+    assert client.exists(f"{KEY}leader")
+    assert signal.getsignal(signal.SIGTERM) == before
+    beat.close()
 
 
 def _threads() -> int:
@@ -146,22 +171,3 @@ def test_a_closed_beat_leaves_no_thread(make_app: MakeApp, clock: Clock) -> None
     for _ in range(5):
         live()
     eventually(lambda: _threads() <= before, what="the end of each thread")
-
-
-def test_who_leads_no_more_commits_nothing(
-    make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
-) -> None:
-    stage = Interrupted(make_app, make_beat, at=8, sent=True, redbeat_lite_dispatch="plain")
-    stage.schedules.add_many(Entry(f"e{number:02}", "t", every(10)) for number in range(20))
-    clock.forward(10)
-    stop = stage.stop
-
-    def frozen_and_replaced() -> None:
-        client.hset(stage.beat.keys.leader, mapping={"token": "successor", "term": 99})
-        stop()
-
-    stage.stop = frozen_and_replaced  # type: ignore[method-assign]
-    with pytest.raises(SystemExit):
-        stage.beat.tick()
-    assert client.hget(stage.beat.keys.leader, "token") == b"successor"
-    assert {entry.total_run_count for entry in stage.schedules.values()} == {0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -52,11 +51,11 @@ def test_a_server_may_be_away_for_any_time(
     server.stop(kill=True)
     pauses: list[float] = []
 
-    def at_once(*args: Any) -> float:
-        pauses.append(Outage.goes_on(beat._outage, *args))
+    def at_once(exc: Exception) -> float:
+        pauses.append(Outage.handle(beat._outage, exc))
         return 0.0
 
-    beat._outage.goes_on = at_once  # type: ignore[method-assign]  # turn after turn
+    beat._outage.handle = at_once  # type: ignore[method-assign]  # turn after turn
     for _ in range(1_500):  # at a try every three seconds, more than an hour
         beat.tick()
     assert len(pauses) > 1_100

@@ -41,6 +41,7 @@ class Proxy:
         #: How many replies were.
         self.lost = 0
         self._answered: set[bytes] = set()
+        self._half_open: frozenset[_Pair] = frozenset()
         self._tls = tls
         self._pairs: set[_Pair] = set()
         self._closed = False
@@ -79,8 +80,13 @@ class Proxy:
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     end.shutdown(socket.SHUT_RDWR)
 
+    def swallow_open(self) -> None:
+        """Swallow what is sent over the connections that are open now, as a firewall does that has lost its state."""
+        self._half_open = self.connections
+
     def heal(self) -> None:
         """Forward everything at once again."""
+        self._half_open = frozenset()
         self.black_hole = self.swallow_requests = self.swallow_replies = False
         self.lose_reply_to = None
         self.delay = 0.0
@@ -102,12 +108,13 @@ class Proxy:
             pair = (client, server)
             self._pairs.add(pair)
             try:
-                self._pump(client, server)
+                self._pump(pair)
             finally:
                 self._pairs.discard(pair)
                 client.close()
 
-    def _pump(self, client: socket.socket, server: socket.socket) -> None:
+    def _pump(self, pair: _Pair) -> None:
+        client, server = pair
         loses = False
         while not self._closed:
             # What TLS has decrypted already, no select() would tell of.
@@ -123,7 +130,7 @@ class Proxy:
                 elif loses:
                     self.lost += 1
                     return
-                if not self._swallows(source is client):
+                if pair not in self._half_open and not self._swallows(source is client):
                     (server if source is client else client).sendall(received)
 
     def _loses_reply_to(self, request: bytes) -> bool:

@@ -46,19 +46,6 @@ class Committer:
         self._freezing = freezing
         self._reports = Reports(vitals, zone)
         self._advances = Advances(RunKeys(store.keys.prefix), deadlines, zone)
-        #: What is out and not committed, with its term and its time: the messages of these jobs, and of nothing else.
-        self._out: tuple[Term, int, list[Job]] | None = None
-
-    def finish(self, store: LeaderStore) -> None:
-        """Commit what is out, for a beat that is told to stop in the middle of a batch.
-
-        The store has a connection of its own: what was interrupted may be using the other one.
-        """
-        out, self._out = self._out, None
-        if out is not None:
-            term, now, jobs = out
-            done = self._advance(store, term, now, jobs := [*jobs])
-            self._reports.committed(job for job, is_done in zip(jobs, done, strict=True) if is_done)
 
     def _still_leading(self, doing: str) -> None:
         if not self._leader.leading:
@@ -78,7 +65,6 @@ class Committer:
             if error is not None:
                 self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
             left.append(job)
-        self._out = term, now, left
         if refused_all is not None:
             self._commit(term, now, left)
             raise refuses_all(refused_all)
@@ -90,7 +76,7 @@ class Committer:
             # Also if the commit fails: its reply may be all that was lost.
             job.out = not job.error
         try:
-            results = self._advance(self._store, term, now, jobs, self._publisher.one_step)
+            results = self._advance(term, now, jobs, self._publisher.one_step)
         except (Lost, Refrozen):
             for job in jobs:
                 was_left_to_the_commit = bool(job.commands)
@@ -101,7 +87,6 @@ class Committer:
                 raise
             self._commit_apart(term, now, jobs, exc)
             return
-        self._out = None
         self._note_results(term, now, jobs, results)
 
     def _commit_apart(self, term: Term, now: int, jobs: list[Job], exc: NoPermissionError) -> None:
@@ -128,17 +113,15 @@ class Committer:
             elif job.commands:
                 job.out = False  # Edited or removed meanwhile, so nothing was sent.
         if refused:
-            self._advance(self._store, term, now, refused)
+            self._advance(term, now, refused)
         self._reports.committed(advanced)
 
-    def _advance(
-        self, store: LeaderStore, term: Term, now: int, jobs: Sequence[Job], one_step: bool = False
-    ) -> list[bool | str]:
+    def _advance(self, term: Term, now: int, jobs: Sequence[Job], one_step: bool = False) -> list[bool | str]:
         if not jobs:
             return []
         steps = [self._advances.of(job, now) for job in jobs]
         revision = self._freezing.known.revision if one_step else ANY_REVISION
-        return store.commit(term, now, steps, self._advances.deadlines, revision)
+        return self._store.commit(term, now, steps, self._advances.deadlines, revision)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
         job.error, job.commands = error[:MAX_ERROR], ()

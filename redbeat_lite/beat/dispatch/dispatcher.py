@@ -79,6 +79,7 @@ class Dispatcher(Committer):
         """
         began = elapsed()
         while True:
+            self._leader.stop.check()
             term, now = self._leader.term, wall_ms()
             self._leader.progress("looking for due entries")
             due, upcoming = self._freezing.peek(term, now, self._limit)
@@ -149,12 +150,12 @@ class Dispatcher(Committer):
         """
         tried: list[Job] = []
         line_holds, at_once = True, self._publisher.at_once
-        if at_once:
-            self._out = term, now, tried
         # What a message that is only filled in, for the commit to send, need not care about.
         with self._publisher.batch(lambda each: self._still_leading(f"publishing {each.entry.name!r}")) as publish:
             self._reports.goes_out(self._publisher.mode)
             for job in jobs:
+                if at_once and self._leader.stop.requested:
+                    break  # What is out is committed; the rest stays due.
                 try:
                     line_holds = self._publish_job(publish, job)
                 except BrokerDown:
