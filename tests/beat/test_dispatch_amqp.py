@@ -46,6 +46,18 @@ def test_a_message_over_which_the_channel_is_closed_doubles_no_other(
     assert "no exchange 'unknown'" in (bad.last_error or "")
 
 
+def test_a_message_that_a_queue_refuses_fails_alone_and_says_so(
+    confirming_app: Celery, make_beat: MakeBeat, broker: AmqpBroker, clock: Clock
+) -> None:
+    schedules, beat = Schedules(confirming_app), make_beat(confirming_app)
+    schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(3))
+    schedules.add("refused", "t", every(10), options={"queue": AmqpBroker.FULL})
+    clock.forward(10)
+    beat.run_due()
+    assert len(broker.messages) == 3
+    assert schedules["refused"].last_error == "MessageNacked"
+
+
 def test_how_messages_go_out_is_said_with_what_is_promised(
     confirming_app: Celery, make_beat: MakeBeat, clock: Clock
 ) -> None:

@@ -33,9 +33,11 @@ class AmqpBroker:
     """Takes every message, and confirms it once nothing more arrives: keeps where each was sent and what was declared.
 
     A message to the exchange ``UNKNOWN`` closes its channel, as RabbitMQ does where there is no such exchange.
+    One to the queue ``FULL`` is refused, as by a queue of RabbitMQ with a greatest length.
     """
 
     UNKNOWN = "unknown"
+    FULL = "full"
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -111,6 +113,9 @@ class AmqpBroker:
                     is_closing = True
                     continue
                 number += 1
+                if to[1] == self.FULL:
+                    answer(channel, Basic.Nack, "Lbb", (number, False, False))
+                    continue
                 self.messages.append((*to, message))
                 if not has_more():
                     answer(channel, Basic.Ack, "Lb", (number, True))

@@ -187,8 +187,12 @@ class Dispatcher(Committer):
 
     def _failed(self, job: Job, exc: Exception) -> bool:
         """Keep a failure with its entry, unless the broker turns out to be gone for all."""
-        self._note_failure(job, describe(exc), exc)
         cause = exc.__cause__
+        error = describe(exc)
+        if cause is not None and error == type(exc).__name__:
+            # Celery's error says nothing where RabbitMQ has refused a message, but its cause does.
+            error = describe(cause)
+        self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):
             raise refuses_all(cause) from exc
         # Celery makes an OperationalError of each error that the transport names, and kombu's for Redis names KeyError:
