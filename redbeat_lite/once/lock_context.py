@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 from ..durations import Duration
 from ..public import public
 from ..uuids import drawn
-from .errors import LockLost
+from .errors import LockLost, LockUnavailable
 from .hold import Hold
 from .lock_key import checked
 from .policy import Once, check_seconds
@@ -64,8 +65,9 @@ def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.
 
     Parameters:
         where: the Celery app; or a cache with ``get``, ``delete`` and an ``add(key, value, timeout)`` that sets a key
-            only where there is none, atomically: Django's with memcached or Redis. A cache lock is not renewed, has no
-            fencing number, and is independent of the app's locks.
+            only where there is none, atomically: Django's with memcached or Redis, or a client of memcached. A cache
+            lock is not renewed, has no fencing number, and is independent of the app's locks. The cache gets its lease
+            in whole seconds.
         key: as ``Once(key="...")`` without fields, or ``once_key``.
         lease: length of time after which a holder that died frees the lock. Renewed during the block, but for a cache,
             where the block must be shorter.
@@ -95,9 +97,14 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     # The guard's record outlives the block only to tell a renewal under way that the block has ended.
     held = Held(token, f"lock:{token}", 0, lease_ms, key=key, holder=holder, life_ms=2 * lease_ms)
     hold = Hold(held, Once(lease=lease))
-    deadline = time.monotonic() + timeout
-    while not (taken := runtime.begin(hold, on_conflict="try").word == "run") and time.monotonic() < deadline:
-        time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
+    try:
+        taken = _take(runtime, hold, timeout)
+    except LockUnavailable:
+        raise
+    except BaseException:
+        # A time limit or a signal, perhaps after the server has given the lock and before its reply was here.
+        runtime.end(hold, patient=True)
+        raise
     if not taken:
         yield LockHandle(key, None, taken=False)
         return
@@ -108,6 +115,17 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         runtime.end(hold, patient=True)
 
 
+def _take(runtime: Runtime, hold: Hold, timeout: float) -> bool:
+    """Ask for the lock until it is taken or the time is over."""
+    deadline = time.monotonic() + timeout
+    while runtime.begin(hold, on_conflict="try").word != "run":
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(_POLL, left))
+    return True
+
+
 @contextmanager
 def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
     token = drawn()
@@ -115,7 +133,8 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     while True:
         # Read before the question, so that the local end is never later than the cache's.
         until = time.monotonic() + lease
-        taken = bool(cache.add(key, token, lease))
+        # pymemcache says True without waiting for the answer, so the stored token decides.
+        taken = bool(cache.add(key, token, math.ceil(lease))) and _has_token(cache, key, token)
         if taken or time.monotonic() >= deadline:
             break
         time.sleep(_POLL)
@@ -125,5 +144,10 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
         # Between the look and the delete the key may run out and be taken by another; the margin makes that take a
         # pause of seconds at the wrong place. No cache can promise more.
         margin = min(_MARGIN, lease / 4)
-        if taken and time.monotonic() < until - margin and cache.get(key) == token:
+        if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
+
+
+def _has_token(cache: Any, key: str, token: str) -> bool:
+    """Return whether the cache holds this token. Clients of memcached return bytes."""
+    return cache.get(key) in (token, token.encode())
