@@ -187,6 +187,8 @@ def _of_guard(guard: Any, now: int) -> Outcome:
     """
     state, until = guard if isinstance(guard, list) else (None, None)
     with suppress(ValueError):
-        if state == b"dead" or (state == b"running" and float(until or 0) <= now):
+        if state == b"running" and float(until or 0) <= now:
             return "lost"
+    if state == b"dead":
+        return "waiting"  # Its message comes again, or its worker tells in a moment that it does not.
     return "running" if state == b"running" else "unknown"

@@ -62,16 +62,20 @@ def begin(task: Any) -> None:
         return
     runtime = Runtime.of(task.app)
     hold = runtime.hold(task, request.__dict__)
+    # Before the question, because a soft time limit may strike after the server has given the lock and before the
+    # reply is read.
+    setattr(request, ATTRIBUTE, hold)
     try:
         verdict = runtime.begin(hold)
         if verdict.word == "encode":
             verdict = runtime.begin(hold, encode(request))
     except LockUnavailable as exc:
+        delattr(request, ATTRIBUTE)
         _without_server(task, request, hold, exc)
         return
     if verdict.word != "run":
+        delattr(request, ATTRIBUTE)
         _refuse(task, request, hold, verdict)
-    setattr(request, ATTRIBUTE, hold)
     runtime.renewer.add(hold)
     tell_start(task, request)
 
@@ -166,6 +170,8 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     """
     hold, began = (task.request.__dict__.pop(name, None) for name in (ATTRIBUTE, _BEGAN))
     told = fates.told_of(state, retval) if began is not None or (hold is not None and hold.run is not None) else None
+    if state is None and task.acks_late:
+        told = None  # Its message is not acknowledged, so it comes again.
     if hold is None:
         if began is not None and told is not None:
             fates.tell(task.app, task.request.__dict__, *told, began)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from redbeat_lite import Schedules
 from redbeat_lite.entries.message import headers
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.store import RunStore
@@ -107,13 +108,13 @@ def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: 
     assert not record.store.rows([record.key], 1)[0], "somebody else's"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "late"])
 def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: Proj, prefork: Crew, kind: str) -> None:
     died = record.send(kind, "died", how="until")
     revoked = record.send(kind, "revoked", how="until")
     [start] = proj.started(f"{record.key}-died")
     proj.started(f"{record.key}-revoked")
-    assert record.outcomes("died") == (["running"] if kind == "plain" else [])
+    assert record.outcomes("died") == ([] if kind == "foreign" else ["running"])
     os.kill(start["pid"], signal.SIGKILL)
     revoked.revoke(terminate=True)
     row = record.comes_to("lost", "died")
@@ -124,6 +125,39 @@ def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: Proj, prefor
     record.send(kind, "stuck", how="until", time_limit=0.5)
     record.comes_to("failed", "stuck")
     assert "TimeLimitExceeded" in record.feed("stuck")[0]["error"]
+    assert "raised exception" not in prefork.text(), "Celery's own handlers of the end"
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "limit"), [("skip_requeue", "die", None), ("kept", "hang once", 1)], ids=["death", "time limit"]
+)
+def test_a_message_that_is_requeued_for_its_child_is_no_failure(
+    record: Record, prefork: Crew, task: str, how: str, limit: float | None
+) -> None:
+    record.send(task, "again", how=how, time_limit=limit)
+    record.comes_to("succeeded", "again")
+    assert [line["outcome"] for line in record.feed("again")] == ["s"]
+
+
+def test_a_cold_shutdown_fails_no_message_that_goes_back_to_its_queue(stages: Any) -> None:
+    def play(stage: Stage) -> None:
+        record, schedules = Record(stage.proj, stage.key), Schedules(stage.proj.app)
+        entries = ("late", "plain")
+        worker = stage.worker()
+        for entry in entries:
+            record.send(entry, entry, how="until", queue=stage.queue)
+            stage.proj.started(f"{stage.key}-{entry}")
+        worker.signal(signal.SIGQUIT)
+        assert worker.wait() == 0, worker.text()
+        # Celery acknowledges the message of the other one before its body begins.
+        record.comes_to("lost", "plain")
+        assert [run.outcome for run in schedules.runs(f"{stage.key}-late")] == ["waiting"]
+        stage.worker()
+        stage.proj.go(f"{stage.key}-late")
+        record.comes_to("succeeded", "late")
+        assert [line["outcome"] for line in record.feed("late")] == ["s"]
+
+    stages(["prefork"], play)
 
 
 def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: Proj, prefork: Crew) -> None:

@@ -290,6 +290,21 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
     stages(BOTH, fault)
 
 
+def test_a_worker_whose_main_process_hangs_gives_up_what_it_does_not_run(stages: Any) -> None:
+    def fault(stage: Stage) -> None:
+        stage.worker(concurrency=1, prefetch=4)
+        running = stage.send("late", how="until")
+        stage.proj.started(stage.key)
+        prefetched = stage.proj.tasks.late.apply_async((stage.key + "-2",), {"how": "hang main"}, queue=stage.queue)
+        until(lambda: stage.proj.client.exists(f"hung:{prefetched.id}"))
+        second = stage.worker()
+        # Once for the worker to be noticed, once for its message to become visible. Kombu 5.5 looks every 10 s.
+        stage.proj.started(stage.key + "-2", seconds=2 * VISIBILITY + 20)
+        assert running.id not in second.text(), "it runs in a child"
+
+    stages(["prefork"], fault)
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 

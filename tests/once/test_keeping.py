@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.backends.rpc import RPCBackend
-from celery.exceptions import WorkerLostError
+from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite.errors import InvalidEntry
@@ -25,7 +26,7 @@ from redbeat_lite.once.renewal import Renewer
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.worker import dead_children, keeper
+from redbeat_lite.once.worker import dead_children, keeper, visibility
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
@@ -283,6 +284,34 @@ def test_what_follows_fails_alone_where_its_arguments_give_no_key(app: Celery, k
     assert [app.AsyncResult(name).state for name in ("first", "after")] == ["SUCCESS", "FAILURE"]
 
 
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A soft time limit strikes after the server has given the lock and before its reply is read."""
+    begin = LockStore.begin
+
+    def strike(store: LockStore, *args: Any, **options: Any) -> Any:
+        begin(store, *args, **options)
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(LockStore, "begin", strike)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_a_task_that_is_interrupted_while_it_takes_its_lock_leaves_none(app: Celery) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="k"))(one)
+    fields = {"id": "id", "task": "t", "retries": 0, "is_eager": False, "called_directly": False}
+    build_tracer("t", task, app=app)("id", ("x",), {}, fields)
+    assert isinstance(app.AsyncResult("id").result, SoftTimeLimitExceeded)
+    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_a_block_that_is_interrupted_while_it_takes_its_lock_leaves_none(app: Celery) -> None:
+    with pytest.raises(SoftTimeLimitExceeded), lock(app, "k"):
+        pass
+    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+
+
 # -- by the thread of the runs -----------------------------------------------------------------------------------------
 
 
@@ -363,20 +392,57 @@ def test_a_run_that_lost_its_claim_is_renewed_no_more() -> None:
 # -- by the visibility heartbeat ---------------------------------------------------------------------------------------
 
 
-def test_messages_are_marked_by_the_servers_clock(store: LockStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = store.client
-    client.zadd("unacked_index", {"mine": 1, "acked": 1, "other": 1})
+class Timer:
+    """As much of a consumer's timer as the heartbeat uses; the main loop never calls."""
+
+    def call_repeatedly(self, seconds: float, function: Callable[[], None]) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
+
+def heartbeat(client: redis.Redis, delivered: Any, acknowledged: Any = ()) -> Heartbeat:
     channel = SimpleNamespace(
         Client=lambda connection_pool: client,
         _get_pool=lambda: None,
         visibility_timeout=4,
         unacked_index_key="unacked_index",
-        _qos=SimpleNamespace(_delivered={"mine": 0, "acked": 0, "gone": 0}, _dirty={"acked"}),
+        _qos=SimpleNamespace(_delivered=dict.fromkeys(delivered), _dirty={*acknowledged}),
     )
+    return Heartbeat(channel, Timer())
+
+
+def test_messages_are_marked_by_the_servers_clock(store: LockStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = store.client
+    client.zadd("unacked_index", {"mine": 1, "acked": 1, "other": 1})
+    mine = heartbeat(client, ["mine", "acked", "gone"], ["acked"])
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() - 3600)
-    Heartbeat(channel).mark()
+    mine.mark()
     marks = dict(client.zrange("unacked_index", 0, -1, withscores=True))
     assert abs(marks.pop("mine") - server_ms(store.client) / 1000) < 5
     # What was acknowledged meanwhile does not come back, and what another worker has is not touched.
     assert marks == {"acked": 1, "other": 1}
+
+
+@pytest.mark.parametrize(
+    ("runs_in", "loop", "marked"),
+    [
+        (GONE, "hangs", ["running"]),
+        (GONE, "has ended", ["running", "waiting"]),
+        (os.getpid(), "hangs", ["running", "waiting"]),
+    ],
+    ids=["child", "child of a worker that stops", "solo pool"],
+)
+def test_what_a_worker_whose_main_loop_stands_still_keeps(
+    store: LockStore, active: set[Any], monkeypatch: pytest.MonkeyPatch, runs_in: int, loop: str, marked: list[str]
+) -> None:
+    client = store.client
+    client.zadd("unacked_index", {"running": 1, "waiting": 1})
+    active.add(type("Running", (), {"worker_pid": runs_in, "message": SimpleNamespace(delivery_tag="running")})())
+    mine = heartbeat(client, ["running", "waiting"])
+    if loop == "has ended":
+        mine.end_loop()
+    true_elapsed = visibility.elapsed
+    monkeypatch.setattr(visibility, "elapsed", lambda: true_elapsed() + 5)
+    mine.mark()
+    marks = client.zrange("unacked_index", 0, -1, withscores=True)
+    assert sorted(tag for tag, mark in marks if mark > 1) == marked

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from redbeat_lite.broker import given_up_soon
 from redbeat_lite.once import parked_message
 from tests.once.server import Server
+from tests.support.kombus import needs_batches
 
 
 @pytest.fixture
@@ -58,6 +59,7 @@ def test_it_keeps_its_priority(app: Celery, once_server: Server) -> None:
     assert waiting(once_server, "q") == ["of all"]
 
 
+@needs_batches
 def test_a_queue_that_goes_by_itself_still_does(app: Celery, once_server: Server) -> None:
     app.send_task("t", task_id="new", queue="short")
     with once_server.client() as client:

@@ -42,7 +42,7 @@ def watch(request: Any, *, again: bool, told: Told | None = None) -> None:
 
     Parameters:
         again: a copy of the task may run, unless the child died between storing its success and giving back.
-        told: what the run came to, unless somebody else tells.
+        told: what the run came to; ``None`` where somebody else tells, or its message comes again.
     """
     if not is_child(request.worker_pid):
         return  # A thread or a greenlet of this process ends by itself, gives back and tells by itself.
@@ -67,7 +67,7 @@ def _follow(request: Any, hold: Hold | None, again: bool, told: Told | None = No
         # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
         with held_off():
             if again and has_succeeded(request.task, request.id):
-                again, told = False, told and ("succeeded", "")
+                again, told = False, ("succeeded", "")
             if hold is not None:
                 fate = fates.fate(hold.run, told, request.request_dict, began(request))
                 Runtime.of(request.app).end(hold, again=again, patient=True, fate=fate)

@@ -59,6 +59,11 @@ class Keeper:
             thread.start()
         self._visibility.soon()
 
+    def disconnect(self) -> None:
+        """The consumer stops. The threads go on, as tasks may."""
+        if self._heartbeat is not None:
+            self._heartbeat.end_loop()
+
     def stop(self) -> None:
         """End the threads, within a second if one is in the middle of something that hangs."""
         for thread in self._threads:
@@ -110,7 +115,8 @@ class Keeper:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[token] = (None, now)
-                watch(request, again=True, told=("lost", "its process has died"))
+                # Celery finds out within seconds, and whether the message comes again.
+                watch(request, again=True)
             elif now - last >= hold.lease / PER_LEASE:
                 try:
                     self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))

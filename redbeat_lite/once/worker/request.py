@@ -17,6 +17,7 @@ from ...uuids import drawn
 from .. import fates
 from ..answers import Seen
 from ..claims import ONCE_HEADER, once_header
+from ..fates import Told
 from ..hold import is_guarded
 from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
@@ -31,12 +32,18 @@ logger = get_logger(f"celery.{__name__}")
 
 _Base: Any = object  # whatever class stands behind the mixin; Celery has no types
 
+#: Exceptions of a run whose child has died, or is killed in a moment.
+_CHILD_IS_GONE = (WorkerLostError, SystemExit, KeyboardInterrupt, TimeLimitExceeded, Terminated)
+
 
 class RequestMixin(_Base):  # type: ignore[misc] # as above
     """Goes in front of a ``Request`` class. :func:`redbeat_lite.install` puts it in front of a task's own one.
 
-    Nothing of ``execute_using_pool`` or ``on_success``: Celery's own optimisation passes those by.
+    Nothing of ``execute_using_pool`` or ``on_success``: Celery's own optimisation passes those by. The parameters of
+    Celery's methods differ between its versions, so they are passed on as they come.
     """
+
+    _is_requeued = False
 
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
@@ -74,40 +81,57 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             return is_final(self.task, self.id)
         return seen is Seen.COPY
 
-    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Celery's, and the lock of a child that is gone is given back, and what it came to is recorded: with a
-        requeue, no signal would tell."""
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Celery's. If the child is gone, its lock is released and its end is recorded, too."""
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
-        task = self.task
-        if isinstance(exc, (WorkerLostError, SystemExit, KeyboardInterrupt)):
-            watch(self, again=True, told=("lost", describe(exc)))
-        elif isinstance(exc, TimeLimitExceeded):
-            again = task.acks_late and not task.acks_on_timeout
-            watch(self, again=again, told=("lost" if again else "failed", describe(exc)))
-        elif isinstance(exc, Terminated):
-            cancelled = bool(self._already_cancelled)
-            watch(self, again=cancelled, told=("lost" if cancelled else "revoked", ""))
-        elif isinstance(exc, Skipped):
+        if isinstance(exc, Skipped):
             # Monitors have been told that it has started.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
-        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if not isinstance(exc, _CHILD_IS_GONE):
+            return super().on_failure(exc_info, *args, **kwargs)
+        # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not set it here.
+        self.task.push_request(**self.request_dict)
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)
+        finally:
+            self.task.pop_request()
+            self._end_for_child(exc)
 
-    def terminate(self, pool: Any, signal: Any = None) -> Any:
+    def _end_for_child(self, exc: BaseException) -> None:
+        if self._is_requeued or not self.acknowledged:
+            # The message comes again, so the run has not ended.
+            watch(self, again=True)
+        elif isinstance(exc, Terminated) and not self._already_cancelled:
+            watch(self, again=False, told=("revoked", ""))
+        elif isinstance(exc, TimeLimitExceeded):
+            watch(self, again=False, told=("failed", describe(exc)))
+        else:
+            watch(self, again=True, told=("lost", describe(exc)))
+
+    def reject(self, requeue: bool = False) -> None:
+        """Celery's, with a note whether the message goes back to its queue."""
+        self._is_requeued = requeue
+        super().reject(requeue=requeue)
+
+    def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """Celery's, for a revoke: the lock is given back once the child is gone."""
         if self.time_start:
             # First, so that whoever finds the child dead knows that no copy may run.
             watch(self, again=False)
-        reply = super().terminate(pool, signal)
+        reply = super().terminate(*args, **kwargs)
         if self.time_start:
             fates.tell(self.app, self.request_dict, "revoked", began=began(self))
         return reply
 
-    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> Any:
-        """Celery's, for a lost connection and a cold shutdown: the message comes again, so a copy may run."""
-        watch(self, again=True, told=("lost", "its worker has lost its broker, or shuts down"))
-        return super().cancel(pool, signal, emit_retry=emit_retry)
+    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+        """Celery's, for a lost connection and a cold shutdown. A message that is not acknowledged comes again."""
+        told: Told | None = None
+        if self.acknowledged:
+            told = ("lost", "its worker has lost its broker, or shuts down")
+        watch(self, again=True, told=told)
+        return super().cancel(*args, **kwargs)
 
 
 def _of_a_call_by_name(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:

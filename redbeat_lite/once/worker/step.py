@@ -48,6 +48,11 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             return
         self._keeper.connect(consumer)
 
+    def stop(self, consumer: Any) -> None:
+        """The consumer stops, for good or until it has a new connection."""
+        if self._keeper is not None:
+            self._keeper.disconnect()
+
     def shutdown(self, consumer: Any) -> None:
         """The whole worker has stopped, its pool too. The process may outlive it, as one that runs tests does."""
         if self._keeper is not None:

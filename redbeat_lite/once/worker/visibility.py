@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from celery.worker import state
+
 from ...clock import elapsed, wall_ms
 from ...storage.replies import server_ms
 from ..runtime import Runtime
 from ..worker_reports import FORGOTTEN_AFTER, WorkerReport, heard_of
+from .dead_children import is_child
 
 #: Marks within one visibility timeout.
 PER_TIMEOUT = 3
@@ -24,13 +27,28 @@ _BATCH = 1000
 
 
 class Heartbeat:
-    """Marks the unacknowledged messages of one consumer's channel."""
+    """Marks the unacknowledged messages of one consumer's channel.
 
-    def __init__(self, channel: Any) -> None:
+    Parameters:
+        timer: calls in the main loop of the worker. If that hangs for a whole visibility timeout, only the messages of
+            tasks that run in children are marked, and other workers get the rest.
+    """
+
+    def __init__(self, channel: Any, timer: Any) -> None:
         self._channel = channel
         # A pool of its own: the channel's belongs to the worker's event loop.
         self._client = channel.Client(connection_pool=channel._get_pool())
         self.timeout = float(channel.visibility_timeout)
+        self._looped = elapsed()
+        self._entry = timer.call_repeatedly(self.period, self._note_loop)
+
+    def _note_loop(self) -> None:
+        self._looped = elapsed()
+
+    def end_loop(self) -> None:
+        """The main loop ends on purpose. The pool may still run what it has got."""
+        self._looped = float("inf")
+        self._entry.cancel()
 
     @property
     def period(self) -> float:
@@ -46,9 +64,17 @@ class Heartbeat:
 
     def _tags(self) -> list[str]:
         qos = self._channel._qos
-        return [] if qos is None else [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
+        tags = [] if qos is None else [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
+        if elapsed() - self._looped <= self.timeout:
+            return tags
+        running = snapshot(state.active_requests)
+        if not all(is_child(request.worker_pid) for request in running):
+            return tags  # A task of the solo pool keeps the main loop from going on.
+        in_children = {request.message.delivery_tag for request in running}
+        return [tag for tag in tags if tag in in_children]
 
     def close(self) -> None:
+        self._entry.cancel()
         self._client.connection_pool.disconnect()
 
 
@@ -66,7 +92,7 @@ def heartbeat_for(consumer: Any) -> Heartbeat | None:
     channel = getattr(consumer.task_consumer, "channel", None)
     if transport.driver_type != "redis" or channel is None or not getattr(channel, "ack_emulation", False):
         return None
-    return Heartbeat(channel)
+    return Heartbeat(channel, consumer.timer)
 
 
 def report(runtime: Runtime, hostname: str, queues: list[str], timeout: float | None) -> dict[str, WorkerReport]:
