@@ -83,8 +83,9 @@ def client() -> redis.Redis:
     """A client of this process."""
     if os.getpid() not in _clients:
         path = app.conf.broker_url.split("://")[1]
-        # The tests' own notes outlast a restart of the server. A redis-py before 6 makes one attempt otherwise.
-        retry = Retry(ConstantBackoff(0.2), 100)
+        # The tests' own notes outlast a restart of the server. A redis-py before 6 makes one attempt otherwise, and
+        # does not take it for a failed connection if nobody listens.
+        retry = Retry(ConstantBackoff(0.2), 100, (redis.ConnectionError, OSError))
         _clients[os.getpid()] = redis.Redis(
             unix_socket_path=path, decode_responses=True, retry=retry, retry_on_error=[redis.ConnectionError]
         )

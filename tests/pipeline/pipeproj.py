@@ -41,8 +41,9 @@ def make_app(url: str, **conf: Any) -> Celery:
     app.conf.update(conf)
     if "PIPE_NO_INSTALL" not in os.environ:
         install(app)
-    # The tests' own notes outlast a restart of the server.
-    retry = Retry(ConstantBackoff(0.2), 100)
+    # The tests' own notes outlast a restart of the server. A redis-py before 6 does not take it for a failed connection
+    # if nobody listens.
+    retry = Retry(ConstantBackoff(0.2), 100, (redis.ConnectionError, OSError))
     client = redis.Redis.from_url(url, decode_responses=True, retry=retry, retry_on_error=[redis.ConnectionError])
 
     def note(task: Any, event: str, **more: Any) -> None:
