@@ -154,6 +154,16 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
                 Runtime.of(self.app).leave(key, task_id)
             raise
 
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As Celery's in Django: :meth:`delay` after the database transaction has been committed."""
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As Celery's in Django: :meth:`apply_async` after the database transaction has been committed."""
+        from django.db import transaction
+
+        transaction.on_commit(partial(self.apply_async, *args, **kwargs))
+
     def _claim(
         self, once_key: str | None, on_conflict: Conflict | None, task_id: str, args: Any, kwargs: Any, options: Any
     ) -> str | None:

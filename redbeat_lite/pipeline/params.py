@@ -50,13 +50,14 @@ def outcome(returned: Any, *, process: bool = False) -> str:
 
     Parameters:
         returned: what its body returned: ``None``, a dict, or ``(True, dict or None)``.
-        process: it is a step of a task process, so that a dict with ``result`` holds the params among other things.
+        process: it is a step of a task process. A dict with ``result`` holds the params among other things, and a pair
+            succeeds if its first item is true, whatever type it has.
 
     Raises:
         StepFailed: it returned ``(False, …)``, or what is no JSON object.
     """
-    if isinstance(returned, (tuple, list)) and len(returned) == 2 and isinstance(returned[0], bool):
-        succeeded, params = returned
+    if isinstance(returned, (tuple, list)) and len(returned) == 2 and (process or isinstance(returned[0], bool)):
+        succeeded, params = bool(returned[0]), returned[1]
     elif process and isinstance(returned, dict) and "result" in returned:
         succeeded, params = bool(returned["result"]), _unwrapped(returned)
     else:

@@ -27,6 +27,7 @@ from redbeat_lite.once.store import Held, LockStore, Wanted
 from tests.once.server import Server
 from tests.once.workers import until
 from tests.support.cases import together
+from tests.support.processes import run_python
 
 UNSPEAKABLE = object()
 
@@ -520,3 +521,28 @@ def test_a_block_survives_a_server_that_is_away_and_knows_while_its_lease_has_ru
             until(lambda: not long.lost, 2)
     finally:
         server.close()
+
+
+def test_a_task_is_sent_after_django_has_committed_a_transaction() -> None:
+    script = """
+import django
+from celery import Celery
+from django.conf import settings
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+django.setup()
+from django.db import transaction
+
+app = Celery("x", task_cls="redbeat_lite:Task", broker="memory://")
+app.conf.task_always_eager = True
+
+@app.task(name="t")
+def t(x):
+    print("task", x)
+
+with transaction.atomic():
+    t.delay_on_commit(1)
+    t.apply_async_on_commit((2,), countdown=1)
+    print("end of the transaction")
+"""
+    ended = run_python("-c", script, env={})
+    assert ended.stdout.splitlines() == ["end of the transaction", "task 1", "task 2"], ended.stderr

@@ -177,7 +177,7 @@ def make_app(url: str, **conf: Any) -> Celery:
     @app.task(name="proj.decorated", **options)
     @task_process
     def decorated(obj: dict[str, Any]) -> Any:
-        return True, {"decorated": obj["params"]["styles"]}
+        return len(obj), {"decorated": obj["params"]["styles"]}
 
     @app.task(name="proj.refused", **options)
     @task_process

@@ -160,6 +160,15 @@ def test_params_among_other_things_are_unwrapped_only_in_a_task_process() -> Non
         outcome({"result": False, "error_info": "broken"}, process=True)
 
 
+def test_the_truth_of_the_first_of_a_pair_decides_in_a_task_process() -> None:
+    assert decode(outcome((1, {"n": 1}), process=True)) == {"n": 1}
+    assert decode(outcome(("yes", None), process=True)) == {}
+    with pytest.raises(StepFailed, match="broken"):
+        outcome((0, "broken"), process=True)
+    with pytest.raises(StepFailed):
+        outcome((1, {"n": 1}))
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
