@@ -14,14 +14,15 @@ DEMO  := $(VENV)/.demo
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 BENCH := .venv-bench
-OLD   := .venv-oldest
 DIST  := .venv-release
 COVER := .venv-coverage
 
-# The oldest versions that setup.cfg allows, and some of the tests for them.
-OLDEST       := 'celery[redis]==5.5.*' 'redis==5.0.*'
-OLDEST_TESTS := tests/beat/test_tick_*.py tests/beat/test_dispatch_*.py tests/api/test_schedules_*.py \
-                tests/acceptance/test_wakeup.py tests/topologies/test_secrets.py
+# The oldest versions that setup.cfg allows, and two pairs between these and the newest ones of `make test`.
+oldest     := 'celery[redis]==5.5.*' 'redis==5.0.*'
+celery-5.6 := 'celery[redis]==5.6.*' 'kombu==5.6.*' 'redis==6.4.*'
+redis-7.0  := 'celery[redis]' 'redis==7.0.*'
+PAIRS := oldest celery-5.6 redis-7.0
+PAIR_TESTS := tests/beat tests/api/test_schedules_*.py tests/once tests/pipeline tests/runs tests/topologies
 
 # How many run at once, and in which order, tests/support/pacing.py says.
 AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
@@ -30,7 +31,7 @@ AT_ONCE := -n auto --dist loadscope --no-loadscope-reorder
 NONE_IS_FINE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit soak browser oldest coverage bench docs screenshots release-check clean
+.PHONY: help run test lint format unit soak browser versions $(PAIRS) coverage bench docs screenshots release-check clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +59,10 @@ soak: $(READY) ## The long tests that `make test` leaves out, for MINUTES=n
 browser: $(VENV)/.browser ## The page in a real Chromium, which has to be there; see CONTRIBUTING
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
-oldest: $(OLD)/.ready ## Some of the tests with the oldest Celery and redis-py that we allow
-	$(OLD)/bin/python -m pytest -n 2 --dist loadfile $(OLDEST_TESTS) $(ARGS)
+versions: $(PAIRS) ## Most of the tests with older pairs of Celery and redis-py; `make oldest` has the oldest pair alone
+
+$(PAIRS): %: .venv-%/.ready
+	.venv-$*/bin/python -m pytest $(AT_ONCE) $(PAIR_TESTS) $(ARGS)
 
 coverage: $(COVER)/.ready ## Which lines the tests run, in htmlcov too; ARGS="tests/beat" for some of the tests
 	@$(COVER)/bin/coverage erase
@@ -89,7 +92,7 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(BENCH) $(OLD) $(DIST) $(COVER) build dist htmlcov .coverage* docs/_build *.egg-info \
+	rm -rf $(VENV) $(BENCH) $(PAIRS:%=.venv-%) $(DIST) $(COVER) build dist htmlcov .coverage* docs/_build *.egg-info \
 	  .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Installs what the target NEEDS into its environment, with one line for each package that it comes to.
@@ -128,10 +131,10 @@ $(BENCH)/.ready: setup.cfg pyproject.toml benchmarks/requirements.txt
 	@'$(PYTHON)' -m venv $(BENCH)
 	$(install)
 
-$(OLD)/.ready: NEEDS := '.[embedded,solar,test]' $(OLDEST)
-$(OLD)/.ready: setup.cfg pyproject.toml
-	@echo "Setting up $(OLD) with $(OLDEST), once."
-	@'$(PYTHON)' -m venv $(OLD)
+$(PAIRS:%=.venv-%/.ready): NEEDS = '.[embedded,solar,test]' $($(@D:.venv-%=%))
+$(PAIRS:%=.venv-%/.ready): setup.cfg pyproject.toml
+	@echo "Setting up $(@D) with $($(@D:.venv-%=%)), once."
+	@'$(PYTHON)' -m venv $(@D)
 	$(install)
 
 $(DIST)/.ready:

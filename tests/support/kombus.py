@@ -1,4 +1,4 @@
-"""What of kombu is there in the versions that the tests may run with; `make oldest` has an older one."""
+"""What of kombu is there in the versions that the tests may run with; `make versions` has older ones."""
 
 from __future__ import annotations
 
