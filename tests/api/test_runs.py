@@ -97,7 +97,7 @@ class TestWhatIsRecorded:
         [
             (("running", 60), "running"),
             (("running", -1), "lost"),
-            (("dead", 60), "lost"),
+            (("dead", 60), "waiting"),
             (("done", 60), "unknown"),
             (None, "unknown"),
         ],
