@@ -244,6 +244,7 @@ def test_a_freeze_in_the_middle_of_a_batch_doubles_nothing(setup: Setup, clock: 
     assert setup.broker.llen("celery") == out + 1 == setup.schedules["a"].total_run_count
 
 
+@needs_batches
 def test_many_that_are_frozen_and_due_do_not_stand_in_the_way_of_one_that_is_not(turns: Turns, server: Server) -> None:
     turns.schedules.add_many(Entry(f"e{n}", "add", every(1)) for n in range(600))
     turns.schedules.add("z", "add", every(1.5))

@@ -26,6 +26,7 @@ from redbeat_lite.storage.stored import Advance, Edit, Stored, Term
 from tests.storage.test_commit_model import ends
 from tests.support.examples import examples
 from tests.support.frozen import Clock
+from tests.support.kombus import needs_batches
 from tests.support.messages import queued
 
 NOW, GAP = 1_800_000_000_000, 3_600_000
@@ -158,6 +159,7 @@ def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
     assert journal.longest(b"other") < 0.05 + 2 * journal.longest_batch()
 
 
+@needs_batches
 def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
     schedules: Schedules, inner_beat: Scheduler, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,11 @@ from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.storage.stored import Command
 from tests.support.examples import examples
 from tests.support.in_process import MakeApp
+from tests.support.kombus import needs_batches
 from tests.support.server import Server
+
+# Messages are prepared for batches alone.
+pytestmark = needs_batches
 
 HOUR = 3_600_000
 NOMINAL = 4_000_000_000_000

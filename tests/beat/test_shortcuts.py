@@ -20,6 +20,7 @@ from redbeat_lite.instants import iso
 from redbeat_lite.schedules.misfire import plan_misfires
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
+from tests.support.kombus import needs_batches
 from tests.support.server import Server
 
 NOW = 1_800_000_000_000
@@ -85,6 +86,7 @@ def publishers(shared_server: Server) -> Iterator[tuple[Publisher, Publisher]]:
     app.close()
 
 
+@needs_batches
 @examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options, arguments, arguments, st.sampled_from(["plain", "routed", "pattern.x", "unknown"]), texts)
 def test_an_entry_is_prepared_from_the_message_of_another(
@@ -117,6 +119,7 @@ def in_full(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@needs_batches
 def test_only_the_first_entry_of_its_kind_goes_the_full_way(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ def test_only_the_first_entry_of_its_kind_goes_the_full_way(
     assert names == ["a0", "b0"]
 
 
+@needs_batches
 def test_an_entry_keeps_its_shape_where_there_are_too_many(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +144,7 @@ def test_an_entry_keeps_its_shape_where_there_are_too_many(
     assert names == [entry.name for entry in entries]
 
 
+@needs_batches
 def test_an_entry_of_another_expiry_is_of_another_kind(publishers: tuple[Publisher, Publisher]) -> None:
     preparing, full = publishers
     for expires in (None, 30, "interval", 40):
@@ -156,6 +161,7 @@ def test_arguments_that_do_not_fit_the_task_still_fail(publishers: tuple[Publish
         publish(publishers[0], occurrence(Entry("bad", "strict", every(3600), (1, 2, 3)), 1))
 
 
+@needs_batches
 def test_an_expiry_at_an_instant_of_its_own_is_kept(publishers: tuple[Publisher, Publisher]) -> None:
     instant = "2097-01-01T00:00:00+00:00"
     for number in (1, 2):
@@ -164,6 +170,7 @@ def test_an_expiry_at_an_instant_of_its_own_is_kept(publishers: tuple[Publisher,
         assert f'"expires": "{instant}"' in payload
 
 
+@needs_batches
 def test_headers_of_a_once_lock_are_filled_in(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +185,7 @@ def test_headers_of_a_once_lock_are_filled_in(
     assert names == ["locked", "locked"], "the first without a lock, and the first with one"
 
 
+@needs_batches
 def test_of_each_expiry_only_the_first_goes_the_full_way(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:

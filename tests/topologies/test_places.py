@@ -232,11 +232,15 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
         return [[row.outcome for row in rows] for rows in record.rows(["guarded", "other"], 10)]
 
     eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
-    died = Held("token", "died", 0, 60_000, life_ms=60_000)
-    runtime.store.begin(died, fate=Fate(Attempt("died", now, "died", 0, 20), "running", time.monotonic()))
-    runtime.store.end(died, again=True)
+    returned = Held("token", "returned", 0, 60_000, life_ms=60_000)
+    runtime.store.begin(returned, fate=Fate(Attempt("returned", now, "returned", 0, 20), "running", time.monotonic()))
+    runtime.store.end(returned, again=True)
     schedules = Schedules(placed_app)
-    assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "died")] == ["succeeded", "failed", "lost"]
+    assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "returned")] == [
+        "succeeded",
+        "failed",
+        "waiting",
+    ]
     assert [run.name for run in schedules.runs()] == ["other", "guarded"]
 
 
