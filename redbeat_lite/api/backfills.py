@@ -92,8 +92,8 @@ class Backfills:
         _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
         _check("again", "a whole number from 0", again, type(again) is int and 0 <= again <= 10**6)
         heard = heard_of(client.hgetall(OnceKeys(self._store.keys.prefix).workers), server_ms(client) / 1000)
-        expected = "None, as no worker that records runs was heard of within a minute"
-        hint = "with None it sends `rate` messages a second, whatever becomes of them"
+        expected = "None (--max-active none), as no worker that records runs was heard of within a minute"
+        hint = "it then sends `rate` (--rate) messages a second, whatever becomes of them"
         is_told = max_active is None or any(said.records for said in heard.values())
         _check("max_active", expected, max_active, is_told, hint)
         known = [*self]

@@ -101,7 +101,7 @@ class Freezing:
 
     def _drop_ended(self, now: int) -> None:
         """Forget those that have ended: nothing is due that waited for that."""
-        left = self.known.in_force(now)
+        left = self.known.holding(now)
         if len(left) < len(self.known.all):
             later = self.known.replaced(*left)
             if self._store.set_freezes(self.known.text, later.text):

@@ -107,7 +107,7 @@ def begin(
                 left_out.setdefault(f"{reason} (--everything includes them)", []).append(name)
                 continue
         try:
-            wanted.append(_start(schedules, name, first, end, dry_run=True, **how))
+            wanted.append(schedules.backfills.start(name, first, end, dry_run=True, **how))
             begins[name] = first
         except InvalidEntry as exc:
             if exc.field not in _LEFT_OUT or len(asked_for) == 1:
@@ -122,7 +122,7 @@ def begin(
         if asks:
             click.confirm("Send them?", abort=True, err=True)
         for place, each in enumerate(wanted):
-            wanted[place] = started = _start(schedules, each.name, begins[each.name], end, **how)
+            wanted[place] = started = schedules.backfills.start(each.name, begins[each.name], end, **how)
             say(f"started backfill {started.id}")  # each at once: those after it may fail
     echo_json(wanted[0] if isinstance(names, str) else wanted)
 
@@ -131,17 +131,6 @@ def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime
     """Return ``start``, or when the entry was added if the record of changes tells of a later instant."""
     added = [change.at for change in schedules.changes(name, since=start) if change.action == "added"]
     return added[0] if added else start
-
-
-def _start(schedules: Schedules, *span: Any, **how: Any) -> Backfill:
-    """Start a backfill; an error about ``max_active`` has the words of the option."""
-    try:
-        return schedules.backfills.start(*span, **how)
-    except InvalidEntry as exc:
-        if exc.field != "max_active":
-            raise
-        hint = (exc.hint or "").replace("None", "none").replace("`rate`", "--rate")
-        raise InvalidEntry("--max-active", exc.expected.replace("None", "none"), exc.value, hint=hint) from None
 
 
 def _say_runs(wanted: Sequence[Backfill], zone: tzinfo) -> None:

@@ -82,7 +82,7 @@ class Freezes(NamedTuple):
         """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""
         known = {each.id for each in self.all}
         is_next = self.revision[:_MARK] == before.revision[:_MARK]
-        return [] if is_next else [each for each in before.in_force(now) if each.id not in known]
+        return [] if is_next else [each for each in before.holding(now) if each.id not in known]
 
     @property
     def revision(self) -> bytes:
@@ -90,13 +90,12 @@ class Freezes(NamedTuple):
 
     def until(self, now: int, entry: Entry | None = None) -> int | None:
         """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``: none. Epoch ms."""
-        holding = (each for each in self.all if each.holds(now))
-        covering = (each for each in holding if (each.selection.covers(entry) if entry else each.selection.is_all))
+        covering = (each for each in self.holding(now) if (each.selection.covers(entry) if entry else each.selection.is_all))
         return max((to_ms(each.until) for each in covering), default=None)
 
-    def in_force(self, now: int) -> list[Freeze]:
-        """Those that have not ended at ``now`` (epoch ms)."""
-        return [freeze for freeze in self.all if to_ms(freeze.end) > now]
+    def holding(self, now: int) -> list[Freeze]:
+        """The freezes that have not ended at ``now`` (epoch ms)."""
+        return [freeze for freeze in self.all if freeze.holds(now)]
 
 
 def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:

@@ -33,8 +33,8 @@ SPAN = ("--from", "2025-01-01", "--to", "2025-01-02T00:00+01:00")
 def test_commands(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
     said = cli("backfill", "a", *SPAN, code=1)
-    assert "--max-active: expected none, as no worker that records runs was heard of within a minute" in said.err
-    assert "(with none it sends --rate messages a second, whatever becomes of them)" in said.err
+    assert "expected None (--max-active none), as no worker that records runs was heard of within a minute" in said.err
+    assert "(it then sends `rate` (--rate) messages a second, whatever becomes of them)" in said.err
     said = cli("backfill", "a", *SPAN, "--max-active", "none", "--dry-run")
     assert said.lines == [
         "25 runs of 'a', from 2025-01-01 00:00:00+01:00 to 2025-01-02 00:00:00+01:00",

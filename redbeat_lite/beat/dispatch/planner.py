@@ -163,12 +163,11 @@ class Planner:
         state = state_of(stored)
         try:
             entry = self._entry(stored)
-        except ConfigOwned as exc:
-            return _postponed(stored, entry_of(stored), state, exc)
-        except NotKnownHere as exc:
-            # During a rolling deploy, a newer beat may know this class. The stand-in is never sent.
+        except (ConfigOwned, NotKnownHere) as exc:
+            # The beat of another app or of a newer version may know the entry. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
-            return _postponed(stored, stand_in, state, exc)
+            unchanged = Plan((), state.nominal, 0)
+            return Job(stored, stand_in, state, unchanged, Ahead(None, None), error=str(exc)[:MAX_ERROR])
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             unchanged = Plan((), state.nominal, 0)
@@ -232,11 +231,6 @@ class Planner:
             life_ms=lock_life_ms(entry, job.ahead.life, now),
             yields_ms=_until_the_next(job, now, delay),
         )
-
-
-def _postponed(stored: Stored, entry: Entry, state: EntryState, exc: Exception) -> Job:
-    """The job of an entry that this process cannot plan: it is tried again later, with a growing delay."""
-    return Job(stored, entry, state, Plan((), state.nominal, 0), Ahead(None, None), error=str(exc)[:MAX_ERROR])
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
