@@ -211,13 +211,17 @@ class _Advances(Advances):
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            wait = self._longer_look(before)
-            if sent:
-                del self._waits[before.id]
-                wait = _STEP if before.max_active is not None else round(1000 * len(sent) / before.rate)
+            wait = self._pace(before, len(sent)) if sent else self._longer_look(before)
         job.after = after
         self.due = None if after.ended else now + wait
         return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
+
+    def _pace(self, backfill: Backfill, sent: int) -> int:
+        """Return the milliseconds until the step after one that has sent so many messages."""
+        self._waits.pop(backfill.id, None)
+        if backfill.max_active is not None:
+            return _STEP
+        return round(1000 * sent / backfill.rate)
 
     def _longer_look(self, backfill: Backfill) -> int:
         """Return the milliseconds until the next look at a backfill that waits: twice the last wait, up to a bound."""

@@ -15,7 +15,7 @@ from ..entries.state import EntryState
 from ..errors import CorruptEntry
 from ..storage.leader_store import LeaderStore
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class ConfigPauses:
@@ -30,17 +30,16 @@ class ConfigPauses:
 
     def look(self, stamp: bytes = b"") -> None:
         """Read which entries are paused; an entry that is not stored any more keeps its pause."""
-        self.seen = stamp
-        names = [*self._store.config_names(self._owner)]
-        if not names:
-            return
         client: Any = self._store.backend.client
-        for name, stored in zip(names, client.hmget(self._store.keys.state, names), strict=True):
+        names = [*self._store.config_names(self._owner)]
+        states = client.hmget(self._store.keys.state, names) if names else []
+        for name, stored in zip(names, states, strict=True):
             with suppress(CorruptEntry):
                 state = EntryState.decode(stored or b"")
                 self._notes.pop(name, None)
                 if state.paused:
                     self._notes[name] = state.note
+        self.seen = stamp
 
     def restored(self, name: str, created: EntryState) -> EntryState:
         """Return the state of an entry that is stored again: paused, if the lost one was."""

@@ -90,8 +90,12 @@ class Freezes(NamedTuple):
 
     def until(self, now: int, entry: Entry | None = None) -> int | None:
         """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``: none. Epoch ms."""
-        covering = (each for each in self.holding(now) if (each.selection.covers(entry) if entry else each.selection.is_all))
-        return max((to_ms(each.until) for each in covering), default=None)
+        ends = [
+            to_ms(freeze.until)
+            for freeze in self.holding(now)
+            if freeze.selection.is_all or (entry is not None and freeze.selection.covers(entry))
+        ]
+        return max(ends, default=None)
 
     def holding(self, now: int) -> list[Freeze]:
         """The freezes that have not ended at ``now`` (epoch ms)."""
