@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from celery import Celery
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 def load_tasks(app: Celery) -> None:

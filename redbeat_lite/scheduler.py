@@ -280,10 +280,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - whoever wrote the class may raise anything
+            failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
             if self.app.conf.task_always_eager and entry.task in self.app.tasks:
-                logger.error("beat: task %s ran in the beat (task_always_eager) and failed: %r", entry.task, exc)
+                logger.error("beat: task %s ran in the beat (task_always_eager) and failed: %r", entry.task, failure)
                 return None
-            self._failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
+            self._failure = failure
             exc.__traceback__ = None  # a frame of Celery's holds the error: both would stay until a collection
             return None
 

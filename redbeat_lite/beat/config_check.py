@@ -169,8 +169,7 @@ def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat, 
     names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(
-            "beat: %s of beat_schedule differ here from what %s has stored: %s; it runs another release or other "
-            "settings, and its configuration counts while it leads",
+            "beat: %s of beat_schedule differ here from what %s has stored, whose configuration counts: %s",
             counted(len(names), "entry", "entries"),
             leader,
             listed(names),

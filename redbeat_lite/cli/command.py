@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..actors import by_way
-from ..app_tasks import load_tasks
 from ..durations import seconds_of
-from ..setting_checks import check_timezone
 from ..storage.replies import text
 from .exit_codes import WRONG_REQUEST, Failure, explained
 from .output import JSON, say, tolerate_any_text
@@ -195,6 +193,9 @@ name_argument = click.argument("name", shell_complete=entry_names)
 
 def app_of(ctx: click.Context) -> Celery:
     """The app of ``-A``, with its tasks and whatever else its modules register."""
+    from ..app_tasks import load_tasks
+    from ..setting_checks import check_timezone
+
     app: Celery = ctx.obj.app
     check_timezone(app)
     load_tasks(app)

@@ -62,6 +62,7 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
     from ..interchange.importers.source import Unreadable
     from ..settings import Settings, key_root
     from ..storage.connections import FAULTS, Backend, refusal
+    from ..storage.server_check import failover
 
     if isinstance(exc, EntryNotFound):
         return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
@@ -75,7 +76,8 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
         return None  # a defect; or whoever read our output has gone, and click ends quietly
     settings = Settings.from_app(ctx.obj.app)
     why = text_of(refusal(exc, key_root(settings.key_prefix)))
-    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}")
+    hints = [f"; {fault[2]}" for fault in failover(ctx.obj.app)]
+    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{''.join(hints)}")
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:

@@ -476,6 +476,13 @@ class TestFailures:
         said = run_cli(make_app(broker_url=locked.url), "list", code=2).err
         assert said.endswith("it wants a password, and the URL has none\n")
 
+    def test_the_first_of_several_brokers_that_is_down_is_told_to_be_the_only_one(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        app = make_app(broker_url=["redis://127.0.0.1:1/0", "redis://127.0.0.1:2/0"])
+        said = run_cli(app, "doctor", code=2).err
+        assert said.endswith("; broker_url names 2 servers, and the schedule lies on the first one alone\n")
+
     def test_a_setting_that_is_wrong_is_1(self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]) -> None:
         assert "redbeat_lite_lease" in run_cli(make_app(redbeat_lite_lease=0), "list", code=1).err
 
