@@ -43,7 +43,7 @@ def status(ctx: click.Context, timeout: float) -> None:
     rows = [*lines(found, app.timezone)]
     if names:
         which = counted(len(names), "entry", "entries")
-        rows.append(("differing", f"{which} of beat_schedule here from what the leader has stored: {listed(names)}"))
+        rows.append(("differing", f"the leader has stored {which} otherwise than this app has: {listed(names)}"))
     echo_fields(rows)
 
 
