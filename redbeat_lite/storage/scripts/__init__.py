@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 #: How a script begins that needs others.
 _NEEDS = "-- needs "
@@ -78,6 +78,12 @@ class Scripts:
         except NoScriptError:
             self._client.script_load(source(name))
             return self._client.execute_command(*command)
+        except ResponseError as exc:
+            # In redis-py 5 only a cluster's client raises MovedError.
+            text = str(exc)
+            if text.startswith("MOVED "):
+                raise MovedError(text.removeprefix("MOVED ")) from exc
+            raise
 
     def together(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them
