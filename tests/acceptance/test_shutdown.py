@@ -67,7 +67,7 @@ def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
     dispatch: str,
     batch: int,
 ) -> None:
-    first = beat(PROJ_CONF=conf(batch_size=batch, dispatch=dispatch))
+    first = beat(PROJ_CONF=conf(batch_size=batch, dispatch=dispatch), PROJ_PATIENCE=30)
     leads(first, client)
     due = datetime.now(UTC) + timedelta(seconds=2)
     schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
@@ -232,26 +232,31 @@ class Load:
             self._times.setdefault(message.entry, []).append(round(message.scheduled_at.timestamp() * 1000))
         return len(messages)
 
-    def is_whole(self, entries: int, interval: float) -> None:
+    def is_spread(self, entries: int) -> bool:
+        """Take what has come, and tell whether that is several runs of each entry."""
+        self.take()
+        return len(self._times) == entries and all(len(times) > 1 for times in self._times.values())
+
+    def is_whole(self, interval: float) -> None:
         """Check that no run of an entry is missing or was sent twice."""
-        assert len(self._times) == entries
         for name, times in self._times.items():
             assert len(times) == len(set(times)), f"a run of {name} was sent twice"
             assert gaps(sorted(times)) == {1000 * interval}, f"a run of {name} is missing"
 
 
-@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+@pytest.mark.parametrize(("dispatch", "count"), [("auto", 200), ("plain", 40)])
 @pytest.mark.parametrize("stops", [10, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_stops_under_load_are_quick_and_lose_and_double_nothing(
-    beat: Beat, client: redis.Redis, server: Server, dispatch: str, stops: int
+    beat: Beat, client: redis.Redis, server: Server, dispatch: str, count: int, stops: int
 ) -> None:
-    count, interval = 200, 0.5
+    interval = 0.5
     entry = {"task": "proj.add", "schedule": interval, "misfire": "all", "expires": None}
     settings = conf(schedule={f"e{number}": entry for number in range(count)}, dispatch=dispatch)
     load = Load(client)
     moments = random.Random(stops)
     for _ in range(stops):
-        process = beat(PROJ_CONF=settings)
+        # It is not left for its slowness, of which a busy machine may be the cause.
+        process = beat(PROJ_CONF=settings, PROJ_PATIENCE=30)
         leads(process, client)
         eventually(load.take, what="the first messages")
         time.sleep(moments.uniform(0, interval))  # not a wait for anything: it chooses the moment
@@ -260,7 +265,8 @@ def test_stops_under_load_are_quick_and_lose_and_double_nothing(
             code = process.wait(30)
         assert code == 0, process.output
         watch.at_most(1.5)
-        assert not process.lines("Traceback|ERROR|still busy")
+        assert not process.lines("Traceback|ERROR")
         assert not client.exists(KEYS.leader)
-    load.take()
-    load.is_whole(count, interval)
+    beat(PROJ_CONF=settings)
+    eventually(lambda: load.is_spread(count), within=60, what="several runs of each entry")
+    load.is_whole(interval)
