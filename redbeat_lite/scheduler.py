@@ -26,6 +26,7 @@ from .beat.leader import Leader
 from .beat.metrics import Exporter
 from .beat.notices import hooks_of
 from .beat.outage import Outage
+from .beat.retry_warnings import RetryWarnings
 from .beat.stop import Stop
 from .beat.terms import Terms
 from .beat.vitals import Vitals
@@ -104,6 +105,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
         planned |= {"local": self._terms.config.get, "progress": self.leader.progress}
         planned["tasks"] = lambda name: app.tasks.get(name)
+        planned["sends"] = RetryWarnings(app, self._incidents.deadlines).look_at
         self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)
         self._backfills = Backfills(store, *sending, planner=BackfillPlanner(store, **planned), **by)
         self._failure: BaseException | None = None

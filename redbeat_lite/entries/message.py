@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
@@ -12,7 +13,7 @@ from celery.beat import BeatLazyFunc
 
 from .. import instants
 from ..expect import Expect
-from ..runs.run import EXPECT_HEADER, HISTORY_HEADER
+from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
 from ..schedules import Every, Question
 from ..schedules.cron import Cron, familiar
 from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
@@ -48,6 +49,22 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 def expires_with_gap(entry: Entry) -> bool:
     """Whether the messages of an entry expire when the next one comes, rather than as somebody has set."""
     return entry.expires == "interval" and "expires" not in entry.options
+
+
+def may_lose_retries(entry: Entry, task: Any) -> bool:
+    """Whether a worker without ``install()`` may discard retries of an entry's task as expired.
+
+    Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task`` and workers with
+    ``install()`` clear it first.
+
+    Parameters:
+        task: the entry's task as the app knows it; ``None`` if it does not.
+    """
+    if task is None or getattr(task, "guarded", False) or not expires_with_gap(entry):
+        return False
+    # Celery keeps the function of a task without bind=True as a static method, which cannot call retry().
+    is_bound = not isinstance(inspect.getattr_static(type(task), "run", None), staticmethod)
+    return is_bound or bool(getattr(task, "autoretry_for", ()))
 
 
 def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
@@ -96,6 +113,8 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
         expires = _expires(entry, occurrence.life, now)
         if expires is not None:
             options["expires"] = expires
+        if expires is not None and entry.expires == "interval":
+            options["headers"][INTERVAL_EXPIRES_HEADER] = True
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):

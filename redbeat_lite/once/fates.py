@@ -55,11 +55,18 @@ def is_requeued(state: str | None, retval: Any) -> bool:
     return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
 
 
-def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], began: float | None) -> Fate | None:
+def fate(
+    run: Attempt | None,
+    told: Told | None,
+    fields: Mapping[str, Any],
+    began: float | None,
+    retry_ms: int | None = None,
+) -> Fate | None:
     """The same, of one attempt; ``None`` where none is to be recorded, or nothing told of it.
 
     Parameters:
         began: monotonic time at which it began; ``None`` where that is not known, or its body was not reached.
+        retry_ms: milliseconds until its retry is due; ``None`` where it is not retried.
     """
     if run is None or told is None:
         return None
@@ -67,10 +74,17 @@ def fate(run: Attempt | None, told: Told | None, fields: Mapping[str, Any], bega
     if outcome == "left out":
         began = None
     seconds = None if began is None or outcome == "running" else time.monotonic() - began
-    return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error)
+    return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error, retry_ms)
 
 
-def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "", began: float | None = None) -> None:
+def tell(
+    app: Any,
+    fields: Mapping[str, Any],
+    outcome: Outcome,
+    error: str = "",
+    began: float | None = None,
+    retry_ms: int | None = None,
+) -> None:
     """Have recorded what became of a message, if that is to be. Waits for nothing, and never raises."""
     if "scheduled_at" not in fields:
         return  # Most messages are none of an entry.
@@ -78,5 +92,6 @@ def tell(app: Any, fields: Mapping[str, Any], outcome: Outcome, error: str = "",
         runtime = Runtime.of(app)
     except ConfigurationError:
         return  # The worker has said so.
-    if (told := fate(runtime.attempt(fields), (outcome, error), fields, began)) is not None:
+    told = fate(runtime.attempt(fields), (outcome, error), fields, began, retry_ms)
+    if told is not None:
         runtime.recorder.tell(told)

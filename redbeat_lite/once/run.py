@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from ..clock import wall_ms
 from ..errors import text_of
 from ..instants import delay_ms
-from ..runs.run import EXPECT_HEADER, RUN_HEADERS
+from ..runs.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
 from . import fates
 from .answers import Verdict
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
@@ -36,6 +36,9 @@ _BEGAN = "redbeat_began"
 
 #: Where a run keeps what its body is to raise before anything else.
 _INSTEAD = "redbeat_instead"
+
+#: Where a run keeps that it was refused its lock, so that its body does not run.
+_REFUSED = "redbeat_refused"
 
 #: Where a run keeps the signature it has replaced itself with.
 SUCCESSOR = "redbeat_successor"
@@ -77,6 +80,7 @@ def begin(task: Any) -> None:
         delattr(request, ATTRIBUTE)
         _refuse(task, request, hold, verdict)
     runtime.renewer.add(hold)
+    _clear_interval_expires(request)
     tell_start(task, request)
 
 
@@ -86,7 +90,19 @@ def _begin_alone(task: Any) -> None:
     setattr(task.request, _BEGAN, began)
     if task.request.get(EXPECT_HEADER):  # others need no line before they end
         fates.tell(task.app, task.request.__dict__, "running", began=began)
+    _clear_interval_expires(task.request)
     tell_start(task, task.request)
+
+
+def _clear_interval_expires(request: Any) -> None:
+    """Clear an ``expires`` that the beat derived from the interval, now that the run has begun.
+
+    Celery's ``retry`` copies ``expires`` to the message of the retry, and a worker would discard that message.
+    """
+    if request.get(INTERVAL_EXPIRES_HEADER):
+        request.expires = None
+        # The retry may get an expires of the user's own, which stays.
+        request.headers.pop(INTERVAL_EXPIRES_HEADER, None)
 
 
 def tell_start(task: Any, request: Any) -> None:
@@ -141,6 +157,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
         raise Skipped("skipped")
     # It ends as what ran does: what waited for it must not be told by every copy, even where no result says so.
     setattr(request, ATTRIBUTE, hold)
+    setattr(request, _REFUSED, True)
     message = f"{name}[{task_id}]: {verdict.text} has the once-lock {key!r}"
     if hold.once is not None and hold.once.on_conflict == "wait":
         # It would have been parked, had there been room. Work is lost here, not a duplicate.
@@ -172,22 +189,24 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     told = fates.told_of(state, retval) if began is not None or (hold is not None and hold.run is not None) else None
     if state is None and task.acks_late:
         told = None  # Its message is not acknowledged, so it comes again.
+    retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
         if began is not None and told is not None:
-            fates.tell(task.app, task.request.__dict__, *told, began)
+            fates.tell(task.app, task.request.__dict__, *told, began, retry_ms)
         return
     torn = state is None
     successor = task.request.__dict__.pop(SUCCESSOR, None)
     hold_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
-        hold_ms = hold.held.lease_ms + until_retry_ms(retval) + hold.late_ms
+        hold_ms = hold.held.lease_ms + (retry_ms or 0) + hold.late_ms
     elif successor is not None:
         hold_ms = hold.held.lease_ms
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
-    fate = fates.fate(hold.run, told, task.request.__dict__, hold.begun)
+    body_began = None if task.request.__dict__.pop(_REFUSED, False) else hold.begun
+    fate = fates.fate(hold.run, told, task.request.__dict__, body_began, retry_ms)
     again = torn or fates.is_requeued(state, retval)
     end = partial(Runtime.of(task.app).end, hold, again=again, hold_ms=hold_ms, patient=not torn, fate=fate)
     try:

@@ -69,6 +69,7 @@ class Fate(NamedTuple):
             server tells from its own when that was.
         seconds: how long it took; ``None`` where that is not known.
         worker, error: its node name, and what it failed with. Both are cut when they are sent.
+        retry_ms: milliseconds until its retry is due; ``None`` where it is not retried.
     """
 
     attempt: Attempt
@@ -77,6 +78,7 @@ class Fate(NamedTuple):
     seconds: float | None = None
     worker: str = ""
     error: str = ""
+    retry_ms: int | None = None
 
     def encode(self) -> str:
         """What ``shared/record.lua`` is told now: one text, as each that is sent costs a client some microseconds."""
@@ -86,7 +88,8 @@ class Fate(NamedTuple):
             for told in (self.worker, self.error)
         )
         became = LETTERS[self.outcome], _ms(since), _ms(self.seconds)
-        return json.dumps([*became, *self.attempt, LIFE_MS, worker, error])
+        retry_ms = "" if self.retry_ms is None else self.retry_ms
+        return json.dumps([*became, *self.attempt, LIFE_MS, worker, error, retry_ms])
 
 
 def _ms(seconds: float | None) -> int | str:

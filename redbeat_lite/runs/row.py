@@ -21,6 +21,7 @@ NESTING = 1_000_000
 
 #: How each outcome that is recorded is written.
 LETTERS: dict[Outcome, str] = {
+    "waiting": "w",
     "running": "r",
     "retrying": "y",
     "succeeded": "s",
@@ -84,6 +85,11 @@ class Row(NamedTuple):
         if not all(MIN_MS <= self.nominal + (later or 0) <= MAX_MS for later in (0, self.begin, self.duration)):
             raise ValueError("no instant")
         return self
+
+
+def sign_of(task_id: str, attempt: int) -> str:
+    """Return the member of ``{p}:runs:alive`` for one attempt."""
+    return f"{task_id}|{attempt}"
 
 
 def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:

@@ -32,6 +32,9 @@ HISTORY_HEADER = "redbeat_history"
 #: Message header: something is expected of the run.
 EXPECT_HEADER = "redbeat_expect"
 
+#: Message header: the beat has derived the message's ``expires`` from the entry's interval.
+INTERVAL_EXPIRES_HEADER = "redbeat_interval_expires"
+
 #: Message header: the id of the backfill that a message is of.
 BACKFILL_HEADER = "redbeat_backfill"
 
@@ -57,6 +60,7 @@ class Run:
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
         error: what the last attempt failed with, cut at 500 bytes.
+        retry_at: when the next attempt is due of one that is tried again, as far as is known.
         until: nominal time of the last one, where there are several.
         count: how many there are.
         source: who tells: the ``"record"`` of runs, the ``"result"`` backend, or the ``"schedule"``, which knows what
@@ -75,6 +79,7 @@ class Run:
     until: datetime | None = None
     count: int = 1
     source: Literal["record", "result", "schedule"] = "record"
+    retry_at: datetime | None = None
 
     @property
     def ended_at(self) -> datetime | None:

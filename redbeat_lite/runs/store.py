@@ -26,12 +26,14 @@ _PAGE = 500
 
 
 class Line(NamedTuple):
-    """One end of a run: its row, the node name of its worker, and what it failed with, both as far as they are told."""
+    """One end of a run: its row, the node name of its worker, and what it failed with, both as far as they are told;
+    and when its retry is due, epoch ms."""
 
     name: str
     row: Row
     worker: str | None
     error: str | None
+    retry: int | None = None
 
     @classmethod
     def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
@@ -40,7 +42,8 @@ class Line(NamedTuple):
         begin, duration = (int(told[field]) if told[field] else None for field in ("begin", "duration"))
         outcome, task_id = OUTCOMES[told["outcome"]], told["id"]
         row = Row(int(told["nominal"]), outcome, task_id, begin, duration, int(told["attempt"]), text(line))
-        return cls(told["name"], row.checked(), told["worker"] or None, told["error"] or None)
+        retry = int(told["retry"]) if told.get("retry") else None
+        return cls(told["name"], row.checked(), told["worker"] or None, told["error"] or None, retry)
 
 
 class RunStore:

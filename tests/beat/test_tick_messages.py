@@ -46,7 +46,9 @@ class TestExpires:
         for _ in range(run):
             clock.forward(10)
             inner_beat.run_due()
-        found = queued(client)[-1].headers["expires"]
+        headers = queued(client)[-1].headers
+        assert headers.get("redbeat_interval_expires", False) is (expires == "interval"), "workers clear this one alone"
+        found = headers["expires"]
         if seconds is None:
             assert found is None
         else:

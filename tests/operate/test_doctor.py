@@ -16,7 +16,7 @@ from celery import Celery
 from celery.schedules import crontab
 from freezegun import freeze_time
 
-from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, Task, cron, every, rrule
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.operate.doctor import examine
@@ -556,6 +556,26 @@ class TestMessages:
         register(client, queues=["slow", "celery"])
         assert not found(app, "once")
         assert not found(app, "queue")
+
+    def test_retries_that_no_worker_keeps_from_expiring(
+        self, app: Celery, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        @app.task(name="bound", bind=True, shared=False)
+        def bound(self: Any) -> None: ...
+
+        @app.task(name="auto", autoretry_for=(OSError,), shared=False)
+        def auto() -> None: ...
+
+        @app.task(name="ours", bind=True, base=Task, shared=False)
+        def ours(self: Any) -> None: ...
+
+        for name in ("add", "bound", "auto", "ours"):
+            schedules.add(name, name, every(60))
+        schedules.add("for ever", "bound", every(60), expires=None)
+        finding = the(app, "retries")
+        assert (finding.severity, set(finding.entries)) == ("warning", {"bound", "auto"})
+        register(client, visibility_timeout=None)
+        assert not found(app, "retries")
 
     def test_once_locks_that_look_as_if_pipelines_could_not_overlap(self, app: Celery, schedules: Schedules) -> None:
         @app.task(name="step", base=PipelineTask, shared=False)

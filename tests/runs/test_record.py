@@ -48,8 +48,14 @@ class Model:
 
     def tell(self, fate: Fate) -> None:
         run = fate.attempt.nominal
-        if not self.is_news(self.rows.get(run), fate):
+        old = self.rows.get(run)
+        retry_expired = fate.outcome == "expired" and fate.attempt.number % NESTING > 0
+        if retry_expired:
+            fate = fate._replace(outcome="failed")
+        if not self.is_news(old, fate) or (retry_expired and old is not None and old.outcome == "failed"):
             return
+        if retry_expired and old is not None and old.began is not None:
+            fate = fate._replace(attempt=old.attempt, began=old.began)
         if fate.outcome != "running":
             self.feed.append((fate.attempt.task_id, LETTERS[fate.outcome], str(fate.attempt.number)))
         self.rows[run] = fate
@@ -163,6 +169,18 @@ def test_a_retry_stays_one_row_and_an_early_one_does_not_come_back(store: RunSto
     assert (row.outcome, row.attempts) == ("succeeded", 1)
 
 
+def test_a_retry_that_expires_has_failed_as_the_attempt_before(store: RunStore) -> None:
+    store.record([fate(0, 0, "retrying", seconds=2.0, error="ValueError: no", retry_ms=60_000)])
+    store.record([fate(0, 1, "expired", began=False)] * 2)
+    [[row]] = store.rows(["entry"], 10)
+    retried, expired = feed(store)
+    assert (row.outcome, row.attempts, row.duration) == ("failed", 1, 2_000)
+    assert row.begin == int(retried["begin"]) == int(expired["begin"])
+    assert row.feed == store.client.xrange(store.keys.feed)[0][0].decode(), "the line with the error"
+    assert (expired["outcome"], expired["error"]) == ("f", "its retry has expired")
+    assert int(retried["retry"]) > time.time() * 1000 + 50_000
+
+
 def test_a_row_says_when_by_the_servers_clock_and_the_feed_says_the_rest(store: RunStore) -> None:
     nominal = int(time.time() * 1000) - 5_000
     attempt = Attempt("entry", nominal, "id", 2, 20)
@@ -175,6 +193,7 @@ def test_a_row_says_when_by_the_servers_clock_and_the_feed_says_the_rest(store: 
     assert feed(store) == [{
         "name": "entry", "nominal": str(nominal), "id": "id", "outcome": "f", "begin": str(row.begin),
         "duration": "2500", "attempt": "2", "worker": "w@host", "error": "é" * 250,
+        "retry": "",
     }]  # fmt: skip
     assert len(store.client.zrange(store.keys.rows("entry"), 0, 0)[0]) < 64
     assert LIFE_MS - 60_000 < store.client.pttl(store.keys.rows("entry")) <= LIFE_MS

@@ -99,6 +99,7 @@ class Planner:
         prefix: of the schedule's keys.
         slack: by how many milliseconds the clocks of beats and workers may differ.
         progress: told before each entry, with words for a log.
+        sends: called with each entry that is sent.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Planner:
         prefix: str,
         slack: int,
         progress: Callable[[object], None],
+        sends: Callable[[Entry], None] | None = None,
     ) -> None:
         self._zone = zone
         self._tasks = tasks
@@ -117,6 +119,7 @@ class Planner:
         self._prefix = prefix
         self._slack = slack
         self._progress = progress
+        self._sends = sends
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._alike: dict[str, Entry] = {}
         self._room = _CACHE
@@ -176,6 +179,8 @@ class Planner:
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
             plan = Plan((), state.nominal, 0)
+        if plan.emit and self._sends is not None:
+            self._sends(entry)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
             job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]

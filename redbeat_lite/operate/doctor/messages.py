@@ -13,6 +13,7 @@ from ...beat.status import Status
 from ...broker import broker_connection
 from ...clock import CLOCK_OFF, wall_ms
 from ...entries.entry import Entry
+from ...entries.message import may_lose_retries
 from ...entries.sendable import queue_of
 from ...entries.words import counted, listed
 from ...once.worker_reports import WorkerReport
@@ -54,6 +55,30 @@ def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iter
             "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
             "the workers.",
             sent,
+        )
+
+
+def retries(app: Celery, entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iterator[Finding]:
+    """Entries whose retries no worker keeps from expiring."""
+    installed = {queue for said in heard for queue in said.queues}
+    names = tuple(
+        entry.name
+        for entry in entries
+        if entry.due is not None
+        and may_lose_retries(entry, app.tasks.get(entry.task))
+        and queue_of(app, entry) not in installed
+    )
+    if names:
+        yield Finding(
+            "retries",
+            "warning",
+            f"the tasks of {counted(len(names), 'entry', 'entries')} may retry, and no worker with install() reads "
+            f"their queue: {listed(names)}",
+            "Celery gives a retry the expires of its message, which is the time of the next run. A worker without "
+            "install() discards a retry that is due later, and no error tells of it.",
+            "Call redbeat_lite.install(app) where the app is made and restart the workers; or set expires=None for "
+            "these entries.",
+            names,
         )
 
 

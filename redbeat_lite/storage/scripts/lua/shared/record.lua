@@ -1,6 +1,7 @@
 -- For the scripts that write what became of a run.
 
 local LINES = 100000 -- of the feed, about: it is trimmed by whole nodes
+local NESTING = 1000000 -- as in redbeat_lite/runs/row.py: what lies below it counts retries
 
 -- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/row.py.
 -- takes a letter, and whether the body has begun: a message may be expired, revoked or rejected before, and after
@@ -11,6 +12,8 @@ local function weight(letter, begun)
     return 2 -- Its worker died; of a revoke, which kills it too, that is told by both.
   elseif letter == 'r' then
     return 1
+  elseif letter == 'w' then
+    return -1 -- Whoever has sent the message tells it. Whatever a worker says weighs more, even if it came first.
   end
   return begun and 3 or 0 -- Before it has begun, it may be one copy's fate alone.
 end
@@ -44,35 +47,47 @@ end
 
 -- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
 -- second changes nothing; but the end of a body whose row is too old to be kept is a line in the feed each time. All but
--- that it has begun is such a line.
+-- that it waits or has begun is such a line.
 -- takes the key of the entry's rows, a list of those of feed, deadlines and incidents, the server's time in ms, and a fate,
 -- a list, which a script is given as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
 --   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] whether something is expected of it
---   [10] life_ms of the rows  [11] worker  [12] error
+--   [10] life_ms of the rows  [11] worker  [12] error  [13] ms until its retry is due, '': there is none
 --     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
 -- returns nothing, or why it is not in the feed: the row is written all the same
 local function record(rows, whole, now, fate, other)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
+  -- The attempt before has failed, and no other follows. The row keeps its begin, its duration and its error.
+  local retry_expired = letter == 'e' and attempt % NESTING > 0
+  if retry_expired then
+    letter = 'f'
+  end
   local mine = weight(letter, since)
   if other and mine < 4 then
     return
   end
-  local old
+  local old, before
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
-    local of, was, began, number = string.match(row, '^(.*)|(%a)|(%x*)|%x*|(%x+)|[%d-]*$')
+    local of, was, began, took, number, said = string.match(row, '^(.*)|(%a)|(%x*)|(%x*)|(%x+)|([%d-]*)$')
     if of == id then
       old, number = row, tonumber(number, 16)
       local theirs = weight(was, began ~= '')
       -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
       if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then
         return
+      elseif retry_expired and was == 'f' then
+        return -- This has been sent twice.
+      elseif retry_expired and began ~= '' then
+        before = {begin = tonumber(began, 16), duration = tonumber(took, 16), attempt = number, line = said}
       end
     end
   end
   -- A clock that named the nominal time may be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
+  if before then
+    begin, duration, attempt = before.begin, before.duration, before.attempt
+  end
   if not old and mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
@@ -80,10 +95,11 @@ local function record(rows, whole, now, fate, other)
     end
   end
   local line, why = '', nil
-  if letter ~= 'r' then
+  if letter ~= 'r' and letter ~= 'w' then
     line = redis.pcall('XADD', whole[1], 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
       'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[11],
-      'error', fate[12])
+      'error', retry_expired and 'its retry has expired' or fate[12],
+      'retry', tonumber(fate[13]) and now + fate[13] or '')
     if type(line) == 'table' then
       line, why = '', line.err
     end
@@ -93,10 +109,10 @@ local function record(rows, whole, now, fate, other)
   end
   local numbers = string.format('|%s|%s|%x|', begin and string.format('%x', begin) or '',
     duration and string.format('%x', duration) or '', attempt)
-  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. line)
+  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. (before and before.line or line))
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
   redis.call('PEXPIRE', rows, fate[10])
-  if fate[9] then
+  if fate[9] and letter ~= 'w' then
     clear(whole, fate, begin)
   end
   return why

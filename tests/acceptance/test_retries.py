@@ -1,0 +1,83 @@
+"""Retries of scheduled tasks, with a real beat and a real worker: ``expires`` of the first message is not theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from redbeat_lite import Pause, Schedules, every
+from tests.support.beats import KEYS
+from tests.support.processes import Process, celery
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(90)
+
+APP = "tests.acceptance.retryproj"
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Callable[..., Process]]:
+    """Starts workers; keyword arguments are environment variables of the app."""
+    processes: list[Process] = []
+
+    def start(**env: str) -> Process:
+        words = ("worker", "-P", "threads", "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
+        processes.append(celery(APP, *words, PROJ_URL=server.url, **env))
+        processes[-1].says(r" ready\.$")
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.destroy()
+
+
+def test_a_retry_that_is_due_after_the_next_run_runs(
+    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules
+) -> None:
+    running = worker(PROJ_INSTALL="1")
+    for name in ("foreign", "ours"):
+        schedules.add(name, f"retries.{name}", every(0.5), max_runs=3)
+    beat(APP)
+    for name in ("foreign", "ours"):
+        eventually(
+            lambda name=name: len(schedules.runs(name, outcome="succeeded")) == 3,
+            within=30,
+            what=f"three runs of {name!r} that succeeded",
+        )
+        assert [(run.outcome, run.attempts) for run in schedules.runs(name)] == [("succeeded", 2)] * 3
+    assert not running.lines("Discarding revoked task")
+
+
+def test_a_retry_that_expires_by_its_own_expires_has_failed_and_counts(
+    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules, client: redis.Redis
+) -> None:
+    worker(PROJ_INSTALL="1")
+    schedules.add("own", "retries.own_expires", every(3600), on_failure=Pause(after=1))
+    beat(APP)
+    eventually(lambda: client.hexists(KEYS.meta, "feed"), what="the leader reads the ends of runs")
+    schedules.run_now("own")
+    eventually(lambda: schedules.runs("own", outcome="failed"), within=30, what="a run that failed")
+    [run] = schedules.runs("own")
+    assert (run.error, run.attempts) == ("ValueError: as asked", 1)
+    assert run.began_at is not None
+    assert run.seconds is not None
+    assert schedules["own"].failures_in_a_row == 1
+    eventually(lambda: schedules["own"].status == "paused", within=20, what="its pause")
+
+
+def test_without_install_the_beat_names_the_entries_whose_retries_are_lost(
+    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules
+) -> None:
+    without = worker()
+    leader = beat(APP)
+    leader.says("beat: leading")
+    for name in ("foreign", "ours", "unbound"):
+        schedules.add(name, f"retries.{name}", every(0.5))
+    schedules.add("for ever", "retries.foreign", every(0.5), expires=None)
+    leader.says("no worker with install.. reports, so a retry of 'foreign' is discarded")
+    without.says("Discarding revoked task: retries.foreign")
+    eventually(lambda: len(without.lines(r"Task retries.ours\S+ succeeded")) > 1, within=20, what="retries of ours")
+    assert len(leader.lines("so a retry of")) == 1
