@@ -19,17 +19,26 @@ from ..once.keys import OnceKeys
 from ..pipeline.keys import START
 from ..pipeline.keys import RunKeys as PipelineKeys
 from ..runs.results import results_of
-from ..runs.row import Row, run_of
+from ..runs.row import Row, run_of, sign_of
 from ..runs.run import Outcome, Run
-from ..runs.store import RunStore, line_in, rows_in
+from ..runs.store import Line, RunStore, line_in, rows_in
 from ..storage.scripts import Call
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
+#: Outcomes of runs that a worker may have under way.
+_UNDER_WAY = frozenset({"waiting", "running", "retrying"})
+
 #: What may turn out to have become something else.
-_OPEN = frozenset({"waiting", "running", "unknown"})
+_OPEN = _UNDER_WAY | {"unknown"}
+
+#: Milliseconds within which a worker vouches for a run that has begun.
+_FIRST_SIGN_MS = 5_000
+
+#: Milliseconds after which a retry counts as lost where its message has no end that is known.
+_RETRY_MS = 86_400_000
 
 #: Runs of which is asked in one go.
 _TOGETHER = 100
@@ -154,9 +163,20 @@ class RunHistory:
                 pipe.hmget(OnceKeys(self._store.keys.prefix).guard(row.task_id), "state", "until")
             else:
                 pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
+        under_way = [row for row in rows if row.outcome in _UNDER_WAY]
+        for row in under_way:
+            attempt = row.attempt + (row.outcome == "retrying")
+            pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
         # What lies in the place of a key, or may not be read, tells nothing.
-        told = dict(zip(asked, pipe.execute(raise_on_error=False) if asked else (), strict=True))
+        replies = pipe.execute(raise_on_error=False) if asked or under_way else []
+        told = dict(zip(asked, replies[: len(asked)], strict=True))
+        signs = dict(zip(under_way, replies[len(asked) :], strict=True))
         guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
+        for row, until in signs.items():
+            is_guarded = row.outcome == "running" and told[row] != [None, None]
+            outcome = None if is_guarded else _of_sign(row, until, now)
+            if outcome is not None:
+                guards[row] = outcome
         if entry is not None and entry.task == START:
             guards |= self._pipelines([row for row, outcome in guards.items() if outcome == "unknown"])
         # What has ended since its row was read has another row by now.
@@ -168,7 +188,17 @@ class RunHistory:
                 yield run_of(name, row._replace(outcome=guards[row]))
             else:
                 line = line_in(told.get(row))
-                yield run_of(name, row, line and line.worker, line and line.error)
+                run = run_of(name, row, line and line.worker, line and line.error)
+                yield self._retried(entry, run, line) if row.outcome == "retrying" else run
+
+    def _retried(self, entry: Entry | None, run: Run, line: Line | None) -> Run:
+        """A run that is to be tried again, with when; ``unknown`` once nobody can expect its retry any more."""
+        retry_at = None if line is None or line.retry is None else instants.from_ms(line.retry)
+        due = instants.to_ms(retry_at or run.ended_at or run.scheduled_at)
+        now = wall_ms()
+        expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)
+        outcome: Outcome = "unknown" if expired or now - due > _RETRY_MS else "retrying"
+        return replace(run, outcome=outcome, retry_at=retry_at)
 
     def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
         """Those that go on although their task has ended: it has started a pipeline."""
@@ -177,6 +207,19 @@ class RunHistory:
             pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
         states = pipe.execute(raise_on_error=False) if rows else ()
         return {row: "running" for row, state in zip(rows, states, strict=True) if state in (b"RUNNING", b"WAITING")}
+
+
+def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
+    """What the sign of life of a run tells; ``None`` for nothing.
+
+    Parameters:
+        until: until when its worker vouches for it, epoch ms.
+    """
+    if isinstance(until, float):
+        return "running" if until > now else "lost"
+    if row.outcome == "running" and now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS:
+        return "running"
+    return None
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:

@@ -21,6 +21,8 @@ from ..instants import delay_ms
 from ..once.canvas import CANVAS
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
+from ..runs.attempt import Attempt, Fate
+from ..runs.store import RunStore
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.patience import briefly
@@ -80,6 +82,10 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
             task.apply_async(entry.args, entry.kwargs, **options)
         else:
             app.send_task(entry.task, entry.args, entry.kwargs, **options)
+    attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
+    if attempt is not None:
+        with suppress(*FAULTS):  # The message is sent, whether or not its run is shown.
+            RunStore(locks.client, settings.key_prefix).record([Fate(attempt, "waiting")])
     return task_id
 
 

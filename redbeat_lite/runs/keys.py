@@ -21,6 +21,8 @@ key                     type    holds
 ``{p}:runs:failures``   hash    entry -> its failures in a row, the nominal time of the last one, its generation, and
                                 how many of them count for ``on_failure``; for those that have it, or expect something;
                                 lives for 35 days after the last failure
+``{p}:runs:alive``      zset    ``task id|attempt`` -> until when a worker vouches that this attempt runs, epoch ms; the
+                                worker removes it at the end, so what is past belongs to a worker that was killed
 ======================  ======  ======================================================================================
 """
 
@@ -36,6 +38,7 @@ class RunKeys:
         self.prefix, self._root = prefix, f"{key_root(prefix)}:runs:"
         parts = ("feed", "incidents", "closed", "deadlines", "failures")
         self.feed, self.incidents, self.closed, self.deadlines, self.failures = (self._root + part for part in parts)
+        self.alive = f"{self._root}alive"
 
     @property
     def whole(self) -> tuple[str, str, str]:
@@ -46,7 +49,8 @@ class RunKeys:
     def kinds(self) -> dict[str, str]:
         """The types of those keys that are there once for all entries."""
         streams, hashes = (self.feed, self.closed), (self.incidents, self.failures)
-        return {self.deadlines: "zset", **dict.fromkeys(streams, "stream"), **dict.fromkeys(hashes, "hash")}
+        sets = dict.fromkeys((self.deadlines, self.alive), "zset")
+        return {**sets, **dict.fromkeys(streams, "stream"), **dict.fromkeys(hashes, "hash")}
 
     def rows(self, name: str) -> str:
         return f"{self._root}of:{name}"

@@ -138,8 +138,9 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
         said = CliRunner().invoke(redbeat, words, obj=CLIContext(app=app, no_color=True, workdir=None))
         assert said.exit_code == code, said.output  # 1: no beat leads
     schedules = Schedules(app)
-    schedules.run_now("one")
+    by_hand = schedules.run_now("one")
     assert len(queued(admin)) == 1
+    assert [run.outcome for run in schedules.runs("one") if run.task_id == by_hand] == ["waiting"]
     schedules.clear()
     admin.delete(RUNS.feed, RUNS.rows("one"))
     assert not denied(admin)

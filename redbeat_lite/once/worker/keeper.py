@@ -18,6 +18,7 @@ from ..worker_reports import REPORT
 from .dead_children import awaited, hold_of_request, is_child, is_gone, token_of, watch
 from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
+from .signs_of_life import SignsOfLife
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
 
 logger = get_logger(f"celery.{__name__}")
@@ -36,11 +37,11 @@ class Keeper:
         self._runtime = runtime
         self._hostname = hostname
         self._heartbeat: Heartbeat | None = None
-        self._queues: list[str] = []
         self._said: set[str] = set()
         self._reported = float("-inf")
         self._renewed: dict[str, tuple[Hold | None, float]] = {}
         self._lock_sweeper = LockSweeper(runtime, state.requests)
+        self._signs_of_life = SignsOfLife(runtime)
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
         self._threads = (
             self._visibility,
@@ -53,7 +54,6 @@ class Keeper:
         old, self._heartbeat = self._heartbeat, heartbeat_for(consumer)
         if old is not None:
             old.close()
-        self._queues = sorted(consumer.app.amqp.queues.consume_from)
         self._reported = float("-inf")
         for thread in self._threads:
             thread.start()
@@ -91,7 +91,9 @@ class Keeper:
 
     def _report(self) -> None:
         timeout = self._heartbeat.timeout if self._heartbeat is not None else None
-        alive = report(self._runtime, self._hostname, self._queues, timeout)
+        # Remote control adds and cancels queues while the worker runs.
+        queues = sorted(self._runtime.app.amqp.queues.consume_from)
+        alive = report(self._runtime, self._hostname, queues, timeout)
         for sentence in disagreements(self._hostname, alive):
             if sentence not in self._said:
                 self._said.add(sentence)
@@ -103,7 +105,8 @@ class Keeper:
         """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
         interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
         # By delivery: a retry may run on this worker before anybody has looked, under the same task id.
-        active = {token: request for request in snapshot(state.active_requests) if (token := token_of(request))}
+        requests = snapshot(state.active_requests)
+        active = {token: request for request in requests if (token := token_of(request))}
         for token in self._renewed.keys() - active.keys():
             del self._renewed[token]
         now = time.monotonic()
@@ -123,3 +126,4 @@ class Keeper:
                     self._renewed[token] = (hold, now)
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
+        self._signs_of_life.renew(requests)

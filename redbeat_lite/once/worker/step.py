@@ -34,11 +34,11 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
         except ConfigurationError as exc:
             raise SystemExit(str(exc)) from None
         # Before the strategies and the tracers are built, which look up each task's request class and hooks.
+        # Celery's own tasks may be entries, too, for example celery.backend_cleanup.
         for task in consumer.app.tasks.values():
-            if not task.name.startswith("celery."):
-                type(task).Request = with_mixin(symbol_by_name(task.Request))
-                if not getattr(task, "guarded", False):
-                    adopt(task)
+            type(task).Request = with_mixin(symbol_by_name(task.Request))
+            if not getattr(task, "guarded", False):
+                adopt(task)
 
     def start(self, consumer: Any) -> None:
         try:

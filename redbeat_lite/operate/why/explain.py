@@ -33,6 +33,8 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
     if entry is None:
         return gone(case, None)
     last = _last(case, entry)
+    if last is None:
+        last = next((to_ms(run.scheduled_at) for run in case.runs if run.count == 1), None)  # by hand
     found = _none_yet(case, entry) if last is None else _at(case, entry, from_ms(last), Span(last, last + 1))
     waits = last is not None and (entry.known_state.nominal or last + 1) <= last  # for the one that was told of
     told = [each for each in upcoming(case, entry) if each not in found.reasons and not (waits and each.kind == "next")]
@@ -87,7 +89,7 @@ def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, nea
 def _last(case: Case, entry: Entry) -> int | None:
     """The last occurrence that should have been: by the rule and by what the entry remembers."""
     if isinstance(entry.schedule, Manual):
-        return next((to_ms(run.scheduled_at) for run in case.runs if run.count == 1), None)
+        return None
     state, now = entry.known_state, to_ms(case.now)
     new = state.last is None and not state.skipped and state.nominal is not None and state.nominal > now
     if state.finished or new or (entry.start_ms is not None and entry.start_ms > now):

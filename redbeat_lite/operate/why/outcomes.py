@@ -15,7 +15,7 @@ _VERDICTS = {
     "untold": "{} was sent for {}, and nobody has said that a worker began it",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
-    "retrying": "{} ran for {} and failed; it is to be tried again",
+    "retrying": "{} ran for {} and failed; nobody has said that its retry has begun",
     "succeeded": "{} did run for {}, and succeeded",
     "failed": "{} did run for {}, and failed",
     "expired": "{} did not run for {}: it was sent, and its message expired before a worker began it",
@@ -25,6 +25,11 @@ _VERDICTS = {
     "skipped": "{} did not run for {}: its misfire policy left that out",
     "left out": "{} did not run for {}: its once-lock was held",
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
+    "refused": "{} did not run for {}: it failed before its body began",
+    "refuses": "{} did run for {}, and rejected its message",
+    "unheard": "{} did run for {}; nobody has told of its retry",
+    "no outcome": "{} did run for {}, and told no outcome, as with Ignore or replace",
+    "no end": "{} began for {}; how it ended is not recorded",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
 }
 _SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}
@@ -39,11 +44,26 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         what = "untold"
     elif what == "running" and run.task_id in case.line[1:]:
         what = "in line"
+    elif what == "failed" and run.began_at is None and not run.attempts and run.error:
+        what = "refused"
+    elif what == "rejected" and run.began_at is not None:
+        what = "refuses"
+    elif what == "unknown":
+        what = _unknown(run)
     verdict = _VERDICTS[what].format(case.name, case.when(nominal))
     reasons = [*_REASONS.get(what, _of_attempt)(case, run, nominal)]
     if (run.task_id or "")[14:15] == BACKFILLED:
         reasons.append(Reason("backfill", "It was sent by a backfill.", None, _SOURCES[run.source]))
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
+
+
+def _unknown(run: Run) -> str:
+    """Return what is known of a run whose outcome is not."""
+    if run.began_at is None:
+        return "unknown"
+    if run.retry_at is not None:
+        return "unheard"
+    return "no end" if run.seconds is None else "no outcome"
 
 
 def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
@@ -55,7 +75,12 @@ def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     if said:
         yield Reason(run.outcome, f"It {_joined(said)}.", run.began_at, _SOURCES[run.source])
     if run.error:
-        yield Reason("error", full(f"The error: {run.error}"), run.began_at, _SOURCES[run.source])
+        what = "It said" if run.outcome == "unknown" and run.retry_at is None else "The error"
+        yield Reason("error", full(f"{what}: {run.error}"), run.began_at, _SOURCES[run.source])
+    if run.retry_at is not None:
+        is_due = "is due at" if run.retry_at > case.now else "was due at"
+        sentence = f"Its retry {is_due} {case.when(run.retry_at)}."
+        yield Reason("retry", sentence, run.retry_at, _SOURCES[run.source])
     if not said and not run.error:
         yield Reason(run.outcome, "Nothing more is recorded of it.", None, _SOURCES[run.source])
     if run.began_at is not None:

@@ -68,7 +68,7 @@ local function record(rows, whole, now, fate, other)
     return
   end
   local old, before
-  for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
+  for _, row in ipairs(redis.call('ZRANGE', rows, nominal, nominal, 'BYSCORE')) do
     local of, was, began, took, number, said = string.match(row, '^(.*)|(%a)|(%x*)|(%x*)|(%x+)|([%d-]*)$')
     if of == id then
       old, number = row, tonumber(number, 16)
