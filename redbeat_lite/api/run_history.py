@@ -21,7 +21,7 @@ from ..pipeline.keys import RunKeys as PipelineKeys
 from ..runs.results import results_of
 from ..runs.row import Row, run_of, sign_of
 from ..runs.run import Outcome, Run
-from ..runs.store import Line, RunStore, line_in, rows_in
+from ..runs.store import RunStore, line_in, rows_in
 from ..storage.scripts import Call
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
@@ -185,15 +185,24 @@ class RunHistory:
             if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
                 yield from self._recorded(name, entry, [newer[row.task_id]], now)
             elif row in guards:
-                yield run_of(name, row._replace(outcome=guards[row]))
+                run = run_of(name, row._replace(outcome=guards[row]))
+                if row.outcome == "retrying":  # The row tells of the attempt before.
+                    run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
+                yield run
             else:
                 line = line_in(told.get(row))
                 run = run_of(name, row, line and line.worker, line and line.error)
-                yield self._retried(entry, run, line) if row.outcome == "retrying" else run
+                if row.outcome == "retrying":
+                    run = self._retried(entry, run, line and line.retry)
+                yield run
 
-    def _retried(self, entry: Entry | None, run: Run, line: Line | None) -> Run:
-        """A run that is to be tried again, with when; ``unknown`` once nobody can expect its retry any more."""
-        retry_at = None if line is None or line.retry is None else instants.from_ms(line.retry)
+    def _retried(self, entry: Entry | None, run: Run, retry: int | None) -> Run:
+        """Return a run that waits for its retry with the time of that; ``unknown`` if the retry is long overdue.
+
+        Parameters:
+            retry: when it is due, epoch milliseconds, as far as that is known.
+        """
+        retry_at = None if retry is None else instants.from_ms(retry)
         due = instants.to_ms(retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)

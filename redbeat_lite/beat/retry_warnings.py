@@ -18,7 +18,7 @@ class RetryWarnings:
     def __init__(self, app: Celery, deadlines: Deadlines) -> None:
         self._app = app
         self._deadlines = deadlines
-        self._warned: set[str] = set()
+        self._warned = set[str]()
 
     def look_at(self, entry: Entry) -> None:
         """Warn of an entry that is sent, unless that is done or a worker reports."""

@@ -113,8 +113,8 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
         expires = _expires(entry, occurrence.life, now)
         if expires is not None:
             options["expires"] = expires
-        if expires is not None and entry.expires == "interval":
-            options["headers"][INTERVAL_EXPIRES_HEADER] = True
+            if entry.expires == "interval":
+                options["headers"][INTERVAL_EXPIRES_HEADER] = True
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):

@@ -88,8 +88,7 @@ class Fate(NamedTuple):
             for told in (self.worker, self.error)
         )
         became = LETTERS[self.outcome], _ms(since), _ms(self.seconds)
-        retry_ms = "" if self.retry_ms is None else self.retry_ms
-        return json.dumps([*became, *self.attempt, LIFE_MS, worker, error, retry_ms])
+        return json.dumps([*became, *self.attempt, LIFE_MS, worker, error, self.retry_ms])
 
 
 def _ms(seconds: float | None) -> int | str:

@@ -60,6 +60,13 @@ def held() -> None:
         time.sleep(0.05)
 
 
+@app.task(name="retries.held_again", bind=True, shared=False)
+def held_again(self: celery.Task) -> None:
+    """Fails once; its retry is held."""
+    _fail_once(self)
+    held()
+
+
 @app.task(name="retries.rejects", shared=False)
 def rejects() -> None:
     raise Reject("as asked", requeue=False)

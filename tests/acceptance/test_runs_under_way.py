@@ -122,6 +122,21 @@ def test_why_tells_what_became_of_unusual_runs(
     working.terminate()
 
 
+def test_the_retry_of_a_plain_task_is_told_while_it_runs_and_after_its_worker_was_killed(
+    schedules: Schedules, worker: Callable[[], Process]
+) -> None:
+    first = worker()
+    schedules.add("again", "retries.held_again", manual())
+    schedules.run_now("again")
+    eventually(lambda: outcomes(schedules, "again") == ["retrying"], what="its first attempt has failed")
+    assert schedules.runs("again")[0].retry_at is not None
+    eventually(lambda: outcomes(schedules, "again") == ["running"], what="its retry runs")
+    [run] = schedules.runs("again")
+    assert (run.began_at, run.seconds, run.attempts) == (None, None, 2)
+    first.kill()
+    eventually(lambda: outcomes(schedules, "again") == ["lost"], what="its retry is lost")
+
+
 def test_a_worker_reports_the_queues_that_it_takes_from_now(worker: Callable[[], Process], app: Celery) -> None:
     worker()
     eventually(lambda: status(app).queues == ("celery",), what="the first report")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker import state
 
 from ...errors import text_of
+from ...runs.keys import RunKeys
+from ...runs.row import LIFE_MS, sign_of
+from ...storage.replies import server_ms
 from ...threads import Ticker
 from ..hold import Hold
 from ..renewal import PER_LEASE
@@ -18,7 +22,6 @@ from ..worker_reports import REPORT
 from .dead_children import awaited, hold_of_request, is_child, is_gone, token_of, watch
 from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
-from .signs_of_life import SignsOfLife
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
 
 logger = get_logger(f"celery.{__name__}")
@@ -28,6 +31,43 @@ _LOOK = 0.25
 
 #: Seconds that the end of the threads may take.
 _END = 1.0
+
+#: Seconds between two signs of life of a run; shorter runs give none.
+_SIGN = 1.0
+
+
+class SignsOfLife:
+    """Vouches for the runs of entries that one worker has under way, for one lease at a time.
+
+    So readers can tell a run that goes on from one whose worker was killed.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._client = runtime.store.client
+        self._key = RunKeys(runtime.settings.key_prefix).alive
+        self._members = set[str]()
+        self._not_before = float("-inf")
+
+    def renew(self, requests: Iterable[Any]) -> None:
+        """Vouch for the runs of these requests once a second, and no longer for those that have ended."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        self._not_before = now + _SIGN
+        attempts = [self._runtime.attempt(request.request_dict) for request in requests]
+        members = {sign_of(attempt.task_id, attempt.number) for attempt in attempts if attempt}
+        ended = self._members - members
+        try:
+            if members:
+                until = server_ms(self._client) + round(1000 * self._runtime.settings.once_lease)
+                self._client.zadd(self._key, dict.fromkeys(members, until))
+                self._client.pexpire(self._key, LIFE_MS)
+            if ended:
+                self._client.zrem(self._key, *ended)
+            self._members = members
+        except DOWN as exc:
+            logger.debug("Signs of life of runs failed, trying again: %s", text_of(exc))
 
 
 class Keeper:

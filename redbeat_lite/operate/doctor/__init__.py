@@ -99,7 +99,7 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield calendars.calendars(store, readable)
     yield messages.confirms(app)
     yield messages.recording(readable, heard)
-    yield messages.retries(app, readable, heard)
+    yield messages.retries(app, readable, status.queues)
     yield messages.outcomes(store, readable)
     yield messages.worker_clocks(status, settings.clock_slack)
     yield messages.lifetimes(app, readable, settings.clock_slack, heard)

@@ -58,15 +58,18 @@ def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iter
         )
 
 
-def retries(app: Celery, entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iterator[Finding]:
-    """Entries whose retries no worker keeps from expiring."""
-    installed = {queue for said in heard for queue in said.queues}
+def retries(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> Iterator[Finding]:
+    """Entries whose retries may expire, because no worker with ``install()`` takes from their queue.
+
+    Parameters:
+        served: the queues from which such workers take.
+    """
     names = tuple(
         entry.name
         for entry in entries
         if entry.due is not None
         and may_lose_retries(entry, app.tasks.get(entry.task))
-        and queue_of(app, entry) not in installed
+        and queue_of(app, entry) not in served
     )
     if names:
         yield Finding(

@@ -88,8 +88,6 @@ def _single(case: Case, entry: Entry | None, instant: datetime, asked: Span, nea
 
 def _last(case: Case, entry: Entry) -> int | None:
     """The last occurrence that should have been: by the rule and by what the entry remembers."""
-    if isinstance(entry.schedule, Manual):
-        return None
     state, now = entry.known_state, to_ms(case.now)
     new = state.last is None and not state.skipped and state.nominal is not None and state.nominal > now
     if state.finished or new or (entry.start_ms is not None and entry.start_ms > now):

@@ -52,7 +52,7 @@ end
 -- a list, which a script is given as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
 --   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] whether something is expected of it
---   [10] life_ms of the rows  [11] worker  [12] error  [13] ms until its retry is due, '': there is none
+--   [10] life_ms of the rows  [11] worker  [12] error  [13] ms until its retry is due, null: there is none
 --     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
 -- returns nothing, or why it is not in the feed: the row is written all the same
 local function record(rows, whole, now, fate, other)
