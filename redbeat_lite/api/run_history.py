@@ -168,7 +168,7 @@ class RunHistory:
             attempt = row.attempt + (row.outcome == "retrying")
             pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
         # What lies in the place of a key, or may not be read, tells nothing.
-        replies = pipe.execute(raise_on_error=False) if asked or under_way else []
+        replies = pipe.execute(raise_on_error=False)
         told = dict(zip(asked, replies[: len(asked)], strict=True))
         signs = dict(zip(under_way, replies[len(asked) :], strict=True))
         guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
@@ -214,7 +214,7 @@ class RunHistory:
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
             pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
-        states = pipe.execute(raise_on_error=False) if rows else ()
+        states = pipe.execute(raise_on_error=False)
         return {row: "running" for row, state in zip(rows, states, strict=True) if state in (b"RUNNING", b"WAITING")}
 
 
@@ -226,9 +226,8 @@ def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
     """
     if isinstance(until, float):
         return "running" if until > now else "lost"
-    if row.outcome == "running" and now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS:
-        return "running"
-    return None
+    just_began = row.outcome == "running" and now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
+    return "running" if just_began else None
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:

@@ -9,7 +9,7 @@ from ..entries.entry import Entry
 from ..entries.message import may_lose_retries
 from .dispatch.deadlines import Deadlines
 
-logger = get_logger(__name__)
+logger = get_logger(f"celery.{__name__}")
 
 
 class RetryWarnings:

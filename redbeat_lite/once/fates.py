@@ -45,9 +45,10 @@ def told_of(state: str | None, retval: Any) -> Told | None:
     if state == states.SUCCESS:
         return "succeeded", ""
     why = retval.exc if isinstance(retval, Retry) and isinstance(retval.exc, BaseException) else retval
-    if isinstance(why, BaseException):
-        return _OUTCOMES.get(state, "unknown"), describe(why) if state != states.IGNORED else text_of(why)
-    return _OUTCOMES.get(state, "unknown"), ""
+    outcome = _OUTCOMES.get(state, "unknown")
+    if not isinstance(why, BaseException):
+        return outcome, ""
+    return outcome, text_of(why) if state == states.IGNORED else describe(why)
 
 
 def is_requeued(state: str | None, retval: Any) -> bool:

@@ -45,7 +45,7 @@ SUCCESSOR = "redbeat_successor"
 
 #: The names above. Celery makes each header of a message an attribute of its request, so a message
 #: that brings one of these as a header could go around its lock.
-INTERNAL_NAMES = (ATTRIBUTE, _BEGAN, _INSTEAD, SUCCESSOR)
+INTERNAL_NAMES = (ATTRIBUTE, _BEGAN, _INSTEAD, _REFUSED, SUCCESSOR)
 
 
 def begin(task: Any) -> None:

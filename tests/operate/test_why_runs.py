@@ -18,7 +18,11 @@ HISTORIES = {
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and failed.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "The error: ValueError: no disk.",
-        known={"runs": (run(NIGHT, "failed", began_at=t(2, 3, 0, 1), seconds=2.0, error="ValueError: no disk."),)},
+        known={
+            "runs": (
+                run(NIGHT, "failed", began_at=t(2, 3, 0, 1), seconds=2.0, attempts=1, error="ValueError: no disk."),
+            )
+        },
     ),
     "a backfill has sent it": History(
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
@@ -50,6 +54,11 @@ HISTORIES = {
                 run(NIGHT, "unknown", began_at=t(2, 3, 0, 1), seconds=2.0, error="OSError: busy", retry_at=t(2, 3, 10)),
             )
         },
+    ),
+    "its message went back to its queue": History(
+        "'nightly' began for 2026-03-02 03:00:00+01:00, and did not end; its message is to come again.\n"
+        "It began at 2026-03-02 03:00:01+01:00.",
+        known={"runs": (run(NIGHT, "waiting", began_at=t(2, 3, 0, 1)),)},
     ),
     "its body rejected its message": History(
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and rejected its message.\n"

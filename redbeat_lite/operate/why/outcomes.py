@@ -12,6 +12,7 @@ from .case import RECORD, Case, Explanation, Reason, full
 #: What is told of each outcome; the first two places are for the name and the nominal time.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
+    "requeued": "{} began for {}, and did not end; its message is to come again",
     "untold": "{} was sent for {}, and nobody has said that a worker began it",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
@@ -40,11 +41,13 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     what: str = run.outcome
     if what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
         what = "turn"
+    elif what == "waiting" and run.began_at:
+        what = "requeued"
     elif what == "waiting" and not case.takers:  # one that does not report may have run it long ago
         what = "untold"
     elif what == "running" and run.task_id in case.line[1:]:
         what = "in line"
-    elif what == "failed" and run.began_at is None and not run.attempts and run.error:
+    elif what == "failed" and not run.attempts and run.error:
         what = "refused"
     elif what == "rejected" and run.began_at is not None:
         what = "refuses"
