@@ -15,6 +15,7 @@ from celery.backends.base import Backend
 from celery.exceptions import TaskRevokedError
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
+from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.row import LIFE_MS
 from redbeat_lite.runs.run import NOT_DONE, Outcome
 from tests.support.cases import together
@@ -110,6 +111,17 @@ class TestWhatIsRecorded:
             rows.guard("id", *guard)
         assert outcomes(schedules.runs("poll")) == [shown]
         assert len(schedules.runs("poll", outcome=shown)) == 1
+
+    @pytest.mark.parametrize(("late", "shown"), [(0, "retrying"), (59, "retrying"), (180, "unknown")])
+    def test_a_retry_of_which_nobody_tells_is_unknown_once_it_is_long_overdue(
+        self, schedules: Schedules, rows: RunRows, late: int, shown: Outcome
+    ) -> None:
+        due = NOW - timedelta(seconds=late)
+        rows.sent("poll", due - 5 * MINUTE, due, due + MINUTE)
+        line = rows.line("poll", due - 5 * MINUTE, "retrying", "id", error="OSError: no", retry=to_ms(due))
+        rows.row("poll", due - 5 * MINUTE, "retrying", "id", 0, 20, 0, line)
+        [run] = [run for run in schedules.runs("poll") if run.task_id == "id"]
+        assert (run.outcome, run.error, run.retry_at) == (shown, "OSError: no", due)
 
     @pytest.mark.parametrize("key", [ONCE.guard("id"), KEYS.feed, KEYS.rows("poll")])
     def test_what_lies_in_the_place_of_a_key_tells_nothing(
