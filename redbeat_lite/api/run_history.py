@@ -29,7 +29,7 @@ from .reader import Reader
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 #: Outcomes of runs that a worker may have under way.
-_UNDER_WAY = frozenset({"waiting", "running", "retrying"})
+_UNDER_WAY = {"waiting", "running", "retrying"}
 
 #: What may turn out to have become something else.
 _OPEN = _UNDER_WAY | {"unknown"}

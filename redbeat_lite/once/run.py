@@ -102,7 +102,7 @@ def _clear_interval_expires(request: Any) -> None:
     if request.get(INTERVAL_EXPIRES_HEADER):
         request.expires = None
         # The retry may get an expires of the user's own, which stays.
-        request.headers.pop(INTERVAL_EXPIRES_HEADER, None)
+        (request.headers or {}).pop(INTERVAL_EXPIRES_HEADER, None)
 
 
 def tell_start(task: Any, request: Any) -> None:

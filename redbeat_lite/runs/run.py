@@ -60,7 +60,7 @@ class Run:
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
         error: what the last attempt failed with, cut at 500 bytes.
-        retry_at: when the next attempt is due of one that is tried again, as far as is known.
+        retry_at: when the retry of a failed attempt is due; ``None`` where there is none, or that is not known.
         until: nominal time of the last one, where there are several.
         count: how many there are.
         source: who tells: the ``"record"`` of runs, the ``"result"`` backend, or the ``"schedule"``, which knows what

@@ -26,8 +26,8 @@ _PAGE = 500
 
 
 class Line(NamedTuple):
-    """One end of a run: its row, the node name of its worker, and what it failed with, both as far as they are told;
-    and when its retry is due, epoch ms."""
+    """One end of a run: its row, the node name of its worker, its error, and when its retry is due (epoch ms); all but
+    the row are ``None`` where they are not known."""
 
     name: str
     row: Row

@@ -179,7 +179,7 @@ class Planner:
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
             plan = Plan((), state.nominal, 0)
-        if plan.emit and self._sends is not None:
+        if plan.emit and self._sends:
             self._sends(entry)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
