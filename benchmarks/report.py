@@ -138,11 +138,8 @@ def _storing(samples: Samples) -> Iterator[Row]:
 def _reading(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
     if "all.export" not in samples:  # measured before they were
         return
-    asked = {"upcoming() of 3 runs": ("upcoming", 20), 'list(order="name"), 50 entries': ("by_name", 10)}
-    asked["select() by a beginning, 10 entries"] = "beginning", 10
     for count in stored[-2:]:
-        for what, (name, most) in asked.items():
-            yield Row(f"{what}, {count:,} stored", spread(samples[f"stored.{count}.{name}"]), "ms", most=most)
+        yield Row(f"upcoming() of 3 runs, {count:,} stored", spread(samples[f"stored.{count}.upcoming"]), "ms", most=20)
     many = stored[-1]
     for what, name in {"next --limit 10": "next", "plan of one line": "plan"}.items():
         figure = spread(samples[f"stored.{many}.{name}"])

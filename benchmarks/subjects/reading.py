@@ -32,8 +32,6 @@ def measure(task: Task) -> Figures:
     schedules = Schedules(make_app(task.url))
     calls: dict[str, Callable[[], Any]] = {
         "upcoming": lambda: schedules.upcoming(datetime.now(UTC) + timedelta(days=1), limit=3),
-        "by_name": lambda: schedules.list(offset=500, limit=50, order="name"),
-        "beginning": lambda: [*schedules.select("refresh-customer-000012*")],  # ten of them
     }
     figures: Figures = {}
     for name, call in calls.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from celery import Celery
 
@@ -93,6 +93,7 @@ class ReadSide(Mapping[str, Entry]):
         return self._store.count()
 
     def __iter__(self) -> Iterator[str]:
+        """The names, in due order."""
         return map(text, self._store.names())
 
     def items(self) -> ItemsView[str, Entry]:
@@ -103,22 +104,17 @@ class ReadSide(Mapping[str, Entry]):
         """The entries, in due order, read a page per round trip."""
         return _Values(self)
 
-    def list(self, offset: int = 0, limit: int = 100, order: Literal["due", "name"] = "due") -> Entries:
-        """A page of entries; a round trip per 1,000 of them, whatever is stored.
+    def list(self, offset: int = 0, limit: int = 100) -> Entries:
+        """A page of entries in due order: the next to fire first, those that will not fire by themselves last, and
+        those that are due at the same instant by name. A round trip per 1,000 of them, whatever is stored.
 
         Parameters:
             offset: how many to leave out first.
             limit: how many at most.
-            order: ``"due"``: the next to fire first, those that will not fire last; or ``"name"``, which takes a round
-                trip more.
         """
         check_count("offset", offset)
         check_count("limit", limit)
-        if order == "due":
-            return self._reader.next_due(offset, limit)
-        if order == "name":
-            return self._reader.by_name(offset, limit)
-        raise InvalidEntry("order", "'due' or 'name'", order)
+        return self._reader.next_due(offset, limit)
 
     def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
         """How many entries run next before the first of these instants, between each two, and after the last.

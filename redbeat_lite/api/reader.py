@@ -124,13 +124,9 @@ class Reader:
             entry.read_rows = partial(list, rows)
         return [*replies[: len(asked)]]
 
-    def with_rows(self, names: Sequence[str]) -> Iterator[Entry]:
-        """The entries of these names that can be read, with their rows, in one round trip."""
-        some, (reply,) = self.store.read_with(names, self._runs.asking(names, _ROWS))
-        rows = dict(zip(names, rows_in(checked([reply])[0])[0], strict=True))
-        for entry in self.readable(each for each in some if each.definition or each.state):
-            entry.read_rows = partial(list, rows[entry.name])
-            yield entry
+    def failed(self, names: Sequence[str]) -> list[str]:
+        """Those of these entries of which a run has failed since the last one that succeeded, in one round trip."""
+        return self._runs.failed(names)
 
     @property
     def _runs(self) -> RunStore:
@@ -143,10 +139,6 @@ class Reader:
         # By name, because an entry that moves between two round trips may be read twice.
         found = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
         return [*self.readable(found.values())]
-
-    def by_name(self, offset: int, limit: int) -> list[Entry]:
-        """As :meth:`next_due`, in the order of the names."""
-        return [*self.readable(self.store.present(self.store.ranked(offset, limit)))]
 
     def all(self) -> Iterator[Entry]:
         """All entries that can be read, in due order, a page per round trip."""

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 
-from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
-from ..entries.selection import Selection
+from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..public import public
-from ..runs.store import RunStore
 from ..storage.changes import Line, line_of
-from ..storage.replies import text, texts
-from ..storage.stored import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..storage.replies import texts
+from ..storage.stored import AT_ONCE, Edit, Stored, by_due
 from .reader import Reader
 from .run_now import run_by_hand
+from .sample import Sample
 from .writer import Writer
-
-#: Freezes of which an entry may have the texts; where there are more, all entries are read.
-_FREEZES = 10
-
-#: Entries that are sorted here when their names are known; of more the pages are read, which are sorted already.
-_FEW = 100_000
 
 
 @public
@@ -49,65 +40,27 @@ class Selected:
 
     def among(self, names: Collection[str]) -> Selected:
         """Those of them that have one of these names; no other entry is read, 1,000 in a round trip. It narrows what is
-        iterated over and changed, not :meth:`search` and its like."""
+        iterated over and changed, not :meth:`sample`."""
         return replace(self, _names=frozenset(names))
 
     def __iter__(self) -> Iterator[Entry]:
-        some = self._few()
-        if some is None:
-            some = self._reader.store.pages()
-        return filter(self.selection.covers, self._reader.readable(self.selection.among(some)))
+        candidates = self.selection.among(self._stored())
+        return filter(self.selection.covers, self._reader.readable(candidates))
 
-    def search(
-        self, most: int, state: str = "", definition: str = "", *, enough: int = 100
-    ) -> tuple[int, Freezes, Iterator[Entry]]:
-        """How many entries are stored, the freezes, and those that are meant among so many that are due first; where
-        the selection has a beginning of names, among so many of these, by name.
-
-        Parameters:
-            state: a pattern of Lua that the stored text of its state has.
-            definition: a text that its stored definition has.
-            enough: how many are wanted, about: these take two round trips at most.
-        """
-        names, texts = self.selection.texts
-        meant, where = [(names, [definition, *texts])], self.selection.beginning
-        parts = self._reader.store.search(most, where, state, meant, enough)
-        first = next(parts)
-        return first[0], Freezes.of(first[1]), self._meant(chain((first,), parts))
-
-    def frozen(self, most: int, *, enough: int = 100) -> tuple[int, Freezes, Iterator[Entry]]:
-        """As :meth:`search`, in one round trip and one before it: those that a freeze may hold."""
-        total, text, _ = self._reader.store.count_and_freezes()
-        freezes, own = Freezes.of(text), self.selection.texts
-        theirs = {each.selection for each in freezes.all if each.holds(wall_ms())}
-        meant = [(own[0] + names, own[1] + texts) for names, texts in (each.texts for each in theirs)]
-        meant, where = meant if len(meant) <= _FREEZES else [own], self.selection.beginning
-        parts = self._reader.store.search(most if theirs else 0, where, "", meant, enough, at_once=True)
-        return total, freezes, self._meant(parts)
-
-    def failed(self, most: int, *, enough: int = 60) -> tuple[int, Freezes, Iterator[Entry]]:
-        """As :meth:`search`, in one round trip, one before it and one after: those that have failed since they last
-        succeeded."""
-        store = self._reader.store
-        total, freezes, (names,) = store.count_and_freezes(store.asking_first(most, self.selection.beginning))
-        wanted, texts = self.selection.texts
-        fit = [name for name in map(text, names) if all(each in name for each in wanted)]
-        found = RunStore(store.backend.client, store.keys.prefix).failed(fit, texts)
-        some = chain.from_iterable(map(self._reader.with_rows, chunks(found, min(enough, PAGE))))
-        return total, Freezes.of(freezes), filter(self.selection.covers, some)
-
-    def _meant(self, parts: Iterable[tuple[int, bytes, list[Stored]]]) -> Iterator[Entry]:
-        # By parts: where the first has enough, the next is not asked for.
-        some = chain.from_iterable(self._reader.readable(found) for _, _, found in parts)
-        return filter(self.selection.covers, some)
-
-    def _few(self) -> Iterable[Stored] | None:
-        """Those that may be meant, in due order; ``None`` where nobody knows by their names, or of many."""
-        store, beginning = self._reader.store, self.selection.beginning
+    def _stored(self) -> Iterable[Stored]:
+        """The stored entries whose names the selection allows, in due order."""
+        store, pattern = self._reader.store, self.selection.name
         if self._names is not None:
             return sorted(store.present(self._names), key=by_due)
-        names = [*islice(store.beginning(beginning), _FEW + 1)] if beginning else []
-        return sorted(store.present(names), key=by_due) if beginning and len(names) <= _FEW else None
+        if pattern == "*":
+            return store.pages()
+        if not is_pattern(pattern):
+            return store.present([pattern])
+        return store.present(name for name in store.names() if self.selection.allows(name))
+
+    def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
+        """Some of them, for a bounded price; see :class:`~redbeat_lite.api.sample.Sample`."""
+        return Sample(self.selection, self._reader, parked=parked, failed=failed)
 
     def names(self) -> list[str]:
         """Their names."""

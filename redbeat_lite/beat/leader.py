@@ -199,7 +199,7 @@ class _Renewal:
         self.why = ""
         self._leader = leader
         self._backend = backend
-        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats, keys.names)
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats)
         self._lease = lease
         self._vitals = vitals
         self._trusted_until = 0.0

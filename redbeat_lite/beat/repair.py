@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import tzinfo
-from itertools import chain
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -34,22 +33,19 @@ class Repair:
     def run(self, term: Term, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
-        Four counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
+        Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
         """
         keys = self._store.keys
         kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds
         for key, found, kind in self._store.drop_foreign(term, kinds):
             logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
-        entries, states, due, _ = self._counts()
+        entries, states, due = self._counts()
         if not entries == states == due:
             self._rebuild(term, now)
-        *_, due, names = self._counts()
-        if names != due:
-            self._index(term)
 
     def _counts(self) -> list[int]:
         keys = self._store.keys
-        counted = [keys.entries, keys.state, keys.due, keys.names]
+        counted = [keys.entries, keys.state, keys.due]
         counts: list[int] = self._store.backend.scripts.run("schedule/counts", counted)
         return counts
 
@@ -58,19 +54,10 @@ class Repair:
         client: Any = self._store.backend.client
         keys = self._store.keys
         names = {name for key in (keys.entries, keys.state) for name, _ in client.hscan_iter(key, count=PAGE)}
-        names |= {*self._due()}
+        names |= {name for name, _ in self._store.scan()}
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
             self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
-
-    def _index(self, term: Term) -> None:
-        logger.warning("beat: the index of names is not whole; mending it")
-        for chunk in chain(chunks(self._due(), PAGE), chunks(self._store.beginning(), PAGE)):
-            self._progress("mending the index of names")
-            self._store.index(term, chunk)
-
-    def _due(self) -> Iterator[bytes]:
-        return (name for name, _ in self._store.backend.client.zscan_iter(self._store.keys.due, count=PAGE))
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         try:

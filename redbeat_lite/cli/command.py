@@ -185,7 +185,7 @@ def completed(
 
 
 #: Completes the names of entries.
-entry_names = completed(lambda store, start: map(text, store.beginning(start.encode())))
+entry_names = completed(lambda store, start: (text(name) for name, _ in store.scan(start)))
 
 #: The name of an entry.
 name_argument = click.argument("name", shell_complete=entry_names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -15,8 +14,9 @@ from ..entries.as_read import STATUSES
 from ..entries.change_words import change_words
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
+from ..entries.selection import matches
 from ..errors import describe
-from ..once.canvas import call_text
+from ..once.canvas import CANVAS, sent
 from ..runs.run import Run
 from ..settings import Settings
 from .command import Command, entry_names, json_option, name_argument, schedules_of
@@ -41,12 +41,11 @@ _RUNS_SHOWN = 5
     help="Only entries that are this; failing: whose last publish failed.",
 )
 @click.option("--failed", is_flag=True, help="Only entries whose last run that ended did not do its work.")
-@click.option("--order", type=click.Choice(["due", "name"]), default="due", show_default=True)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many to show at most.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="How many to leave out first.")
 @click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
 @json_option
-def list_(ctx: click.Context, /, order: str, limit: int, offset: int, plain: bool, **wanted: Any) -> None:
+def list_(ctx: click.Context, /, limit: int, offset: int, plain: bool, **wanted: Any) -> None:
     """List the entries, next to run first. PATTERN is for names and knows * and ?.
 
     LAST is what became of the last runs, as workers have recorded it, the newest right: ✓ succeeded, ✗ did not do its
@@ -63,12 +62,10 @@ def list_(ctx: click.Context, /, order: str, limit: int, offset: int, plain: boo
     schedules = schedules_of(ctx)
     if any(wanted.values()):
         found = _matching(ctx, **wanted)
-        if order == "name":
-            found = iter(sorted(found, key=lambda entry: entry.name))
         page = [*islice(found, offset, offset + limit)]
         more = next(found, None) is not None
     else:
-        page = [*schedules.freezes.marked(schedules.list(offset, limit, order))]  # type: ignore[arg-type]  # click has checked it
+        page = [*schedules.freezes.marked(schedules.list(offset, limit))]
         more = offset + limit < len(schedules)
     history = Settings.from_app(ctx.obj.app).history
     if in_json():
@@ -78,7 +75,7 @@ def list_(ctx: click.Context, /, order: str, limit: int, offset: int, plain: boo
     rows = [
         (
             each.name,
-            call_text(each.task, each.args),
+            _tasks(each),
             schedule_text(each.schedule, zone),
             marks(each, history, plain=plain),
             next_run(each, zone),
@@ -95,6 +92,12 @@ def list_(ctx: click.Context, /, order: str, limit: int, offset: int, plain: boo
         _say_refused(schedules.refused(), pattern)
 
 
+def _tasks(entry: Entry) -> str:
+    """The task of an entry, or the tasks of its canvas, whose arguments are not for everybody's eyes."""
+    members = sent(entry.task, entry.args) - {CANVAS}
+    return ", ".join(sorted(members)) or entry.task
+
+
 def _json(entry: Entry, history: int) -> dict[str, Any]:
     """Everything about an entry, with what became of its last runs."""
     return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
@@ -102,7 +105,7 @@ def _json(entry: Entry, history: int) -> dict[str, Any]:
 
 def _say_refused(errors: Mapping[str, str], pattern: str) -> None:
     """The entries of ``beat_schedule`` that the beat refuses, which may be in no list of those that are stored."""
-    rows = [(name, error) for name, error in errors.items() if fnmatchcase(name, pattern)]
+    rows = [(name, error) for name, error in errors.items() if matches(name, pattern)]
     if rows:
         say()
         echo_fields([("REFUSED", "WHY"), *rows])  # not a table, which would cut what is wrong

@@ -64,8 +64,7 @@ class Export:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The entries, each as it is stored: an app that knows more of one than Redis does adds nothing."""
-        beginning = self._selection.beginning
-        names = self._store.beginning(beginning) if beginning else self._store.names()
+        names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
                 entry, state = parts_of(stored)

@@ -79,7 +79,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     if not prune:
         found.unlisted = _unlisted(reader.store, listed)
         return found
-    for entry in reader.readable(reader.store.present(reader.store.names())):
+    for entry in reader.readable(reader.store.present(sorted(reader.store.names()))):
         if entry.owner is None and entry.name not in listed:
             found.changes.append(Change("remove", entry.name, entry_fields(entry), None))
     return found

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from ..storage.keys import Keys
 from ..storage.replies import text
-from ..storage.scripts import Call, Scripts, checked
-from ..storage.stored import chunks
+from ..storage.scripts import Call, Scripts
 from ..storage.streams import newest_first, readable
 from .attempt import Fate
 from .keys import RunKeys
@@ -17,9 +15,6 @@ from .run import BACKFILLED, NOT_DONE
 
 #: How many fates one call of ``runs/record`` handles: 100 keep the server busy for some 3 ms.
 BATCH = 100
-
-#: Entries of which one script looks for the last failure.
-_LOOKED_AT = 5000
 
 #: Lines of the feed of a round trip: some milliseconds of the server's time.
 _PAGE = 500
@@ -67,17 +62,16 @@ class RunStore:
         """What :meth:`rows` asks, to be read together with other things, and by :func:`rows_in`."""
         return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
 
-    def failed(self, names: Sequence[str], texts: Sequence[str]) -> list[str]:
-        """Those of these entries of which a run has failed since the last one that succeeded, in one round trip.
+    def failed(self, names: Sequence[str]) -> list[str]:
+        """Those of these entries of which a run has failed since the last one that succeeded.
 
         Parameters:
-            texts: what their definitions have.
+            names: at most 5,000, which take the server some 5 ms.
         """
-        letters, entries = "".join(LETTERS[outcome] for outcome in NOT_DONE), Keys.of(self.keys.prefix).entries
-        args, parts = (letters, BACKFILLED, len(self.keys.rows("").encode()), *texts), [*chunks(names, _LOOKED_AT)]
-        asked = [Call("runs/failed", [entries, *map(self.keys.rows, part)], args) for part in parts]
-        replies = checked(self.scripts.together(asked)) if asked else ()
-        return [part[n - 1] for part, found in zip(parts, replies, strict=True) for n in found]
+        letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
+        rows = [self.keys.rows(name) for name in names]
+        numbers = self.scripts.run("runs/failed", rows, (letters, BACKFILLED)) if rows else ()
+        return [names[number - 1] for number in numbers]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Write what became of runs, unless what is known weighs more; in one round trip, and safe to be sent again.

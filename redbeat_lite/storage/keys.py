@@ -11,8 +11,6 @@ key                   type     holds
                                ``ZRANGE`` lists all of them in due order.
 ``{p}:entries``       hash     name -> definition, versioned JSON (:mod:`redbeat_lite.entries.definition`)
 ``{p}:state``         hash     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
-``{p}:names``         zset     every name with score 0, so that the server keeps them in order: pages by name, search by
-                               a beginning. Every write keeps it in step with ``{p}:due``.
 ``{p}:leader``        hash     ``token``, ``term``, ``host``, ``pid``, ``since``, ``format``, the highest that it
                                understands, ``report`` (JSON, at each renewal); lives as long as the leader's lease
 ``{p}:beats``         zset     token of a beat (``host:pid:random:owner``) -> when its next sign of life is due, in
@@ -32,8 +30,8 @@ key                   type     holds
                                definition is written, by which the leader knows that none has changed
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> a text of its name with its revision, its last date and its days
-``{p}:backfills:…``            ``due``, ``entries``, ``state``, ``names``, ``quarantine`` of backfills by their ids, as
-                               above, in the form of :mod:`redbeat_lite.storage.backfills`
+``{p}:backfills:…``            ``due``, ``entries``, ``state``, ``quarantine`` of backfills by their ids, as above, in
+                               the form of :mod:`redbeat_lite.storage.backfills`
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
 ``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;
@@ -65,7 +63,6 @@ class Keys:
     due: str
     entries: str
     state: str
-    names: str
     leader: str
     beats: str
     meta: str
@@ -96,5 +93,5 @@ class Keys:
     @property
     def of_backfills(self) -> Keys:
         """Those of the schedule of backfills, which is one of its own, but for its leader."""
-        own = ("due", "entries", "state", "names", "quarantine", "changed")
+        own = ("due", "entries", "state", "quarantine", "changed")
         return replace(self, **{part: f"{self.prefix}:backfills:{part}" for part in own})

@@ -71,10 +71,10 @@ class LeaderStore(Store):
             Refrozen: the freezes are of another revision, so nothing was advanced.
         """
         keys = self.keys
-        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.names]
+        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         lists: dict[str, int] = {}
         told = [advance.deadlines for advance in advances]
-        place, told_as = (lists.setdefault(deadlines, 7), json.dumps(told)) if any(told) else ("", "")
+        place, told_as = (lists.setdefault(deadlines, 6), json.dumps(told)) if any(told) else ("", "")
         args: list[Any] = [*term, now, drawn(), place, told_as, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
@@ -96,14 +96,9 @@ class LeaderStore(Store):
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
-        reply = self._run("schedule/quarantine", (*where, keys.changes, keys.changed, keys.names), args)
+        reply = self._run("schedule/quarantine", (*where, keys.changes, keys.changed), args)
         check_term(reply)
         return [done == 1 for done in reply[1:]]
-
-    def index(self, term: Term, names: Sequence[bytes]) -> None:
-        """Let the index of names have these, at most 1,000, where they are stored, and else not."""
-        keys = self.keys
-        check_term(self._run("schedule/index", (keys.leader, keys.due, keys.names), (*term, *names)))
 
     def mark(self, term: Term) -> Mark:
         """Mark the database of the schedule with something that no other one holds, not even a copy of it."""
@@ -122,7 +117,7 @@ class LeaderStore(Store):
         own = keys.of_backfills
         hashes = [keys.meta, keys.calendars, keys.changed]
         hashes += (key for each in (keys, own) for key in (each.entries, each.state, each.quarantine))
-        zsets = dict.fromkeys((keys.due, keys.names, own.due, own.names), "zset")
+        zsets = dict.fromkeys((keys.due, own.due), "zset")
         kinds = {keys.changes: "stream", **zsets, **dict.fromkeys(hashes, "hash"), **others}
         line = line_of(BEAT, "removed", "keys of a foreign type")
         args = (*term, line.change, *kinds.values())

@@ -1,28 +1,16 @@
-"""Entries in Redis as they are read: one by one, in due order, in the order of their names, and by what they hold."""
+"""Entries in Redis as they are read: one by one, and in due order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from ..settings import Settings
 from .connections import Backend
-from .json_values import dumps
 from .keys import Keys
 from .scripts import Call, checked
 from .stored import CUT, PAGE, PARKED, Stored, by_due, chunks, entries_of, entries_read
-
-#: Names per round trip, where nothing else is read: some milliseconds of the server's time.
-_SLICE = 10_000
-
-#: What a search looks at in a script, and how many times as many finds are enough for one of the next round trip:
-#: where those of the first were not, they were less precise than most.
-_LOOKED_AT, _MORE = 5000, 10
-
-#: What a name has, and what a definition.
-Texts = tuple[Sequence[str], Sequence[str]]
-
 
 #: A script or a command that is sent together with others.
 Asked = Call | tuple[Any, ...]
@@ -98,8 +86,10 @@ class Reading:
                 break
             offset, size = offset + len(page) - 1, min(2 * size, PAGE)
         if offset:  # the first page was not all
-            for names in chunks(self.beginning(), PAGE):  # each with a page, perhaps an empty one: others wait for it
-                yield [*self.present(name for name in names if name not in seen)]
+            for some in chunks(self.scan(), PAGE):  # a page for each, perhaps an empty one: others wait for it
+                names = {name for name, _ in some} - seen
+                yield [*self.present(names)]
+                seen |= names
 
     def pages(self) -> Iterator[Stored]:
         """All entries one by one, as :meth:`paged` reads them."""
@@ -110,53 +100,24 @@ class Reading:
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
 
-    def names(self) -> Iterator[bytes]:
-        """All names, in their order, even if a part of their index is gone: no beat may be there to mend it."""
-        if self._client.zcard(self.keys.names) >= self.count():
-            return self.beginning()
-        return iter(sorted({name for name, _ in self._client.zscan_iter(self.keys.due, count=PAGE)}))
+    def scan(self, beginning: str = "") -> Iterator[tuple[bytes, float]]:
+        """All names with their due times, in no order; 1,000 are looked at in a round trip, so nobody is blocked.
 
-    def beginning(self, text: bytes = b"") -> Iterator[bytes]:
-        """The names that begin with this, in their order, read in slices so that a large schedule blocks nobody."""
-        least, most = (b"[" + text, b"(" + text + b"\xff") if text else (b"-", b"+")  # no UTF-8 has that byte
-        names: list[bytes] = [b""] * _SLICE
-        while len(names) == _SLICE:
-            names = self._client.zrange(self.keys.names, least, most, bylex=True, offset=0, num=_SLICE)
-            yield from names
-            least = b"(" + names[-1] if names else most
-
-    def ranked(self, offset: int, limit: int) -> list[bytes]:
-        """At most ``limit`` names from rank ``offset`` on, in their order."""
-        return [*self._client.zrange(self.keys.names, offset, offset + limit - 1)] if limit else []
-
-    def search(
-        self, most: int, beginning: bytes, state: str, meant: Sequence[Texts], enough: int, *, at_once: bool = False
-    ) -> Iterator[tuple[int, bytes, list[Stored]]]:
-        """Entries that may be meant: how many are stored, the text of the freezes, and those found, in due order or
-        that of their names. 5,000 are looked at in a first round trip, as a rule, and what is left in a second.
+        A name that is stored all the while is among them, however the entries move meanwhile.
 
         Parameters:
-            most: how many are looked at.
-            beginning: of the names, which come in their order; empty for those that are due first.
-            state: a pattern of Lua for the state.
-            meant: texts of the name and of the definition; all of one of these pairs are there.
-            enough: how many finds of a script are, at first; no more than 1,000.
-            at_once: whether all are looked at in the first round trip.
+            beginning: only names that begin with this text.
         """
-        keys = (self.keys.due, self.keys.entries, self.keys.state, self.keys.names, self.keys.meta)
-        offset, more, enough = 0, 1, min(enough, PAGE)
-        while more and offset < most:
-            starts = range(offset, most if at_once or offset else min(most, _LOOKED_AT), _LOOKED_AT)
-            sizes = [min(_LOOKED_AT, most - start) for start in starts]
-            rest = (enough, CUT, beginning, state, dumps(meant))
-            asked = [(start, size, *rest) for start, size in zip(starts, sizes, strict=True)]
-            replies = checked(self.backend.scripts.together([Call("schedule/search", keys, each) for each in asked]))
-            for size, (total, freezes, looked, left, *found) in zip(sizes, replies, strict=True):
-                yield total, freezes or b"", entries_read(*found)
-                offset, more = offset + looked, left
-                if looked < size:  # what comes behind it was not looked at, or there is nothing
-                    break
-            enough = min(enough * _MORE, PAGE)
+        escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in beginning)
+        return cast(
+            Iterator[tuple[bytes, float]],
+            self._client.zscan_iter(self.keys.due, match=f"{escaped}*" if beginning else None, count=PAGE),
+        )
+
+    def names(self) -> list[bytes]:
+        """All names, in due order; those that are due at the same instant by name."""
+        scores = dict(self.scan())  # a scan may tell a name twice
+        return sorted(scores, key=lambda name: (scores[name], name))
 
     def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
         """:meth:`count`, :meth:`freezes` and the replies to what else is asked, in one round trip."""
@@ -164,11 +125,13 @@ class Reading:
         total, found, *replies = checked(self.backend.scripts.together([*own, *asked]))
         return total, found or b"", replies
 
-    def asking_first(self, most: int, beginning: bytes) -> Asked:
-        """What the names are asked by, as :meth:`search` takes them: so many that begin with this, or are due first."""
-        if not beginning:
-            return "ZRANGE", self.keys.due, 0, most - 1
-        return "ZRANGE", self.keys.names, b"[" + beginning, b"(" + beginning + b"\xff", "BYLEX", "LIMIT", 0, most
+    def asking_names(self, first: int, number: int) -> Asked:
+        """What asks for ``number`` names in due order, from rank ``first`` on: 10,000 take the server some 2 ms."""
+        return "ZRANGE", self.keys.due, first, first + number - 1
+
+    def parked(self) -> int:
+        """The rank of the first entry that will not fire by itself."""
+        return int(self._client.zcount(self.keys.due, "-inf", f"({PARKED}"))
 
     def count(self) -> int:
         """How many entries are stored."""

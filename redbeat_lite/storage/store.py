@@ -45,7 +45,7 @@ class Store(Reading):
             for edit in chunk:
                 state = edit.state or ""
                 args += (edit.name, edit.expected or b"", state, edit.definition or "", due_of(edit.score))
-            reply = self._run("schedule/put", (*where, keys.changes, keys.changed, keys.new_reply(), keys.names), args)
+            reply = self._run("schedule/put", (*where, keys.changes, keys.changed, keys.new_reply()), args)
             check_term(reply)
             _check_format(reply)
             done += [result == "1" for result in text(reply[1])]

@@ -11,7 +11,6 @@ from ..entries.words import counted, in_zone
 from ..once.lock_listing import locks
 from ..pipeline.run import PipelineRun
 from .access import Right
-from .bulk import LOOKED_AT
 from .messages import Response
 from .site import Call
 
@@ -64,8 +63,9 @@ def freeze(call: Call) -> Response:
         note=note,
     )
     which = made.selection
-    *_, some = call.site.schedules.select(which.name, tag=which.tag, task=which.task).search(LOOKED_AT, enough=1)
-    return call.done("freeze" if any(some) else "freeze-none", "freezes")
+    held = call.site.schedules.select(which.name, tag=which.tag, task=which.task).sample()
+    none = held.complete and next(iter(held), None) is None
+    return call.done("freeze-none" if none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:

@@ -19,6 +19,9 @@ from .site import Call
 #: Locks and quarantined entries on a page, and characters of a definition.
 _SHOWN, _LONGEST = 200, 2000
 
+#: Entries that the doctor looks at for a page: a tenth of a second's work.
+_EXAMINED = 500
+
 
 def locks(call: Call) -> Response:
     """Who holds which, and who waits."""
@@ -53,5 +56,6 @@ def doctor(call: Call) -> Response:
     """What is or will be trouble, once somebody asks."""
     at, found = None, None
     if "examine" in call.given:
-        at, found = call.site.shared.read("doctor", lambda: (datetime.now(UTC), examine(call.site.app)))
-    return call.page("doctor.html", at=at, found=found)
+        ask = partial(examine, call.site.app, limit=_EXAMINED)
+        at, found = call.site.shared.read("doctor", lambda: (datetime.now(UTC), ask()))
+    return call.page("doctor.html", at=at, found=found, examined=_EXAMINED)

@@ -18,9 +18,6 @@ from .site import Call, Site
 #: As many at most, of as many that are stored: an answer shall come before browsers and proxies give up.
 _MOST, _STORED = 10_000, 100_000
 
-#: Entries that a page looks through for a filter: an answer shall not take seconds.
-LOOKED_AT = 10_000
-
 #: What may be done: the right that it takes, the field that is asked for besides, and how it is done.
 ACTIONS: dict[str, tuple[Right, str, Callable[[Selected, Mapping[str, str]], Any]]] = {
     "pause": ("pause", "note", lambda found, given: found.pause(given.get("note", ""))),
@@ -51,8 +48,7 @@ def act(call: Call) -> Response:
         raise InvalidEntry("q", expected, name)
     found = call.site.schedules.select().among(picked) if picked else selected(call.site, name, tag, task)
     _, asks, do = ACTIONS[does]
-    # Where a beginning is all that is asked for, nothing is read that is not meant.
-    few = picked or not (tag or task or is_pattern(name)) or len(call.site.schedules) <= _STORED
+    few = picked or len(call.site.schedules) <= _STORED
     names = [entry.name for entry in islice(found, _MOST + 1)] if few else []
     if few and not names:
         raise EntryNotFound(f"no entry is selected by {found.selection}" if not picked else "none of these is stored")

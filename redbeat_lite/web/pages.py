@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -23,8 +22,7 @@ from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.selection import Selection, is_pattern
-from ..entries.state import FAILING, FINISHED, PAUSED
+from ..entries.selection import Selection, is_pattern, matches
 from ..errors import EntryNotFound
 from ..instants import MAX_MS, from_ms, to_ms
 from ..operate.why.explain import explain
@@ -32,7 +30,7 @@ from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from ..storage.changes import OF_OTHERS, Change
 from .actions import OPTIONS
-from .bulk import ACTIONS, LOOKED_AT, in_words, selected
+from .bulk import ACTIONS, in_words, selected
 from .editing import ARGUMENTS, arguments
 from .messages import Response
 from .rendering import link
@@ -52,14 +50,8 @@ _APART = ("name", "task", "status", "next run", "last run", "last error", "descr
 
 _STATES = (*STATUSES, "failing", "failed")
 
-#: What the stored texts of some states have, of an entry's state and of its definition: the others need not be read.
-_TEXTS = {
-    "paused": (PAUSED,),
-    "finished": (FINISHED,),
-    "failing": (FAILING,),
-    "disabled": ("", '"enabled":false'),
-    "manual": ("", '"manual"'),
-}
+#: States of entries that will not fire by themselves.
+_PARKED = ("paused", "finished", "disabled", "manual")
 
 #: The last ends of runs that are looked through for one outcome, and for those of some entries.
 _ENDS, _OF_SOME = 1500, 1000
@@ -103,34 +95,35 @@ def entries(call: Call) -> Response:
         words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
     place = {"offset": offset, "size": _ENTRIES, "last": any(wanted) and offset == _FARTHEST}
     shown: dict[str, Any] = {"states": _STATES, "place": place, "bulk": bulk, "selects": selects, "words": words}
+    shown["parked"] = _PARKED
     return call.page("entries.html", **shown, **found)
 
 
 def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
-    found, looked_at = site.schedules, None
+    schedules = site.schedules
+    looked_at = None
     if not (name or tag or task or state):
-        total, text, _ = site.store.count_and_freezes()
-        page = [*found.freezes.marked(found.list(offset, _ENTRIES + 1), Freezes.of(text))]
+        total, freezes, _ = site.store.count_and_freezes()
+        marked = schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), Freezes.of(freezes))
+        page = [*marked]
     else:
-        meant, enough = selected(site, name, tag, task), offset + 2 * _ENTRIES
-        looked_at = None if meant.selection.beginning else LOOKED_AT
-        if state in ("failed", "frozen"):
-            total, frozen, some = getattr(meant, state)(LOOKED_AT, enough=enough)
-        else:
-            total, frozen, some = meant.search(LOOKED_AT, *_TEXTS.get(state, ()), enough=enough)
-        left = (each for each in found.freezes.marked(some, frozen) if _is(each, state))
+        filtered = selected(site, name, tag, task)
+        sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
+        marked = schedules.freezes.marked(sample, sample.freezes)
+        left = (entry for entry in marked if _is(entry, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
-    if state != "failed":  # where they are read already
-        found.load_runs(page[:_ENTRIES])
+        total = sample.total
+        looked_at = None if sample.complete else sample.looked_at
+    schedules.load_runs(page[:_ENTRIES])
     now, history = wall_ms(), site.settings.history
     listed = [(each, with_sent(each, each.rows, history, now, _LAST)[::-1]) for each in page[:_ENTRIES]]
     return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
 
 
 def _is(entry: Entry, state: str) -> bool:
-    if state == "failed":
-        return entry.failures_in_a_row > 0
-    return entry.last_error is not None if state == "failing" else state in ("", entry.status)
+    if state == "failing":
+        return entry.last_error is not None
+    return state in ("", "failed", entry.status)  # a sample has read of itself who failed
 
 
 def entry(call: Call) -> Response:
@@ -217,7 +210,7 @@ def _changes(site: Site, name: str, actor: str, until: int | None) -> dict[str, 
 
 
 def _is_of(change: Change, name: str, pattern: str) -> bool:
-    return name in change.names or any(fnmatchcase(each, pattern) for each in change.names)
+    return name in change.names or any(matches(each, pattern) for each in change.names)
 
 
 def freezes(call: Call) -> Response:

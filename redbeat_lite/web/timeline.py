@@ -14,7 +14,7 @@ from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
 from ..storage.patience import briefly
-from .bulk import LOOKED_AT, in_words, selected
+from .bulk import in_words, selected
 from .messages import Response
 from .site import Call, Site
 
@@ -41,12 +41,12 @@ def page(call: Call) -> Response:
 
 def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
     now, most = wall_ms(), _LANES if any(wanted) else _UNASKED
-    _, freezes, some = selected(site, *wanted).search(LOOKED_AT, enough=most)
-    entries = [*islice(some, most)]
+    sample = selected(site, *wanted).sample()
+    entries = [*islice(sample, most)]
     start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
     marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
     heat = _heat(site, now, entries)
-    return {**heat, "lanes": _lanes(site, entries, freezes, now, start, span), "marks": marks}
+    return {**heat, "lanes": _lanes(site, entries, sample.freezes, now, start, span), "marks": marks}
 
 
 def _heat(site: Site, now: int, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class TestWhatIsRecorded:
         assert outcomes(schedules.runs("poll")) == ([] if key == KEYS.rows("poll") else ["unknown", "failed"])
         schedules.add("other", "add", every(60))
         rows.row("other", THIRD, "failed", "1", 0)
-        assert sum(entry.failures_in_a_row for entry in schedules.list(order="name")) == 1 + (key != KEYS.rows("poll"))
+        assert sum(entry.failures_in_a_row for entry in schedules.list()) == 1 + (key != KEYS.rows("poll"))
 
     def test_a_guard_that_makes_no_sense_tells_nothing(
         self, schedules: Schedules, rows: RunRows, client: redis.Redis
@@ -504,7 +504,7 @@ class TestEntry:
         ):
             rows.row("poll", NOW - minutes * MINUTE, outcome, str(minutes), 0)  # type: ignore[arg-type]
         rows.row("poll", NOW + MINUTE, "skipped", "", None, 0, 1)
-        for entry in (schedules["poll"], *schedules.list(), *schedules.values(), *schedules.list(order="name")):
+        for entry in (schedules["poll"], *schedules.list(), *schedules.values()):
             assert entry.last_run == Run("poll", NOW, "running", "0", NOW, attempts=1)
             assert (entry.last_success_at, entry.failures_in_a_row) == (NOW - 5 * MINUTE, 2)
 

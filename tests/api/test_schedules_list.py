@@ -1,15 +1,14 @@
-"""Pages of entries, by name and by due time."""
+"""Pages of entries in due order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal
 
 import pytest
 import redis
 
 from redbeat_lite import CorruptEntry, Entry, Schedules, every
+from redbeat_lite.storage.stored import Stored
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW
@@ -30,65 +29,55 @@ class TestList:
         assert [entry.name for entry in many.list()] == [*(f"e{number}" for number in range(8, -1, -1)), "e9"]
         assert [entry.name for entry in many.list(offset=2, limit=3)] == ["e6", "e5", "e4"]
 
-    def test_by_name(self, many: Schedules) -> None:
-        assert [entry.name for entry in many.list(order="name")] == [f"e{number}" for number in range(10)]
-        assert [entry.name for entry in many.list(offset=8, limit=5, order="name")] == ["e8", "e9"]
+    def test_those_that_are_due_at_once_are_in_the_order_of_their_names(self, schedules: Schedules) -> None:
+        for name in ("b", "c", "a"):
+            schedules.add(name, "add", every(60))
+        assert [entry.name for entry in schedules.list()] == [*schedules] == ["a", "b", "c"]
 
-    @pytest.mark.parametrize("order", ["due", "name"])
-    def test_beyond_the_end_and_nothing_at_all_are_empty(self, many: Schedules, order: str) -> None:
-        assert many.list(offset=10, order=order) == []  # type: ignore[arg-type]
-        assert many.list(limit=0, order=order) == []  # type: ignore[arg-type]
+    def test_names_are_in_due_order(self, many: Schedules) -> None:
+        many.pause("e9")
+        assert [*many] == [entry.name for entry in many.list()]
 
-    def test_an_unknown_order_is_refused(self, many: Schedules) -> None:
-        with pytest.raises(ValueError, match="order: expected 'due' or 'name', got 'age'"):
-            many.list(order="age")  # type: ignore[arg-type]
+    def test_beyond_the_end_and_nothing_at_all_are_empty(self, many: Schedules) -> None:
+        assert many.list(offset=10) == []
+        assert many.list(limit=0) == []
 
     @together(("offset", "limit"), [(-1, 5), (0, -1), (None, 5), (0, "5"), (0, True)])
-    @together("order", ["due", "name"])
-    def test_a_page_is_counted_in_whole_numbers(
-        self, many: Schedules, order: str, offset: object, limit: object
-    ) -> None:
+    def test_a_page_is_counted_in_whole_numbers(self, many: Schedules, offset: object, limit: object) -> None:
         with pytest.raises(ValueError, match="expected a whole number from 0, got"):
-            many.list(offset, limit, order)  # type: ignore[arg-type]
+            many.list(offset, limit)  # type: ignore[arg-type]
 
     @pytest.mark.usefixtures("small_pages")
-    @pytest.mark.parametrize(("order", "most"), [("due", 1), ("name", 5)])
-    def test_a_page_of_many_costs_as_much_as_one_of_ten(
-        self, schedules: Schedules, server: Server, order: str, most: int
-    ) -> None:
+    def test_a_page_of_many_costs_as_much_as_one_of_ten(self, schedules: Schedules, server: Server) -> None:
         schedules.add_many(Entry(f"e{number:05}", "add", every(60 + number)) for number in range(300))
-        schedules.list(order=order)  # type: ignore[arg-type]
+        schedules.list()
         with commands(server) as seen, round_trips() as trips:
-            page = schedules.list(offset=150, limit=100, order=order)  # type: ignore[arg-type]
+            page = schedules.list(offset=150, limit=100)
         assert [entry.name for entry in page] == [f"e{number:05}" for number in range(150, 250)]
         for number, entry in enumerate(page, 150):
             assert entry.next_run_at == NOW + timedelta(seconds=60 + number)
         assert len(trips) <= 2
-        assert len(seen) <= 1 + most
+        assert len(seen) <= 2
 
     @pytest.mark.usefixtures("small_pages")
-    @pytest.mark.parametrize("order", ["due", "name"])
     def test_a_long_page_is_read_in_parts_so_that_it_blocks_nobody(
-        self, schedules: Schedules, order: Literal["due", "name"], monkeypatch: pytest.MonkeyPatch
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         names = [f"e{number:04}" for number in range(250)]
         schedules.add_many(Entry(name, "add", every(60 + number)) for number, name in enumerate(names))
         store = schedules._store
         sizes: list[int] = []
+        page = store.page
 
-        def measured(read: Callable[..., Any]) -> Callable[..., Any]:
-            def reading(*args: Any) -> Any:
-                found = read(*args)
-                sizes.append(len(found))
-                return found
+        def measured(offset: int, limit: int) -> list[Stored]:
+            stored = page(offset, limit)
+            sizes.append(len(stored))
+            return stored
 
-            return reading
-
-        monkeypatch.setattr(store, "page", measured(store.page))
-        monkeypatch.setattr(store, "read", measured(store.read))
-        assert [entry.name for entry in schedules.list(1, 220, order)] == names[1:221]
+        monkeypatch.setattr(store, "page", measured)
+        assert [entry.name for entry in schedules.list(1, 220)] == names[1:221]
         assert sizes == [100, 100, 20]
-        assert [entry.name for entry in schedules.list(200, 10**9, order)] == names[200:]
+        assert [entry.name for entry in schedules.list(200, 10**9)] == names[200:]
 
     @pytest.mark.usefixtures("small_pages")
     def test_entries_that_slip_to_a_page_already_read_are_seen_too(self, schedules: Schedules) -> None:

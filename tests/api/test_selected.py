@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -13,18 +14,19 @@ import redis
 from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, at, every, manual
-from redbeat_lite.entries.selection import Selection
-from redbeat_lite.entries.state import FINISHED, PAUSED
+from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every, manual
+from redbeat_lite.entries import selection
+from redbeat_lite.entries.selection import Selection, matches
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.storage.store import Store
 from redbeat_lite.storage.stored import Stored
 from tests.support.cases import together
-from tests.support.commands import round_trips
+from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
 from tests.support.run_rows import RunRows
+from tests.support.server import Server
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -76,12 +78,8 @@ def test_of_those_that_are_named_others_are_left_alone(shop: Schedules) -> None:
     assert len(shop) == 4
 
 
-@pytest.mark.parametrize("few", [100_000, 2])
 @together("pattern", ["b*", "b", "ba*", "b[*]*", "é*", "é", "éé*", "z\U0010ffff*", "?b", "*b", "ab?", "no*"])
-def test_a_beginning_leaves_none_out(
-    schedules: Schedules, monkeypatch: pytest.MonkeyPatch, few: int, pattern: str
-) -> None:
-    monkeypatch.setattr("redbeat_lite.api.selected._FEW", few)
+def test_a_beginning_leaves_none_out(schedules: Schedules, pattern: str) -> None:
     names = ["b", "ba", "bé", "b*", "b*x", "bb", "ab", "abc", "é", "éa", "è", "z", "z\U0010ffff", "z\U0010ffffz", "B"]
     schedules.add_many(
         [Entry(name, "add", every(100 - at), enabled=at % 5 != 0) for at, name in enumerate(names)], replace=True
@@ -90,11 +88,12 @@ def test_a_beginning_leaves_none_out(
     assert schedules.select(pattern).names() == [name for name in in_order if fnmatchcase(name, pattern)]
 
 
-def test_a_beginning_costs_what_begins_so(schedules: Schedules) -> None:
+def test_a_beginning_reads_no_other_definition(schedules: Schedules, server: Server) -> None:
     schedules.add_many(Entry(f"{number % 100:02}-{number}", "add", every(60)) for number in range(2500))
-    with round_trips() as trips:
+    with commands(server) as seen:
         assert len(schedules.select("07-*").names()) == 25
-    assert len(trips) == 2
+    read = [command for command in seen if command.startswith("HMGET")]
+    assert [len(command.split()) for command in read] == [27, 27], "the definitions and states of the 25"
 
 
 def test_what_is_wrong_is_named(shop: Schedules) -> None:
@@ -271,57 +270,61 @@ class TestManyEntries:
         assert [many[f"e10{n}"].paused_note for n in (0, 1, 2)] == ["by hand", None, "all"]
 
 
-def test_a_search_finds_what_reading_all_of_them_finds(schedules: Schedules, client: redis.Redis) -> None:
-    names = ["plain", "a*b", "a[b", "quo\"te'", "übung", "sp ace", *(f"report-{n:02d}" for n in range(9))]
-    for n, name in enumerate(names):
-        task = ("shop.bill", 'shop."odd\\"', "shop.übung", "other")[n % 4]
-        schedules.add(name, task, every(60 + n), tags=["tag", f"ü{n % 3}", 'q"'][: n % 4], enabled=n % 5 > 0)
-    schedules.add("by hand", "shop.bill", manual())
-    schedules.add("over", "shop.bill", at(datetime.now(UTC) - timedelta(days=9)), misfire="skip")
-    schedules.pause("plain", "pausing")
-    every_one = [*schedules.values()]
-    patterns = (
-        "*",
-        "report-*",
-        "*-0?",
-        "a[*]b",
-        "a[[]b",
-        "[!a]*",
-        "[!]]*",
-        'quo"te*',
-        "ü*",
-        "*no*",
-        "a[b",
-        "[]a]*",
-        "*[",
-    )
-    states = (("",), (PAUSED,), (FINISHED,), ("", '"enabled":false'), ("", '"manual"'))
-    for name in patterns:
-        for tag, task in product((None, "tag", "ü1", 'q"'), ("*", "shop.*", "*ü*", 'shop."*', "*.b?ll", "[so]*")):
-            selected = schedules.select(name, tag=tag, task=task)
-            wanted = {each.name for each in every_one if selected.selection.covers(each)}
-            total, _, found = selected.search(10_000)
-            assert ({each.name for each in found}, total) == (wanted, len(every_one)), selected.selection
-    holds = (lambda e: True, lambda e: e.paused_note is not None, lambda e: e.finished, lambda e: not e.enabled)
-    for state, holding in zip(states, (*holds, lambda e: e.name == "by hand"), strict=True):
-        found = {each.name for each in schedules.select().search(10_000, *state)[2]}
-        assert found >= {each.name for each in every_one if holding(each)}, state
-        assert len(found) < len(every_one) or state == ("",)
+class TestSample:
+    """What a page shows of a filter, for a bounded price."""
 
+    def test_it_has_what_reading_all_of_them_finds(self, schedules: Schedules) -> None:
+        names = ["plain", "a*b", "a[b", "quo\"te'", "übung", "sp ace", *(f"report-{n:02d}" for n in range(9))]
+        for n, name in enumerate(names):
+            task = ("shop.bill", 'shop."odd\\"', "shop.übung", "other")[n % 4]
+            schedules.add(name, task, every(60 + n), tags=["tag", f"ü{n % 3}", 'q"'][: n % 4], enabled=n % 5 > 0)
+        stored = [*schedules.values()]
+        for name in ("*", "report-*", "*-0?", "a[*]b", "[!a]*", 'quo"te*', "ü*", "*no*", "a[b", "*["):
+            for tag, task in product((None, "tag", "ü1", 'q"'), ("*", "shop.*", "*ü*", 'shop."*', "*.b?ll")):
+                selected = schedules.select(name, tag=tag, task=task)
+                sample = selected.sample()
+                wanted = [each.name for each in stored if selected.selection.covers(each)]
+                assert [each.name for each in sample] == wanted, selected.selection
+                assert (sample.complete, sample.total) == (True, len(stored))
 
-def test_a_search_ends_where_it_has_looked_at_enough(schedules: Schedules, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] if n % 7 == 0 else []) for n in range(300))
-    monkeypatch.setattr("redbeat_lite.storage.reading._LOOKED_AT", 50)
-    monkeypatch.setattr("redbeat_lite.api.reader._TOGETHER", 3)
-    tagged = [f"e{n:03d}" for n in range(300) if n % 7 == 0]
-    for name in ("*", "e*"):
-        some = schedules.select(name, tag="t")
-        assert [each.name for each in some.search(1000, enough=3)[2]] == tagged
-        assert [each.name for each in some.search(120, enough=3)[2]] == [each for each in tagged if each < "e120"]
-        with round_trips() as trips:
-            assert next(some.search(1000, enough=3)[2]).name == "e000"
-        assert len(trips) == 1
-    assert [*schedules.select("none*").search(1000)[2]] == []
+    def test_parked_entries_are_looked_at_by_themselves(
+        self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("redbeat_lite.api.sample.READ", 4)
+        schedules.add_many(Entry(f"e{n}", "add", every(60 + n)) for n in range(9))
+        schedules.add("by hand", "add", manual())
+        schedules.add("off", "add", every(5), enabled=False)
+        schedules.pause("e5")
+        sample = schedules.select().sample(parked=True)
+        assert {entry.name for entry in sample} == {"by hand", "off", "e5"}
+        assert sample.complete
+
+    def test_its_price_is_bounded_and_it_tells_how_far_it_looked(
+        self, schedules: Schedules, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("redbeat_lite.api.sample.READ", 20)
+        monkeypatch.setattr("redbeat_lite.api.sample.NAMES", 100)
+        schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] * (n % 7 == 0)) for n in range(300))
+        for name, looked_at, shown in (
+            ("*", 20, ["e000", "e007", "e014"]),
+            ("e*", 20, ["e000", "e007", "e014"]),
+            ("*00", 100, ["e000"]),
+            ("e2*", 100, []),
+            ("e210*", 100, ["e210"]),
+        ):
+            with commands(server) as seen:
+                sample = schedules.select(name, tag="t").sample()
+                assert [entry.name for entry in sample] == shown
+            assert (sample.looked_at, sample.complete, sample.total) == (looked_at, False, 300), name
+            assert sum(len(command.split()) for command in seen if "HMGET" in command) <= 2 * 24, name
+        assert not any("EVALSHA" in command for command in seen)
+
+    def test_patterns_are_not_kept_for_ever(self) -> None:
+        before = fnmatch._compile_pattern.cache_info().currsize  # type: ignore[attr-defined]
+        for n in range(1000):
+            assert not matches("x", f"*{n}*")
+        assert selection._matcher.cache_info().currsize <= 100
+        assert fnmatch._compile_pattern.cache_info().currsize == before  # type: ignore[attr-defined]
 
 
 def test_those_that_failed_are_told_by_their_rows(schedules: Schedules, client: redis.Redis) -> None:
@@ -346,6 +349,6 @@ def test_those_that_failed_are_told_by_their_rows(schedules: Schedules, client: 
     client.set("{redbeat-lite}:runs:of:foreign", "x", ex=60)
     failed = {each.name for each in schedules.values() if each.name != "foreign" and each.failures_in_a_row}
     assert failed == {"bad", "runs", "retries", "lost", "backfilled"}
-    assert {each.name for each in schedules.select().failed(1000)[2]} == failed
-    assert [each.name for each in schedules.select("b*").failed(1000)[2]] == ["backfilled", "bad"]
-    assert [each.name for each in schedules.select(tag="none").failed(1000)[2]] == []
+    assert {each.name for each in schedules.select().sample(failed=True)} == failed
+    assert [each.name for each in schedules.select("b*").sample(failed=True)] == ["backfilled", "bad"]
+    assert [each.name for each in schedules.select(tag="none").sample(failed=True)] == []

@@ -310,15 +310,6 @@ class TestExport:
         cli("export", str(file))
         assert file.read_text().split(" [\n", 1)[1] == said.out.split(" [\n", 1)[1]
 
-    def test_it_is_whole_where_the_index_of_names_is_not(
-        self, cli: Cli, schedules: Schedules, client: redis.Redis
-    ) -> None:
-        """Keys may be lost where no beat is there to mend them, as before an upgrade."""
-        schedules.add_many(Entry(name, "add", every(60)) for name in ("b1", "a", "b2"))
-        client.delete("{redbeat-lite}:names")
-        assert [*schedules] == ["a", "b1", "b2"]
-        assert [each["name"] for each in cli("export").json["entries"]] == ["a", "b1", "b2"]
-
     def test_it_holds_a_thousand_entries_and_says_how_far_it_is(
         self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -191,7 +191,7 @@ class TestList:
             told.row(name, NOW - 2 * MINUTE, first, "1", 0)  # type: ignore[arg-type]
             told.row(name, NOW - MINUTE, second, "2", 0)  # type: ignore[arg-type]
         schedules.add("new", "add", every(60))
-        found = cli("list", "--failed", "--order", "name", "--json").json
+        found = sorted(cli("list", "--failed", "--json").json, key=lambda each: str(each["name"]))
         assert [each["name"] for each in found] == ["ill", "poll"]
         assert [each["failures_in_a_row"] for each in found] == [1, 1]
         assert found[0]["last_outcomes"] == ["expired", "succeeded"]

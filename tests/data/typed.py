@@ -118,5 +118,5 @@ schedules.upcoming("1h")  # wrong
 schedules.select(tags="x")  # wrong
 schedules.pause(["a"])  # wrong
 schedules.run_now("a", ["x"])  # wrong
-schedules.list(order="name")
-schedules.list(order="task")  # wrong
+schedules.list(5, limit=10)
+schedules.list(order="name")  # wrong

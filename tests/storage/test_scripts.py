@@ -278,7 +278,6 @@ class TestQuarantine:
         self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:
         client.zadd(KEYS.due, {"bad": 1, "mended": 1})
-        client.zadd(KEYS.names, {"bad": 0, "mended": 0})
         client.hset(KEYS.entries, mapping={"bad": "{", "mended": "good by now"})
         record = '{"error":"no JSON"}'
         bad = [Bad(Stored(name, 1, b"{", None), "no JSON", record) for name in (b"bad", b"mended")]
@@ -286,7 +285,7 @@ class TestQuarantine:
         assert store.quarantine(leading, bad) == [True, False], "sent again, as where the reply was lost"
         assert client.xlen(KEYS.changes) == 1
         assert store.quarantined() == {"bad": {"error": "no JSON"}}
-        assert client.zrange(KEYS.due, 0, -1) == client.zrange(KEYS.names, 0, -1) == [b"mended"]
+        assert client.zrange(KEYS.due, 0, -1) == [b"mended"]
 
 
 class TestLease:
@@ -314,21 +313,21 @@ class TestLease:
     def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one", lease=2000)
         run = backend.scripts.run
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.names)
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
         assert run("leader/renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
         assert run("leader/renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
         assert client.pttl(KEYS.leader) <= 2000
         assert run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         assert client.pttl(KEYS.leader) > 2000
 
-    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.names, KEYS.meta])
+    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
     @pytest.mark.parametrize("foreign", [False, True])
     def test_a_renewal_notices_that_part_of_the_schedule_is_gone(
         self, backend: Backend, store: LeaderStore, client: redis.Redis, key: str, foreign: bool
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.names)
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         client.delete(key)
         if foreign and key != KEYS.meta:
@@ -337,7 +336,7 @@ class TestLease:
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.names)
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
 
@@ -362,7 +361,7 @@ class TestLease:
         self.acquire(backend, "stand-by", lease=4000)
         assert 2900 < silent_in("stand-by") <= 4000
         assert set(client.zrange(KEYS.beats, 0, -1)) == {b"leader", b"stand-by"}
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.names)
+        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
         assert backend.scripts.run("leader/renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
         assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
         assert 0 < client.pttl(KEYS.beats) <= 3_600_000

@@ -28,8 +28,8 @@ KEY = "{redbeat-lite}:"
 OURS = tuple(
     KEY + part
     for part in (
-        *("due", "entries", "state", "names", "leader", "meta", "quarantine", "calendars", "changes", "changed"),
-        *("backfills:due", "backfills:entries", "backfills:state", "backfills:names"),
+        *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "changes", "changed"),
+        *("backfills:due", "backfills:entries", "backfills:state"),
         *("once:fence", "once:index", "once:workers"),
         *("runs:incidents", "runs:closed", "runs:deadlines", "runs:feed"),
     )

@@ -27,6 +27,7 @@ from tests.support.commands import round_trips
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.web.test_pipelines import Runs
+from tests.web.test_trips import FILTERED
 
 pytestmark = [pytest.mark.soak, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -94,7 +95,6 @@ def fill(schedules: Schedules, client: redis.Redis) -> None:
         pipe.hset(KEYS.entries, mapping={name: kinds[n % KINDS] for n, name in zip(some, due, strict=True)})
         pipe.hset(KEYS.state, mapping={name: EntryState.new(at).encode() for name, at in due.items()})
         pipe.zadd(KEYS.due, due)
-        pipe.zadd(KEYS.names, dict.fromkeys(due, 0))
         pipe.execute()
     schedules.freezes.add("entry-000?9*", tag="tenant:9", seconds=86_400)
     edited = line_of(Who("ada@laptop", "cli"), "edited", "as was asked for", (("jitter", None, "60"),))
@@ -140,7 +140,7 @@ def test_each_page_is_there_in_200_ms(site: Site, own: Server, capsys: pytest.Ca
         line = f"{1000 * seconds:7.1f} ms  {trips:3d} trips  {asked}"
         with capsys.disabled():
             print(line)
-        if seconds > 0.2 + withheld or trips > 3:
+        if seconds > 0.2 + withheld or trips > 3 + 2 * bool(FILTERED & query.keys()):
             over.append(line)
     assert over == []
 

@@ -137,7 +137,7 @@ def test_the_doctor_looks_once_somebody_asks(
     schedules.add("typo", "ad", every(60))
     asked: list[str] = []
     examine = doctor.examine
-    monkeypatch.setattr(aside, "examine", lambda app: asked.append("once") or examine(app))
+    monkeypatch.setattr(aside, "examine", lambda app, **how: asked.append("once") or examine(app, **how))
     seen = visitor.get("doctor")
     assert ("redbeat doctor" in seen.text, "typo" in seen.text, asked) == (True, False, [])
     assert "data-live" not in seen.html

@@ -23,6 +23,7 @@ from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
+from tests.support.commands import commands
 from tests.support.in_process import MakeBeat
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
@@ -171,6 +172,28 @@ def test_a_filter_in_the_address_leaves_some(
     seen = visitor.get("entries", **query)
     assert [name for name in ("nightly", "poll") if f"entry?name={name}" in seen.html] == ([left] if left else [])
     assert seen.text.endswith(f"redbeat list {words}") or not left
+
+
+def test_no_pattern_of_a_filter_reaches_the_server(visitor: Visitor, schedules: Schedules, server: Server) -> None:
+    schedules.add_many(Entry(f"tenant-{n:03d}", "add", every(60 + n)) for n in range(300))
+    stars = "*" + "t*" * 290
+    visitor.get("entries", q=stars, task=stars)  # connects
+    with commands(server) as seen:
+        for page in ("entries", "timeline"):
+            assert "Nothing is left by this filter" in visitor.get(page, q=stars, task="*" + "}*]*" * 140).text
+    assert all(len(command) < 500 for command in seen), "none has the pieces of a pattern"
+
+
+def test_a_filter_that_stops_says_at_how_many_entries_it_looked(
+    visitor: Visitor, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.api.sample.READ", 20)
+    schedules.add_many(Entry(f"e{n:02}", "add", every(60 + n), tags=["late"] * (n > 50)) for n in range(60))
+    seen = visitor.get("entries", tag="late")
+    assert "60 stored; the filter looked at the first 20 of them, in due order." in seen.text
+    assert "looked at" not in visitor.get("entries", q="e5").text
+    schedules.select("e4*").pause()
+    assert "e41" in visitor.get("entries", state="paused").text
 
 
 def test_more_entries_than_fit_are_on_further_pages(visitor: Visitor, schedules: Schedules) -> None:

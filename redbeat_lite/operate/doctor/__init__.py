@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from celery import Celery
 
@@ -17,6 +17,7 @@ from ...settings import Settings
 from ...storage.connections import FAULTS
 from ...storage.server_check import check_driver
 from ...storage.store import Store
+from ...storage.stored import PAGE
 from . import calendars, configuration, entries, messages, run_times, server
 from .finding import SEVERITIES, Finding
 
@@ -25,10 +26,13 @@ LIMIT = 50_000
 
 
 @public_in("redbeat_lite.operate")
-def examine(app: Celery) -> list[Finding]:
+def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
     """Look for what is or will be trouble; the gravest first. Changes nothing.
 
     Imports the modules of the app that hold its tasks.
+
+    Parameters:
+        limit: how many entries are looked at, those that are due next first. 50,000 take some seconds.
 
     Raises:
         ConfigurationError: the app's settings are wrong, or kombu refuses the redis-py that is installed.
@@ -38,7 +42,7 @@ def examine(app: Celery) -> list[Finding]:
     check_driver(app)
     store = Store.of(settings)
     try:
-        found = [finding for check in _checks(app, settings, store) for finding in _guarded(check)]
+        found = [finding for check in _checks(app, settings, store, limit) for finding in _guarded(check)]
     finally:
         store.backend.close()
     return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
@@ -68,7 +72,7 @@ def _not_loaded(app: Celery) -> Iterator[Finding]:
     yield from ()
 
 
-def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[Finding]]:
+def _checks(app: Celery, settings: Settings, store: Store, limit: int) -> Iterator[Iterator[Finding]]:
     yield _not_loaded(app)
     yield server.clock_and_line(store, settings)
     yield server.server(store.backend)
@@ -78,8 +82,9 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield configuration.misspelt(app)
     reply = store.backend.scripts.run(*asking(store.keys))
     status, heard = status_in(reply), reports_in(reply).values()
-    readable, unreadable = entries.sorted_out(Reader(app, store), islice(store.pages(), LIMIT))
-    yield _not_looked_at(status)
+    stored = chain.from_iterable(store.paged(min(limit, PAGE)))
+    readable, unreadable = entries.sorted_out(Reader(app, store), islice(stored, limit))
+    yield _not_looked_at(status, limit)
     yield entries.overdue(app, status, readable)
     yield entries.frozen(app, status)
     yield entries.failing(readable)
@@ -106,12 +111,15 @@ def _checks(app: Celery, settings: Settings, store: Store) -> Iterator[Iterator[
     yield messages.queues(app, readable, status.queues)
 
 
-def _not_looked_at(status: Status) -> Iterator[Finding]:
-    if status.entries > LIMIT:
+def _not_looked_at(status: Status, limit: int) -> Iterator[Finding]:
+    todo = "Nothing; come back when they are due."
+    if limit < LIMIT:
+        todo = f"celery -A ... redbeat doctor looks at {LIMIT}."
+    if status.entries > limit:
         yield Finding(
             "entries",
             "note",
-            f"only the {LIMIT} entries that are due next were looked at, of {status.entries}",
+            f"only the {limit} entries that are due next were looked at, of {status.entries}",
             "What is wrong with the others is not in this list.",
-            "Nothing; come back when they are due.",
+            todo,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
+from itertools import chain
 
 from celery import Celery
 
@@ -20,6 +21,7 @@ from ...once.worker_reports import WorkerReport
 from ...runs.store import RunStore
 from ...schedules import Question, next_ms
 from ...storage.store import Store
+from ...storage.stored import PAGE, chunks
 from .finding import Finding
 
 #: Kombu's default for the Redis transport, in seconds.
@@ -88,7 +90,8 @@ def retries(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> I
 def outcomes(store: Store, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Entries that have failed since they last succeeded, as ``list --failed`` has them."""
     sent = [entry.name for entry in entries if entry.known_state.count]
-    failed = tuple(RunStore(store.backend.client, store.keys.prefix).failed(sent, ()))
+    runs = RunStore(store.backend.client, store.keys.prefix)
+    failed = tuple(chain.from_iterable(map(runs.failed, chunks(sent, PAGE))))
     if failed:
         yield Finding(
             "outcomes",

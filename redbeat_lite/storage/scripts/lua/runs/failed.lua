@@ -1,10 +1,8 @@
 -- Which of these entries have failed since they last succeeded; runs of backfills do not count. 5,000 take some 5 ms.
--- KEYS[1] entries  KEYS[n + 1] rows of an entry
--- ARGV[1] letters of outcomes  ARGV[2] the version of ids of backfills  ARGV[3] bytes of a key of rows in front of the name
--- ARGV[4...] texts that definitions have
+-- KEYS rows of each entry   ARGV[1] letters of outcomes  ARGV[2] the version of ids of backfills
 -- returns their numbers, from 1; what lies in the place of rows says nothing
 local found = {}
-for n = 2, #KEYS do
+for n = 1, #KEYS do
   local decided, bad = false, false
   for _, last in ipairs({0, -1}) do  -- the newest row decides, as a rule
     local rows = decided and {} or redis.pcall('ZREVRANGE', KEYS[n], 0, last)
@@ -16,10 +14,6 @@ for n = 2, #KEYS do
       end
     end
   end
-  local definition = bad and #ARGV > 3 and redis.call('HGET', KEYS[1], KEYS[n]:sub(ARGV[3] + 1)) or ''
-  for text = 4, #ARGV do
-    bad = bad and definition:find(ARGV[text], 1, true)
-  end
-  found[#found + 1] = bad and n - 1 or nil
+  found[#found + 1] = bad and n or nil
 end
 return found

@@ -2,8 +2,8 @@
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
 -- where broker and schedule share a database, send its messages in the same step. What the plan decides against is put
 -- down in the rows of the entry.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] names
--- KEYS[7..] lists of the broker, rows of entries, and the deadlines
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta
+-- KEYS[6..] lists of the broker, rows of entries, and the deadlines
 -- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
 -- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
 -- '' for none: for each entry a list of numbers, of each run its nominal time, by when it begins and by when it ends,
@@ -197,7 +197,6 @@ write('ZADD', due, scores)
 write('HDEL', state, gone)
 write('HDEL', entries, gone)
 write('ZREM', due, gone)
-write('ZREM', KEYS[6], gone)
 for _, c in ipairs(later) do
   local _, list = command(c)
   redis.pcall('PEXPIRE', list, ARGV[c + 1])

@@ -3,7 +3,6 @@
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
 -- KEYS[7] record of changes  KEYS[8] last changes
 -- KEYS[9] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
--- KEYS[10] names
 -- ARGV[1] wake channel  ARGV[2] format this process understands
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
 -- ARGV[5] bytes at which a state is cut for who reads it
@@ -14,7 +13,7 @@
 -- returns {0} this term is over, nothing was written
 --       | {-1, format} a newer process has been here, nothing was written
 --       | {1, done} for each entry one character: '1' written, '0' the state was another
-local due, entries, state, quarantine, meta, leader, changes, last, kept, index = unpack(KEYS)
+local due, entries, state, quarantine, meta, leader, changes, last, kept = unpack(KEYS)
 local before = redis.call('GET', kept)
 if before then
   return {1, before}
@@ -53,7 +52,7 @@ local function is_as_read(current, expected)
   return current == expected or (#expected == most and string.sub(current, 1, most) == expected)
 end
 
-local changed, touched, states, scores, new, definitions, gone = {}, {}, {}, {}, {}, {}, {}
+local changed, touched, states, scores, definitions, gone = {}, {}, {}, {}, {}, {}
 
 local function write_all()
   if redis.call('EXISTS', quarantine) == 1 then
@@ -63,13 +62,11 @@ local function write_all()
   end
   write('HSET', state, states)
   write('ZADD', due, scores)
-  write('ZADD', index, new)
   write('HSET', entries, definitions)
   write('HDEL', state, gone)
   write('HDEL', entries, gone)
   write('ZREM', due, gone)
-  write('ZREM', index, gone)
-  touched, states, scores, new, definitions, gone = {}, {}, {}, {}, {}, {}
+  touched, states, scores, definitions, gone = {}, {}, {}, {}, {}
 end
 
 local KEPT = 10000 -- last changes of removed entries
@@ -128,9 +125,6 @@ for n, name in ipairs(names) do
     else
       states[#states + 1], states[#states + 2] = name, after
       scores[#scores + 1], scores[#scores + 2] = score, name
-      if not found[n] then
-        new[#new + 1], new[#new + 2] = 0, name
-      end
       if definition ~= '' then
         definitions[#definitions + 1], definitions[#definitions + 2] = name, definition
       end

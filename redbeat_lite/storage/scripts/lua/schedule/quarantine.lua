@@ -1,7 +1,7 @@
 -- needs leads change
 -- Set aside entries that cannot be read or planned, if this term still runs and they were not mended meanwhile.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] quarantine
--- KEYS[6] record of changes  KEYS[7] last changes  KEYS[8] names
+-- KEYS[6] record of changes  KEYS[7] last changes
 -- ARGV[1] token  ARGV[2] term  ARGV[3] bytes at which texts are cut  ARGV[4] change, for the record
 -- then for each entry: name, definition as read or '', state as read or '', record
 -- returns {0} this term is over
@@ -28,7 +28,6 @@ for i = 5, #ARGV, 4 do
   if same then
     redis.call('HSET', quarantine, name, record)
     redis.call('ZREM', due, name)
-    redis.call('ZREM', KEYS[8], name)
     redis.call('HDEL', entries, name)
     redis.call('HDEL', state, name)
     gone[#gone + 1] = name
