@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http.client import HTTPException
+from ssl import SSLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
-from ..errors import text_of
 from ..threads import Ticker
 from .leader import Leader
 
@@ -44,7 +45,15 @@ class HeartbeatUrl:
         except (OSError, HTTPException, ValueError) as exc:
             if self._now() - self._said >= _SILENCE:
                 self._said = self._now()
-                why = text_of(exc).replace(self._url, "the URL")
-                logger.warning(
-                    "beat: the heartbeat URL of %s cannot be asked for: %s", urlsplit(self._url).hostname, why
-                )
+                host = urlsplit(self._url).hostname
+                logger.warning("beat: the heartbeat URL of %s cannot be asked for: %s", host, _reason(exc))
+
+
+def _reason(exc: Exception) -> str:
+    """Why a request failed, in no words of the server's: they may repeat the path, which may be a secret."""
+    if isinstance(exc, HTTPError):
+        return f"status {exc.code}"
+    cause = exc.reason if isinstance(exc, URLError) else exc
+    if isinstance(cause, SSLError) or not isinstance(cause, OSError):
+        return type(cause).__name__
+    return cause.strerror or type(cause).__name__

@@ -38,11 +38,39 @@ TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 #: Seconds between two tries to get a port that somebody else has.
 _RETRY = 10.0
 
-#: The label of all entries without one of their own: no entry has this name.
+#: The label of all entries, and of all tasks, without one of their own: none has this name.
 _OTHERS = ""
+
+#: Tasks with a label of their own: the two series of each take 7 kB for good.
+_TASKS = 1000
 
 #: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
 _TOGETHER, _ROWS = 100, 100
+
+
+class Labels:
+    """Names that have a series of their own: the first that are heard of, up to a number. All others share one.
+
+    Parameters:
+        most: how many names have one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names = {_OTHERS}
+        self._lock = threading.Lock()  # what is sent and what has ended come from two threads
+
+    def of(self, name: str) -> str:
+        """The label of a name: the name itself, or that of all others."""
+        with self._lock:
+            if len(self._names) <= self._most:
+                self._names.add(name)
+            return name if name in self._names else _OTHERS
+
+    def names(self) -> list[str]:
+        """All labels so far."""
+        with self._lock:
+            return [*self._names]
 
 
 class Metrics(Hooks):
@@ -52,6 +80,7 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._vitals = vitals
+        self._tasks = Labels(_TASKS)
         lateness = "From the due time of an occurrence, jitter included, until its message was in the queue."
         self._lateness = Histogram("redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry)
         tick = "One turn of the leader's loop, without the wait that follows it."
@@ -84,7 +113,7 @@ class Metrics(Hooks):
             yield incidents
 
     def dispatched(self, event: Dispatched) -> None:
-        self._dispatched.labels(event.task).inc()
+        self._dispatched.labels(self._tasks.of(event.task)).inc()
         self._lateness.observe(max(event.lateness, 0.0))
 
     def misfired(self, event: Misfired) -> None:
@@ -94,7 +123,7 @@ class Metrics(Hooks):
         self._skipped.labels("once-lock").inc()
 
     def failed(self, event: Failed) -> None:
-        self._failed.labels(event.task).inc()
+        self._failed.labels(self._tasks.of(event.task)).inc()
 
     def quarantined(self, event: Quarantined) -> None:
         self._quarantined.inc()
@@ -110,9 +139,8 @@ class EntryMetrics(Hooks):
     def __init__(self, registry: CollectorRegistry, settings: Settings) -> None:
         from prometheus_client import Counter, Gauge
 
-        self._most, self._prefix = settings.metrics_entries, settings.key_prefix
-        self._lock = threading.Lock()  # of the names: what is sent and what has ended come from two threads
-        self._names = {_OTHERS}
+        self._entries = Labels(settings.metrics_entries)
+        self._prefix = settings.key_prefix
         of, by = "redbeat_lite_entry", ["entry"]
         self._dispatched = Counter(f"{of}_dispatched", "Occurrences sent.", by, registry=registry)
         self._runs = Counter(f"{of}_runs", "Ends of runs.", [*by, "outcome"], registry=registry)
@@ -121,7 +149,7 @@ class EntryMetrics(Hooks):
         self._success = Gauge(f"{of}_last_success_timestamp_seconds", when, by, registry=registry)
 
     def dispatched(self, event: Dispatched) -> None:
-        self._dispatched.labels(self._label(event.name)).inc()
+        self._dispatched.labels(self._entries.of(event.name)).inc()
 
     def leader_lost(self, event: LeaderLost) -> None:
         self._failures.clear()
@@ -134,12 +162,13 @@ class EntryMetrics(Hooks):
         """
         names = set()
         for end in ends:
-            names.add(name := self._label(end.name))
+            name = self._entries.of(end.name)
+            names.add(name)
             self._runs.labels(name, end.outcome).inc()
         for chunk in chunks(names, _TOGETHER):
             for name, rows in zip(chunk, RunStore(client, self._prefix).rows(chunk, _ROWS), strict=True):
                 self._show(name, rows)
-        known = [*self._names]
+        known = self._entries.names()
         for name, due in zip(known, client.zmscore(Keys.of(self._prefix).due, known), strict=True):
             if due is None:  # It was removed, and no run ends any more that would mend what is shown.
                 self._show(name, ())
@@ -156,12 +185,6 @@ class EntryMetrics(Hooks):
         # Where failures have taken the place of its row, the success that was seen before is still the last one.
         if at := recorded.last_success_at:
             self._success.labels(name).set(at.timestamp())
-
-    def _label(self, name: str) -> str:
-        with self._lock:
-            if len(self._names) <= self._most:
-                self._names.add(name)
-            return name if name in self._names else _OTHERS
 
 
 class Exporter:

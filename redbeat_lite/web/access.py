@@ -56,6 +56,19 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
+def is_embedded(request: Request, trusted: Collection[str]) -> bool:
+    """Whether a page of another site has the browser ask for this, as an image or a frame, without going there.
+
+    Parameters:
+        trusted: origins as browsers name them, whose pages may.
+    """
+    said = request.headers.get
+    if said("sec-fetch-site", "none") in ("same-origin", "none") or said("origin") in trusted:
+        return False
+    is_navigation = said("sec-fetch-mode") == "navigate" and said("sec-fetch-dest", "document") == "document"
+    return request.method != "POST" and not is_navigation
+
+
 def is_own(request: Request, trusted: Collection[str]) -> bool:
     """Whether a post was made by the page itself, or by a program that brings its credentials with it.
 

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from .access import Access
 from .messages import MAX_BODY, Request, Response
 from .site import Site
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 #: Requests that are answered at once; most wait for another one's read.
 _THREADS = 8
 
+#: Seconds within which the form of a post has to come.
+_BODY_SECONDS = 10.0
+
+_T = TypeVar("_T")
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -28,12 +34,26 @@ def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[...,
     site = Site(app, **options)
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(_announced(environ))
-        answer = site.handle(of_environ(environ, environ.get("PATH_INFO", ""), body, environ))
-        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", _headers(answer))
+        head = of_environ(environ, environ.get("PATH_INFO", ""), environ)
+        answer = site.admit(head)
+        if isinstance(answer, Access):
+            answer = _answer_by_wsgi(site, head, answer)
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", [*answer.headers])
         return [answer.body]
 
     return application
+
+
+def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
+    environ = head.native
+    if head.method != "POST":
+        return site.answer(head, access)
+    if environ.get("HTTP_TRANSFER_ENCODING"):
+        if not environ.get("wsgi.input_terminated"):
+            return site.finished(head, Response.plain(411, "This server needs a Content-Length."))
+        return site.answer(replace(head, body=environ["wsgi.input"].read(MAX_BODY + 1)), access)
+    body = environ["wsgi.input"].read(_announced(environ))
+    return site.answer(replace(head, body=whole(environ, body)), access)
 
 
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
@@ -46,28 +66,64 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        body, more = bytearray(), True
-        while more and len(body) <= MAX_BODY:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return  # what was cut off could name another entry
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        loop, request = asyncio.get_running_loop(), _of_scope(scope, bytes(body))
-        answer = await loop.run_in_executor(threads, copy_context().run, site.handle, request)
-        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in _headers(answer)]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        head = _of_scope(scope)
+
+        async def run(function: Callable[..., _T], *args: Any) -> _T:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(threads, copy_context().run, function, *args)
+
+        if head.method != "POST":
+            await _send(send, await run(site.handle, head))
+            return
+        admitted = await run(site.admit, head)
+        if isinstance(admitted, Response):
+            await _send(send, admitted, close=scope)
+            return
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _body(receive)
+        except TimeoutError:
+            late = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
+            await _send(send, site.finished(head, late), close=scope)
+            return
+        if body is not None:
+            await _send(send, await run(site.answer, replace(head, body=body), admitted))
 
     return application
 
 
-def of_environ(environ: Mapping[str, Any], path: str, body: bytes, native: Any) -> Request:
-    """A request of WSGI, or of Django, whose ``META`` is one; see :class:`Request` for the parameters."""
+async def _body(receive: _Receive) -> bytes | None:
+    """The body of a post, up to a byte too many; ``None`` where it was cut off and could name another entry."""
+    body = bytearray()
+    more = True
+    while more and len(body) <= MAX_BODY:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return bytes(body)
+
+
+async def _send(send: _Send, answer: Response, *, close: _Message | None = None) -> None:
+    """Send an answer; with ``close``, the scope of a request whose body was not read, end its connection as well."""
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+    if close is not None and not close.get("http_version", "1.1").startswith("2"):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def of_environ(environ: Mapping[str, Any], path: str, native: Any) -> Request:
+    """The head of a request of WSGI, or of Django, whose ``META`` is one; see :class:`Request` for the parameters."""
     headers = {name[5:].replace("_", "-").lower(): text for name, text in environ.items() if name.startswith("HTTP_")}
     method, query, root = (environ.get(name, "") for name in ("REQUEST_METHOD", "QUERY_STRING", "SCRIPT_NAME"))
-    whole = body if len(body) >= _announced(environ) else b""  # what was cut off could name another entry
-    return Request(method, path, query, headers, whole, root, environ.get("REMOTE_ADDR", ""), native)
+    return Request(method, path, query, headers, b"", root, environ.get("REMOTE_ADDR", ""), native)
+
+
+def whole(environ: Mapping[str, Any], body: bytes) -> bytes:
+    """A body that was read, or nothing where it was cut off and could name another entry."""
+    return body if len(body) >= _announced(environ) else b""
 
 
 def _announced(environ: Mapping[str, Any]) -> int:
@@ -76,14 +132,21 @@ def _announced(environ: Mapping[str, Any]) -> int:
     return min(int(length), MAX_BODY + 1) if length.isdecimal() and len(length) < 20 else 0
 
 
-def _of_scope(scope: _Message, body: bytes) -> Request:
+def _of_scope(scope: _Message) -> Request:
     # Whoever mounts leaves the path whole, as the specification has it, or takes its own part away, as older ones did.
     root, path = scope.get("root_path", ""), scope["path"]
     path = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     query, client = scope.get("query_string", b"").decode("latin-1"), (scope.get("client") or ("",))[0] or ""
-    return Request(scope["method"], path, query, headers, body, root, client, scope)
+    return Request(scope["method"], path, query, _joined(scope["headers"]), b"", root, client, scope)
 
 
-def _headers(answer: Response) -> list[tuple[str, str]]:
-    return [*answer.headers, ("Content-Length", str(len(answer.body)))]
+def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case; those of one name are joined, as servers of WSGI do it."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        if name in headers:
+            separator = "; " if name == "cookie" else ","
+            value = f"{headers[name]}{separator}{value}"
+        headers[name] = value
+    return headers

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from ..entries.fields import DEFINITION_FIELDS
 from ..instants import MAX_MS, from_ms
 from ..once.lock_listing import locks as locks_of
 from ..operate.doctor import examine
@@ -45,11 +46,17 @@ def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, 
     if definition is None or (call.site.redact is None and call.may("edit")):
         return since, error, definition and str(definition)[:_LONGEST]
     try:
-        fields = loads(definition)
-        shown = json.dumps({**fields, **arguments(call, fields)}, ensure_ascii=False)[:_LONGEST]
+        shown = json.dumps(_known_fields(call, loads(definition)), ensure_ascii=False)[:_LONGEST]
     except Exception:  # noqa: BLE001 - anything may lie there, and what cannot be read cannot be redacted
         shown = "for those who may edit, where it can be read and redacted"
     return since, error, shown
+
+
+def _known_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that an entry has, as whoever asks may see them. A value of an unknown shape may hold anything."""
+    plain = (str, int, float, bool, type(None))
+    known = {name: value for name, value in fields.items() if name in DEFINITION_FIELDS and isinstance(value, plain)}
+    return {**known, **arguments(call, fields)}
 
 
 def doctor(call: Call) -> Response:

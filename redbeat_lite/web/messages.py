@@ -38,6 +38,11 @@ class Request:
     client: str = ""
     native: Any = None
 
+    @property
+    def routed(self) -> str:
+        """The method by which the page answers: a head is that of what is got."""
+        return "GET" if self.method == "HEAD" else self.method
+
     def given(self) -> list[tuple[str, str]]:
         """The fields of the form that is posted, or else of the query.
 

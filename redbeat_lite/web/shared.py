@@ -47,3 +47,22 @@ class Shared:
         """Something was changed from here."""
         with self._lock:
             self._kept.clear()
+
+
+class Outage:
+    """Remembers for two seconds that Redis did not answer, so that not everybody who looks has to wait for it."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._error: Exception | None = None
+
+    def note(self, error: Exception) -> None:
+        """Redis did not answer just now; the same error, raised once more, is no news."""
+        if error is not self._error:
+            self._error = error
+            self._until = elapsed() + _FRESH
+
+    def check(self) -> None:
+        """Raise what was noted within the last two seconds."""
+        if self._error is not None and elapsed() < self._until:
+            raise self._error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -31,10 +32,10 @@ from ..schedules.zones import portable
 from ..settings import Settings
 from ..storage.connections import FAULTS, UNREACHABLE
 from ..storage.store import Store
-from .access import Access, from_this_machine, is_own
+from .access import Access, from_this_machine, is_embedded, is_own
 from .messages import MAX_BODY, Request, Response
 from .rendering import assets, environment, link
-from .shared import Shared
+from .shared import Outage, Shared
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -51,6 +52,9 @@ _HEADERS = (
     ("X-Frame-Options", "DENY"),
     ("Referrer-Policy", "same-origin"),
 )
+
+#: No browser stores a page on its disk: it may show arguments of tasks.
+_NOT_KEPT = ("Cache-Control", "private, no-store")
 
 #: The status of what is wrong with a request; of everything else that we raise on purpose it is 400.
 _STATUS: dict[type[Exception], int] = {
@@ -73,6 +77,7 @@ class Call:
         given: the fields of its form or query.
         picked: the names of the entries that are ticked.
         error: why what was posted was not done, where its form is shown again; with the ``status`` of HTTP.
+        invalid: the name of the field that is wrong in that form, as far as the error tells.
     """
 
     site: Site
@@ -81,6 +86,7 @@ class Call:
     given: Mapping[str, str]
     picked: Sequence[str] = ()
     error: str = ""
+    invalid: str = ""
     status: int = 200
 
     @property
@@ -122,7 +128,7 @@ class Call:
 
     def data(self, told: Any, http: int = 200) -> Response:
         """An answer for programs."""
-        headers = (("Content-Type", "application/json"), ("Cache-Control", "private, no-cache"))
+        headers = (("Content-Type", "application/json"), _NOT_KEPT)
         return Response(http, json.dumps(told).encode(), headers)
 
     def failed(self, http: int, what: str, why: str) -> Response:
@@ -135,18 +141,25 @@ class Call:
         """A page, with a tag of what it says to whoever asks; or that it is still as the browser has it."""
         http = self.status if self.error else http
         shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may}
-        shown |= {"wrong": self.wrong, "error": self.error}
+        shown |= {"wrong": self.wrong, "error": self.error, "invalid": self.invalid}
         # The answer to a post is not asked for again: a script that loads it anew posts anew.
         shown |= {"live": self.request.method != "POST", **data}
         body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-        headers = (("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "private, no-cache"), ("ETag", tag))
+        headers = (("Content-Type", "text/html; charset=utf-8"), _NOT_KEPT, ("ETag", tag))
         if http == 200 and self.request.headers.get("if-none-match", "").removeprefix("W/") == tag:
             return Response(304, headers=headers[1:])
         return Response(http, body, headers)
 
 
 Handler = Callable[[Call], Response]
+
+
+def _field_of(exc: Exception) -> str:
+    """The field of a form that an error is about, with a dash between its words; empty where it does not tell."""
+    param = getattr(exc, "param", None)
+    name = getattr(exc, "field", None) or getattr(param, "name", None) or ""
+    return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")
 
 
 class Site:
@@ -175,6 +188,7 @@ class Site:
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
         self.settings = Settings.from_app(app)
         self.store = Store.of(self.settings)
+        self._outage = Outage()
         self._access, self._trusted, self._assets = access, frozenset(trusted_origins), assets()
         self._routes, self._forms = ROUTES, FORMS
         self.templates = environment(self.zone, app.main or "...", self._assets)
@@ -185,27 +199,56 @@ class Site:
         return portable(self.app.timezone)
 
     def handle(self, request: Request) -> Response:
-        """Answer a request. Of what is wrong the answer tells; what ``access`` raises is the host's affair."""
+        """Answer a whole request. Of what is wrong the answer tells; what ``access`` raises is the host's affair."""
+        admitted = self.admit(request)
+        return admitted if isinstance(admitted, Response) else self.answer(request, admitted)
+
+    def admit(self, request: Request) -> Access | Response:
+        """Decide by the head of a request, before its body is read: who may make it, or the answer."""
         access = self._access(request)
         if access is None or (isinstance(access, Access) and "view" not in access.rights):
             access = Response.plain(403, "This page is not open to you. Its host says who may see it, by access=.")
-        answer = access if isinstance(access, Response) else self._answer(request, access)
-        return Response(answer.status, b"" if request.method == "HEAD" else answer.body, (*answer.headers, *_HEADERS))
+        if isinstance(access, Response):
+            return self.finished(request, access)
+        known = self._answer_to_head(request, access)
+        return access if known is None else self.finished(request, known)
 
-    def _answer(self, request: Request, access: Access) -> Response:
-        if not request.path:  # the links of the page count from its directory
+    def answer(self, request: Request, access: Access) -> Response:
+        """Answer a request that :meth:`admit` lets in."""
+        return self.finished(request, self._answer(request, access))
+
+    def finished(self, request: Request, answer: Response) -> Response:
+        """An answer with the headers that all have, and without its body where only the head is asked for."""
+        length = () if answer.status in (204, 304) else (("Content-Length", str(len(answer.body))),)
+        body = b"" if request.method == "HEAD" else answer.body
+        return Response(answer.status, body, (*answer.headers, *length, *_HEADERS))
+
+    def _answer_to_head(self, request: Request, access: Access) -> Response | None:
+        """The answer where neither an entry nor the body is needed for it."""
+        path = request.path
+        if not path:  # the links of the page count from its directory
             return Response.leading_to(f"{request.root.rpartition('/')[2]}/", 308)
-        if request.path[1:] in self._assets:
-            body, kind = self._assets[request.path[1:]]
+        if path[1:] in self._assets:
+            body, kind = self._assets[path[1:]]
             return Response(200, body, (("Content-Type", kind), ("Cache-Control", "max-age=31536000, immutable")))
-        method = "GET" if request.method == "HEAD" else request.method
-        if (method, request.path) not in self._routes:
+        methods = [method for method, known in self._routes if known == path]
+        if not methods:
             return Response.plain(404, "There is no such page.")
-        handler, right = self._routes[method, request.path]
-        if method == "POST" and not is_own(request, self._trusted):
+        allowed = ("Allow", ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]))
+        if request.method == "OPTIONS":
+            return Response(204, headers=(allowed,))
+        if request.routed not in methods:
+            return replace(Response.plain(405, "This page does not do that."), headers=(allowed,))
+        if request.method == "POST" and not is_own(request, self._trusted):
             return Response.plain(403, "This did not come from the page itself. Behind a proxy, see trusted_origins.")
+        if is_embedded(request, self._trusted):
+            return Response.plain(403, "Another site asks for this page without showing it.")
+        right = self._routes[request.routed, path][1]
         if right not in access.rights:
             return Response.plain(403, f"You may not do this; it takes the right {right!r}.")
+        return None
+
+    def _answer(self, request: Request, access: Access) -> Response:
         if len(request.body) > MAX_BODY:
             return Response.plain(413, "This is too long.")
         try:
@@ -213,11 +256,14 @@ class Site:
         except ValueError:
             return Response.plain(400, "These are too many fields.")
         picked = [value for name, value in given if name == "pick"]
+        handler, _ = self._routes[request.routed, request.path]
         return self._handled(Call(self, request, access, dict(given), picked), handler)
 
     def _handled(self, call: Call, handler: Handler) -> Response:
         who, way = actors.acting_as(call.access.user), actors.by_way("web")
         try:
+            if call.request.routed == "GET":
+                self._outage.check()
             with who, way, given_up_soon(self.app, self.settings.publish_timeout):
                 return handler(call)
         except (RedbeatError, click.UsageError) as exc:
@@ -226,11 +272,15 @@ class Site:
             http, form = _STATUS.get(type(exc), 400), self._forms.get(call.request.path)
             if form is None or call.error or call.request.method != "POST":
                 return call.failed(http, "This cannot be done", said)
-            return self._handled(replace(call, error=said, status=400 if http == 404 else http), form)
+            again = replace(call, error=said, invalid=_field_of(exc), status=400 if http == 404 else http)
+            return self._handled(again, form)
         except _AWAY as exc:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
             what = "The broker cannot be reached, or does not answer" if isinstance(exc, OperationalError) else refused
-            return call.failed(503, what, text_of(exc))
+            if isinstance(exc, UNREACHABLE):
+                self._outage.note(exc)
+            # It may name the host and the port of the server.
+            return call.failed(503, what, text_of(exc) if call.may("edit") else "those who may edit see why")
         finally:
             if call.request.method == "POST":
                 self.shared.forget()

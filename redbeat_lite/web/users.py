@@ -13,12 +13,16 @@ from base64 import b64decode
 from contextlib import suppress
 from getpass import getpass
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 
 from ..errors import ConfigurationError, RedbeatError, text_of
 from .access import Access
 from .messages import Request, Response
 
+#: Sign-ins that are checked or wait for that: each takes one of the eight threads that serve the page.
+_AT_ONCE = 4
+
+_BUSY = Response(429, b"Too many people sign in just now.", (("Retry-After", "1"), ("Content-Type", "text/plain")))
 _WHO = Response(401, b"Sign in.", (("WWW-Authenticate", 'Basic realm="redbeat", charset="UTF-8"'),))
 
 
@@ -35,6 +39,7 @@ class Users:
     def __init__(self, path: Path) -> None:
         self._users: dict[str, tuple[Access, bytes, bytes]] = {}
         self._key, self._known, self._one_by_one = os.urandom(32), set[bytes](), Lock()
+        self._places = BoundedSemaphore(_AT_ONCE)
         where = str(path)
         try:
             for number, text in enumerate(path.read_text().splitlines(), 1):
@@ -55,18 +60,25 @@ class Users:
             name, _, password = b64decode(given).decode().partition(":")
         except ValueError:
             return _WHO
-        return self._users[name][0] if kind.lower() == "basic" and self._is(name, password) else _WHO
+        if kind.lower() != "basic":
+            return _WHO
+        once = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
+        if once not in self._known:  # a page asks every two seconds
+            if not self._places.acquire(blocking=False):
+                return _BUSY
+            try:
+                if not self._is(name, password):
+                    return _WHO
+            finally:
+                self._places.release()
+            self._known.add(once)
+        return self._users[name][0]
 
     def _is(self, name: str, password: str) -> bool:
         """Whether this is their password. It costs as much where there is nobody of that name."""
         _, salt, digest = self._users.get(name, (None, b"", b""))
-        once = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
-        if once not in self._known:  # a page asks every two seconds
-            with self._one_by_one:  # whoever guesses, in however many threads, takes one core at most
-                if not hmac.compare_digest(_digest(password, salt), digest):
-                    return False
-            self._known.add(once)
-        return True
+        with self._one_by_one:  # whoever guesses, in however many threads, takes one core at most
+            return hmac.compare_digest(_digest(password, salt), digest)
 
 
 def line(name: str, rights: str, password: str) -> str:

@@ -24,7 +24,13 @@ def asked() -> Iterator[list[str]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             seen.append(self.path)
-            self.send_response(500 if "broken" in self.path else 200)
+            if "broken" in self.path:
+                self.send_response(500, f"no {self.path[1:]} here")
+            elif "led" in self.path:
+                self.send_response(302)
+                self.send_header("Location", f"file://{self.path}")
+            else:
+                self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None: ...
@@ -58,7 +64,7 @@ def test_the_leader_asks_once_a_minute_and_a_stand_by_does_not(
     assert asked[1:] == ["/secret", "/mine", "/mine", "/mine"]
 
 
-@pytest.mark.parametrize("path", ["/secret-broken", ":1/secret"])
+@pytest.mark.parametrize("path", ["/secret-broken", "/secret-led", ":1/secret"])
 def test_a_failure_is_said_once_an_hour_and_names_no_secret(
     path: str, asked: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

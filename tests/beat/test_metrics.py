@@ -112,6 +112,21 @@ def test_each_number_is_what_happened(
     assert (value(port, "tick_duration_seconds_count") or 0) >= 3
 
 
+def test_tasks_beyond_a_number_share_a_series(
+    app: Celery, schedules: Schedules, make_beat: MakeBeat, clock: Clock, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.beat.metrics._TASKS", 2)
+    beat = make_beat(app)
+    beat.max_interval = 0.01
+    beat.tick()
+    for n in range(5):
+        schedules.add(f"e{n}", f"task{n}", every(10 + n))
+    clock.forward(15)
+    beat.tick()
+    eventually(lambda: value(port, "dispatched_total", task="") == 3, what="the others together")
+    assert [value(port, "dispatched_total", task=f"task{n}") for n in range(3)] == [1, 1, None]
+
+
 def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_not(
     beat: Callable[..., Process], client: redis.Redis, server: Any, port: int, app: Celery
 ) -> None:

@@ -24,16 +24,17 @@ class Somebody:
     """A user whose name says what they are."""
 
     is_active = True
+    pk = 7
 
     def __init__(self, name: str) -> None:
         self.name, self.is_authenticated = name, bool(name)
-        self.is_staff = name in ("staff", "runner", "root") or len(name) > 100
+        self.is_staff = name.strip("\x07") in ("staff", "runner", "root") or len(name) > 100
 
     def get_username(self) -> str:
         return self.name
 
     def has_perm(self, permission: str) -> bool:
-        return self.name == "root" or (self.name, permission) == ("runner", "redbeat_lite.run")
+        return self.name.startswith("root") or (self.name, permission) == ("runner", "redbeat_lite.run")
 
 
 def signed_in(get_response: Any) -> Any:

@@ -97,6 +97,15 @@ def test_quarantine_tells_what_is_wrong_and_shows_what_one_may_see(
     assert "hunter2" not in seen.html
     assert "kwargs: expected a dict" in seen.text
     assert '"kwargs": "for those who may edit"' in seen.text
+    client.hdel(KEYS.quarantine, "nightly", "broken", "odd")
+    odd = {"task": "add", "kwarg": "hunter2", "schedule": {"custom": "hunter2"}, "kwargs": {"x": 1}}
+    set_aside("odd", definition=json.dumps(odd))
+    for visitor in (look("run", "remove"), look("edit", redact=lambda field, value: value)):
+        seen = visitor.get("quarantine")
+        assert "hunter2" not in seen.html
+        assert '"task": "add"' in seen.text
+    assert look("edit").get("quarantine").html.count("hunter2") == 2
+    set_aside("nightly")
     redacted = look("edit", redact=lambda field, value: {**value, "x": "…"}).get("quarantine")
     assert "hunter2" not in redacted.html
     assert '"kwargs": {"x": "…"}' in redacted.text

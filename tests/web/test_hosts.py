@@ -161,6 +161,88 @@ def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(app:
     assert (len(said), nightly["nightly"].paused_note) == (3, None)
 
 
+class Unread(io.BytesIO):
+    """A body that nobody may read."""
+
+    def read(self, *_: Any) -> bytes:
+        raise AssertionError("the body was read")
+
+
+async def _unread() -> Any:
+    raise AssertionError("the body was read")
+
+
+POST = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rights", "status"),
+    [
+        ("POST", "/pause", None, 403),
+        ("POST", "/pause", ("view",), 403),
+        ("POST", "/nope", ("view", "pause"), 404),
+        ("GET", "/freezes", ("view",), 200),
+    ],
+)
+def test_no_body_is_read_of_who_may_not_post_and_none_of_a_get(
+    app: Celery, method: str, path: str, rights: tuple[str, ...] | None, status: int
+) -> None:
+    options = {"access": lambda request: rights and Access("ada", rights)}
+    said: list[Any] = []
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_SEC_FETCH_SITE": "same-origin"}
+    environ |= {"CONTENT_LENGTH": "1048576", "wsgi.input": Unread()}
+    wsgi(app, **options)(environ, lambda status, headers: said.append(int(status[:3])))
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    asyncio.run(asgi(app, **options)({**POST, "method": method, "path": path}, _unread, send))
+    assert (said[0], said[1]["status"]) == (status, status)
+    assert ((b"connection", b"close") in said[1]["headers"]) is (method == "POST"), "or the body comes all the same"
+
+
+def test_a_form_that_does_not_come_is_not_waited_for(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redbeat_lite.web.adapters._BODY_SECONDS", 0.05)
+    said: list[Any] = []
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    page = asgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+    asyncio.run(asyncio.wait_for(page(POST, never, send), 60))
+    assert said[0]["status"] == 408
+
+
+@pytest.mark.parametrize(("terminated", "status"), [(True, 303), (False, 411)])
+def test_a_form_in_chunks_is_read_where_the_server_ends_it(
+    app: Celery, nightly: Schedules, terminated: bool, status: int
+) -> None:
+    said: list[str] = []
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/pause", "HTTP_SEC_FETCH_SITE": "same-origin"}
+    environ |= {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": terminated}
+    environ |= {"wsgi.input": io.BytesIO(b"name=nightly")}
+    page = wsgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+    page(environ, lambda status, headers: said.append(status))
+    assert int(said[0][:3]) == status
+    assert (nightly["nightly"].paused_note is not None) is terminated
+
+
+def test_equal_headers_are_joined_as_by_wsgi(app: Celery) -> None:
+    seen: list[Any] = []
+
+    async def send(message: Any) -> None: ...
+
+    def access(request: Request) -> None:
+        seen.append(request.headers)
+
+    headers = [(b"X-User", b"ada"), (b"x-user", b"eve"), (b"cookie", b"a=1"), (b"cookie", b"b=2")]
+    asyncio.run(asgi(app, access=access)({**POST, "headers": headers}, _unread, send))
+    assert seen == [{"x-user": "ada,eve", "cookie": "a=1; b=2"}]
+
+
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 def test_a_prefix_without_its_slash_leads_to_the_one_with_it(app: Celery, kind: str) -> None:
     status, headers, _ = mounted(kind, "/a/b", app)("GET", "/a/b")
@@ -257,17 +339,18 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
         ("post", "/redbeat/pause", "root"),
         ("get", "/redbeat/", "x" * 150),  # the longest of Django's own users
         ("get", "/redbeat", "staff"),
+        ("post", "/redbeat/resume", "root\x07"),
     ]
     env = {**os.environ, "PROJ_URL": server.url, "PYTHONPATH": str(ROOT)}
     ended = run_python("-m", "tests.web.djangosite", json.dumps(requests), env=env)
     assert ended.returncode == 0, ended.stderr
     for answers in json.loads(ended.stdout):
-        assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 200, 301]
+        assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 200, 301, 303]
         assert answers[5][1] == "/login/?next=%2Fredbeat%2F"
         assert answers[8][1] == "entry?name=nightly&did=run"
-        assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-1])
+        assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-2])
         assert "nightly" in answers[1][3]
-    assert nightly["nightly"].last_change.actor == "root"
+    assert [change.actor for change in nightly.changes("nightly", limit=2)] == ["user 7", "root"]
 
 
 def test_the_example_of_django_leads_to_it_from_the_menu_of_its_admin(server: Server, tmp_path: Path) -> None:

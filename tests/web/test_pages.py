@@ -23,7 +23,7 @@ from redbeat_lite.web.rendering import short_time
 from redbeat_lite.web.shared import Shared
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
-from tests.support.commands import commands
+from tests.support.commands import commands, round_trips
 from tests.support.in_process import MakeBeat
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
@@ -382,7 +382,29 @@ def test_without_redis_the_page_lives_and_says_so(
         assert seen.status == 503
         assert "Redis cannot be reached; what is shown may be old" in seen.text
         assert 'aria-label="Pages"' in seen.html
-    assert visitor.post("pause", name="x").status == 503
+        assert str(server.port) not in seen.html, "where it is, is for those who may edit"
+    refused = visitor.post("pause", name="x")
+    assert (refused.status, str(server.port) in refused.html) == (503, False)
+    editor = Visitor(visitor.site.app, "edit")
+    assert str(server.port) in editor.get("runs").html
+
+
+def test_a_server_that_hangs_holds_up_one_page_and_not_each(
+    make_app: Callable[..., Celery], own_server: Callable[..., Server]
+) -> None:
+    server = own_server()
+    options = {"retry": None, "socket_timeout": 0.5, "socket_connect_timeout": 0.5}
+    visitor = Visitor(make_app(broker_url=server.url, redbeat_lite_redis_options=options))
+    assert visitor.get("entries").status == 200
+    server.freeze()
+    try:
+        assert visitor.get("entries").status == 503
+        with round_trips() as trips:
+            assert [visitor.get(page).status for page in ("runs", "freezes", "timeline")] == [503] * 3
+        assert trips == []
+    finally:
+        server.thaw()
+    eventually(lambda: visitor.get("entries").status == 200, what="the page again")
 
 
 def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,6 +34,7 @@ from redbeat_lite.web.messages import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import Users, line
 from tests.support.beats import KEYS
+from tests.support.waiting import eventually
 from tests.web.conftest import OWN, Visitor
 from tests.web.test_pages import recorded
 from tests.web.test_pipelines import Runs, runs
@@ -44,12 +47,13 @@ TAGS = {
     *("section", "div", "b", "small", "table", "thead", "tr", "th", "td", "time", "i", "form", "label", "input"),
     *("select", "option", "button", "code", "ol", "li", "ul", "dl", "dt", "dd", "details", "summary", "bdi"),
     *("textarea", "fieldset", "legend", "del", "ins", "progress", "svg", "rect", "path"),
-    *("text", "article"),
+    *("text", "article", "caption"),
 }
 ATTRIBUTES = {
     *("lang", "charset", "name", "content", "rel", "href", "src", "defer", "class", "id", "role", "tabindex", "scope"),
     *("aria-label", "aria-current", "aria-hidden", "datetime", "title", "action", "method", "type", "value", "rows"),
     *("placeholder", "selected", "maxlength", "data-live", "data-part", "data-gone", "data-key", "required"),
+    *("aria-invalid", "aria-describedby", "autofocus"),
     *(
         "formaction",
         "form",
@@ -170,7 +174,7 @@ def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) ->
         assert "<style" not in page.html
         assert page.html.count("<script") == page.html.count("defer></script>") == 1
     assert "immutable" in visitor.get(style).headers["Cache-Control"]
-    assert visitor.get().headers["Cache-Control"] == "private, no-cache"
+    assert visitor.get().headers["Cache-Control"] == "private, no-store"
 
 
 def test_all_that_the_browser_loads_is_small(visitor: Visitor) -> None:
@@ -300,6 +304,79 @@ def test_too_much_is_not_read(visitor: Visitor) -> None:
     assert visitor.site.handle(asked).status == 413
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, 200),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "origin": "https://ops.example.org"}, 200),
+    ],
+)
+def test_another_site_leads_here_and_has_nothing_read_in_passing(
+    app: Celery, headers: dict[str, str], status: int
+) -> None:
+    site = Site(app, access=lambda request: Access("ada"), trusted_origins=["https://ops.example.org"])
+    for page in ("/", "/doctor"):
+        assert site.handle(Request("GET", page, "examine=1", headers)).status == status
+
+
+def test_each_page_tells_by_which_methods_it_answers(visitor: Visitor) -> None:
+    for path, method, status, allowed in (
+        ("/entries", "OPTIONS", 204, "GET, HEAD, OPTIONS"),
+        ("/edit", "OPTIONS", 204, "GET, POST, HEAD, OPTIONS"),
+        ("/pause", "GET", 405, "POST, OPTIONS"),
+        ("/entries", "DELETE", 405, "GET, HEAD, OPTIONS"),
+        ("/nope", "OPTIONS", 404, None),
+    ):
+        answer = visitor.site.handle(Request(method, path))
+        assert (answer.status, dict(answer.headers).get("Allow")) == (status, allowed), path
+    got, head = (visitor.site.handle(Request(method, "/freezes")) for method in ("GET", "HEAD"))
+    assert head.body == b""
+    assert dict(head.headers)["Content-Length"] == str(len(got.body))
+
+
+def test_a_wrong_form_says_where_it_is_wrong(visitor: Visitor) -> None:
+    for page, form, field in (
+        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "x"}, "rule"),
+        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "max_runs": "x"}, "max_runs"),
+        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "kwargs": "{"}, "kwargs"),
+        ("freeze", {"pattern": "x", "for": "long"}, "for"),
+        ("freeze", {"for": "1h"}, "pattern"),
+        ("backfill", {"name": "e", "from": "2026-01-01", "to": "2026-01-02", "rate": "x"}, "rate"),
+    ):
+        seen = visitor.post(page, **form)
+        assert seen.status == 400, seen.text
+        assert "<title>Error: " in seen.html
+        assert 'id="error" role="alert" tabindex="-1" autofocus' in seen.html
+        [wrong] = re.findall(r'<\w+ name="([\w-]+)" aria-invalid="true" aria-describedby="error"', seen.html)
+        assert wrong == field
+    assert "Error: " not in visitor.get("add").html
+
+
+def test_buttons_of_rows_have_names_of_their_own(
+    visitor: Visitor, schedules: Schedules, app: Celery, client: redis.Redis
+) -> None:
+    schedules.add("e", "add", every(60))
+    for name in ("a", "b"):
+        schedules.freezes.add(f"{name}*", seconds=60)
+        client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
+        case = Case("failed", name, 1_700_000_000_000, "x")
+        client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
+        before = datetime.now(UTC) - timedelta(minutes=5)
+        schedules.backfills.start("e", before, datetime.now(UTC), max_active=None, again=ord(name))
+    with lock(app, "a"), lock(app, "b"):
+        for page in ("", "freezes", "quarantine", "backfills", "locks"):
+            html = visitor.get(page).html
+            names = re.findall(r'<summary aria-label="([^"]*)"', html)
+            assert len(names) == len({*names}) >= 2, page
+            assert html.count("<table>") == html.count('<caption class="hidden">') >= 1
+
+
 def _basic(name: str, password: str) -> Request:
     given = base64.b64encode(f"{name}:{password}".encode()).decode()
     return Request("GET", "/", headers={"authorization": f"Basic {given}"})
@@ -318,6 +395,35 @@ def test_users_of_a_file_sign_in_by_their_password(app: Celery, tmp_path: Path) 
         assert answer.status == 401
         assert dict(answer.headers)["WWW-Authenticate"].startswith("Basic ")
     assert "péché" not in path.read_text()
+
+
+def test_guesses_wait_in_a_short_queue_and_keep_nobody_out_who_is_signed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "users.txt"
+    path.write_text(line("ada", "run", "right"))
+    users = Users(path)
+    assert isinstance(users(_basic("ada", "right")), Access)
+    guessing, over = threading.Semaphore(0), threading.Event()
+
+    def slow(password: str, salt: bytes) -> bytes:
+        guessing.release()
+        assert over.wait(60)
+        return b""
+
+    monkeypatch.setattr("redbeat_lite.web.users._digest", slow)
+    with ThreadPoolExecutor(4) as threads:
+        try:
+            guesses = [threads.submit(users, _basic("ada", f"wrong {n}")) for n in range(4)]
+            assert guessing.acquire(timeout=60)
+            eventually(lambda: users._places._value == 0, what="four guesses that wait")  # type: ignore[attr-defined]
+            answer = users(_basic("ada", "one more"))
+            assert isinstance(answer, Response)
+            assert (answer.status, dict(answer.headers)["Retry-After"]) == (429, "1")
+            assert users(_basic("ada", "right")) == Access("ada", {"view", "run"})
+        finally:
+            over.set()
+        assert [guess.result().status for guess in guesses] == [401] * 4  # type: ignore[union-attr]
 
 
 def test_a_line_that_would_be_wrong_is_not_made() -> None:

@@ -7,6 +7,7 @@ As one of the ``INSTALLED_APPS``, it adds the page to the menu of the admin, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -17,8 +18,9 @@ from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from ...actors import MAX_ACTOR
+from ...errors import is_plain
 from ..access import RIGHTS, Access
-from ..adapters import of_environ
+from ..adapters import of_environ, whole
 from ..messages import Request, Response
 from ..site import Site
 
@@ -39,7 +41,11 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
     site = Site(app, **{"access": access, **options})
 
     def page(request: HttpRequest, path: str = "") -> HttpResponse:
-        answer = site.handle(of_environ(request.META, f"/{path}", request.body, request))
+        head = of_environ(request.META, f"/{path}", request)
+        answer = site.admit(head)
+        if isinstance(answer, Access):
+            body = whole(request.META, request.body) if request.method == "POST" else b""
+            answer = site.answer(replace(head, body=body), answer)
         response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
         if answer.status == 304:
             del response["Content-Type"]
@@ -65,7 +71,9 @@ def access(request: Request) -> Access | Response | None:
     if not (user.is_active and user.is_staff):
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
-    return Access(user.get_username()[:MAX_ACTOR], rights)
+    name = user.get_username()
+    # Two names may be equal in their first 100 characters, and the record takes no more and no control characters.
+    return Access(name if is_plain(name, MAX_ACTOR) else f"user {user.pk}", rights)
 
 
 def _login() -> str:
