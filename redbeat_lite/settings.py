@@ -89,7 +89,6 @@ class Settings:
         traceparent: whether the messages of the beat carry the W3C header of this name, each with a trace of its own.
         metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
         metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
-        metrics_entries: how many entries have metrics of their own, 0 to 1,000.
         heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
         heartbeat_url: a URL of http or https that the leader asks for every minute.
         notify: URLs of services, as apprise has them, that are told of incidents.
@@ -114,7 +113,6 @@ class Settings:
     traceparent: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
-    metrics_entries: int = 0
     heartbeat_file: str | None = None
     # Any part of these may be a secret.
     heartbeat_url: str | None = field(default=None, repr=False)
@@ -147,7 +145,6 @@ class Settings:
         require("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
         where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
         require("metrics_host", is_address(self.metrics_host), where, self.metrics_host)
-        check_whole("metrics_entries", self.metrics_entries, 0, 1000)
         check_notify(self.notify)
         check_web_url("heartbeat_url", self.heartbeat_url)
         require("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)

@@ -147,8 +147,6 @@ class IncidentWatch:
         if not changes and look.read == look.reads:
             return look.more
         changed = self._incidents.apply(term, look, changes)
-        if changed is not None:  # else another look has read them too
-            self._vitals.on_ends(look.ends, self._store.backend.client)
         return changed is None or changed > 0 or look.more
 
     def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:

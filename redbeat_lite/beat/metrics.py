@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
 from ..clock import elapsed
-from ..entries.as_read import Recorded
 from ..errors import ConfigurationError
-from ..events import Dispatched, Failed, Hooks, LeaderLost, Misfired, Quarantined, Skipped, Ticked
-from ..runs.facts import End
+from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
 from ..runs.incident import KINDS
-from ..runs.row import Row
-from ..runs.store import RunStore
 from ..settings import Settings
-from ..storage.keys import Keys
-from ..storage.stored import chunks
 from .vitals import Vitals
 
 if TYPE_CHECKING:
@@ -38,39 +30,11 @@ TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 #: Seconds between two tries to get a port that somebody else has.
 _RETRY = 10.0
 
-#: The label of all entries, and of all tasks, without one of their own: none has this name.
+#: The label of all tasks without one of their own: no task has this name.
 _OTHERS = ""
 
 #: Tasks with a label of their own: the two series of each take 7 kB for good.
 _TASKS = 1000
-
-#: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
-_TOGETHER, _ROWS = 100, 100
-
-
-class Labels:
-    """Names that have a series of their own: the first that are heard of, up to a number. All others share one.
-
-    Parameters:
-        most: how many names have one.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._names = {_OTHERS}
-        self._lock = threading.Lock()  # what is sent and what has ended come from two threads
-
-    def of(self, name: str) -> str:
-        """The label of a name: the name itself, or that of all others."""
-        with self._lock:
-            if len(self._names) <= self._most:
-                self._names.add(name)
-            return name if name in self._names else _OTHERS
-
-    def names(self) -> list[str]:
-        """All labels so far."""
-        with self._lock:
-            return [*self._names]
 
 
 class Metrics(Hooks):
@@ -80,7 +44,7 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._vitals = vitals
-        self._tasks = Labels(_TASKS)
+        self._tasks = {_OTHERS}
         lateness = "From the due time of an occurrence, jitter included, until its message was in the queue."
         self._lateness = Histogram("redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry)
         tick = "One turn of the leader's loop, without the wait that follows it."
@@ -113,7 +77,7 @@ class Metrics(Hooks):
             yield incidents
 
     def dispatched(self, event: Dispatched) -> None:
-        self._dispatched.labels(self._tasks.of(event.task)).inc()
+        self._dispatched.labels(self._label(event.task)).inc()
         self._lateness.observe(max(event.lateness, 0.0))
 
     def misfired(self, event: Misfired) -> None:
@@ -123,7 +87,7 @@ class Metrics(Hooks):
         self._skipped.labels("once-lock").inc()
 
     def failed(self, event: Failed) -> None:
-        self._failed.labels(self._tasks.of(event.task)).inc()
+        self._failed.labels(self._label(event.task)).inc()
 
     def quarantined(self, event: Quarantined) -> None:
         self._quarantined.inc()
@@ -131,60 +95,10 @@ class Metrics(Hooks):
     def ticked(self, event: Ticked) -> None:
         self._tick.observe(event.seconds)
 
-
-class EntryMetrics(Hooks):
-    """The metrics of single entries, some fifteen series each for good: of those that this beat hears of first, as
-    many as a setting says, and of all others together."""
-
-    def __init__(self, registry: CollectorRegistry, settings: Settings) -> None:
-        from prometheus_client import Counter, Gauge
-
-        self._entries = Labels(settings.metrics_entries)
-        self._prefix = settings.key_prefix
-        of, by = "redbeat_lite_entry", ["entry"]
-        self._dispatched = Counter(f"{of}_dispatched", "Occurrences sent.", by, registry=registry)
-        self._runs = Counter(f"{of}_runs", "Ends of runs.", [*by, "outcome"], registry=registry)
-        self._failures = Gauge(f"{of}_failures_in_a_row", "Since the last success.", by, registry=registry)
-        when = "Nominal time of the newest run that succeeded."
-        self._success = Gauge(f"{of}_last_success_timestamp_seconds", when, by, registry=registry)
-
-    def dispatched(self, event: Dispatched) -> None:
-        self._dispatched.labels(self._entries.of(event.name)).inc()
-
-    def leader_lost(self, event: LeaderLost) -> None:
-        self._failures.clear()
-        self._success.clear()
-
-    def ended(self, ends: Sequence[End], client: Any) -> None:
-        """Count these, and look what is recorded of their entries: what came before this beat led, too.
-
-        Where the server does not answer, all are counted.
-        """
-        names = set()
-        for end in ends:
-            name = self._entries.of(end.name)
-            names.add(name)
-            self._runs.labels(name, end.outcome).inc()
-        for chunk in chunks(names, _TOGETHER):
-            for name, rows in zip(chunk, RunStore(client, self._prefix).rows(chunk, _ROWS), strict=True):
-                self._show(name, rows)
-        known = self._entries.names()
-        for name, due in zip(known, client.zmscore(Keys.of(self._prefix).due, known), strict=True):
-            if due is None:  # It was removed, and no run ends any more that would mend what is shown.
-                self._show(name, ())
-
-    def _show(self, name: str, rows: Sequence[Row]) -> None:
-        if not rows:
-            for gauge in (self._failures, self._success):
-                with suppress(KeyError):
-                    gauge.remove(name)
-            return
-        recorded = Recorded()
-        recorded.read_rows = lambda: rows
-        self._failures.labels(name).set(recorded.failures_in_a_row)
-        # Where failures have taken the place of its row, the success that was seen before is still the last one.
-        if at := recorded.last_success_at:
-            self._success.labels(name).set(at.timestamp())
+    def _label(self, task: str) -> str:
+        if len(self._tasks) <= _TASKS:
+            self._tasks.add(task)
+        return task if task in self._tasks else _OTHERS
 
 
 class Exporter:
@@ -204,10 +118,6 @@ class Exporter:
         self._tried = float("-inf")
         self._refused = False
         vitals.announcer.add(Metrics(self._registry, vitals))
-        if settings.metrics_entries:
-            entries = EntryMetrics(self._registry, settings)
-            vitals.announcer.add(entries)
-            vitals.on_ends = entries.ended
 
     def serve(self) -> None:
         """Listen on the port, if that is not so yet; where somebody else does, try again later."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -10,7 +10,6 @@ from celery.utils.log import get_logger
 from ..clock import elapsed
 from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost
-from ..runs.facts import End
 from ..storage.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
@@ -35,8 +34,6 @@ class Vitals:
         self.freezes: Callable[[], Freezes] = Freezes  #: those that this process knows
         self.unpublished: set[str] = set()  #: entries of which a publish has failed lately
         self.incidents: Mapping[str, int] = {}  #: how many are open of each kind, as the last look saw it
-        #: Given the ends of runs that the leader reads, in the thread that does, with the client that it uses.
-        self.on_ends: Callable[[Sequence[End], Any], None] = lambda ends, client: None
         self._heartbeat = heartbeat
         self._unwritable = False
         self._alive = elapsed()

@@ -18,7 +18,7 @@ from ..cli.outcomes import MARKS
 from ..cli.output import clean
 from ..cli.runs import how_long, remark
 from ..entries.change_words import change_details, change_words
-from ..entries.rule_words import rule_words
+from ..entries.schedule_text import schedule_text
 from ..entries.words import in_zone, local, span
 from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
@@ -67,7 +67,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
     )
     env.filters.update(typed=escape, how_long=how_long, remark=remark, span=span, time=partial(_time, zone))
     env.filters.update(change=partial(change_words, zone=zone), details=partial(change_details, zone=zone))
-    env.filters.update(local=partial(local, zone=zone), rule=partial(rule_words, zone=zone))
+    env.filters.update(local=partial(local, zone=zone), rule=lambda schedule: schedule_text(schedule, zone))
     env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
     named, command = {name.partition("-")[0]: name for name in assets}, partial(_command, app_name)
     env.globals.update(marks=MARKS, dones=_DONE, link=link, command=command, assets=named, starts=START)

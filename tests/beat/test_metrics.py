@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ from celery import Celery
 from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.runs.keys import RunKeys
 from tests.support.beats import FAST, KEYS, conf, leads
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.processes import Process
-from tests.support.run_records import Worker
 from tests.support.server import free_port
 from tests.support.waiting import eventually
 
@@ -222,116 +219,3 @@ def test_the_dashboard_uses_exactly_the_metrics_there_are() -> None:
     assert by == {"le", "task", "reason", "kind"}
     board = json.loads(DASHBOARD.read_text())
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-
-
-class Watched:
-    """A beat with metrics of some entries, and a worker as far as its records go."""
-
-    def __init__(self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock) -> None:
-        self._make_app, self._make_beat, self._clock = make_app, make_beat, clock
-        self.worker = Worker(client)
-        self.starts()
-        self.schedules = Schedules(self.beat.app)
-
-    def starts(self, entries: int = 2) -> None:
-        """Have a beat lead that has not led before."""
-        self.port = free_port()
-        app = self._make_app(redbeat_lite_metrics_port=self.port, redbeat_lite_metrics_entries=entries)
-        self.beat: Scheduler = self._make_beat(app)
-        assert self.beat._exporter is not None
-        self.beat._exporter.serve()
-        self.turn(0)
-
-    def turn(self, seconds: float, **outcomes: Any) -> None:
-        """Let time pass and a run of each entry go out, with these outcomes by their names."""
-        self._clock.forward(seconds)
-        self.beat.run_due()
-        for name, outcome in outcomes.items():
-            self.worker.tells(name, outcome, 1, 2)
-        self.beat._incidents.look()
-
-    def by_entry(self, metric: str, **labels: str) -> dict[str, float]:
-        found: defaultdict[str, float] = defaultdict(float)
-        for (name, of), number in scrape(self.port)[1].items():
-            if name == f"redbeat_lite_entry_{metric}" and labels.items() <= dict(of).items():
-                found[dict(of)["entry"]] += number
-        return {**found}
-
-
-@pytest.fixture
-def watched(make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, clock: Clock) -> Watched:
-    return Watched(make_app, make_beat, client, clock)
-
-
-def test_the_entries_that_are_seen_first_have_metrics_of_their_own(watched: Watched, clock: Clock) -> None:
-    for name in ("a", "b", "c"):
-        watched.schedules.add(name, "add", every(60))
-        watched.turn(60, **{name: "succeeded"})
-    watched.turn(60, a="failed", b="retrying", c="succeeded")
-    watched.turn(60, a="failed", b="succeeded", c="failed")
-    assert watched.by_entry("runs_total", outcome="succeeded") == {"a": 1, "b": 2, "": 2}
-    assert watched.by_entry("runs_total", outcome="failed") == {"a": 2, "": 1}
-    assert watched.by_entry("runs_total", outcome="retrying") == {"b": 1}
-    assert watched.by_entry("failures_in_a_row") == {"a": 2, "b": 0}
-    now = round(clock.now.timestamp())
-    assert watched.by_entry("last_success_timestamp_seconds") == {"a": now - 240, "b": now}
-    # In three turns more were sent than ended.
-    eventually(
-        lambda: watched.by_entry("dispatched_total") == {"a": 5, "b": 4, "": 3}, what="the counters of what was sent"
-    )
-
-
-def test_an_entry_that_is_removed_is_said_nothing_of_and_keeps_its_place(watched: Watched) -> None:
-    for name in ("a", "b"):
-        watched.schedules.add(name, "add", every(60))
-    watched.turn(60, a="failed", b="failed")
-    watched.schedules.remove("a")
-    watched.schedules.add("c", "add", every(60))
-    watched.turn(60, b="failed", c="failed")
-    assert watched.by_entry("failures_in_a_row") == {"b": 2}
-    assert watched.by_entry("runs_total") == {"a": 1, "b": 2, "": 1}
-
-
-def test_who_leads_next_counts_anew_and_knows_what_came_before(
-    watched: Watched, client: redis.Redis, clock: Clock
-) -> None:
-    watched.schedules.add("a", "add", every(60))
-    watched.turn(60, a="succeeded")
-    success = {"a": watched.worker.nominal_of("a") / 1000}
-    watched.turn(60, a="failed")
-    first, before = watched.port, watched.beat
-    before.leader.resign()
-    before.vitals.lost("as asked")
-    watched.starts()
-    assert watched.by_entry("runs_total") == {}
-    watched.turn(60, a="failed")
-    assert watched.by_entry("runs_total") == {"a": 1}
-    assert watched.by_entry("failures_in_a_row") == {"a": 2}
-    assert watched.by_entry("last_success_timestamp_seconds") == success
-    client.zremrangebyrank(RunKeys("redbeat-lite").rows("a"), 0, 1)
-    watched.turn(60, a="failed")
-    assert watched.by_entry("failures_in_a_row") == {"a": 2}
-    assert watched.by_entry("last_success_timestamp_seconds") == success
-    watched.beat.leader.resign()
-    watched.port = first
-    eventually(lambda: watched.by_entry("failures_in_a_row") == {}, what="an old number is forgotten")
-    assert watched.by_entry("runs_total") == {"a": 2}
-
-
-def test_what_another_look_has_read_on_is_counted_by_that_one(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched.schedules.add("a", "add", every(60))
-    store, refused = watched.beat._incidents._incidents, [None]
-    write = store.apply
-    monkeypatch.setattr(store, "apply", lambda *args: refused.pop() if refused else write(*args))
-    watched.turn(60, a="failed")
-    assert watched.by_entry("runs_total") == {"a": 1}
-
-
-def test_none_of_this_is_done_unless_one_asks_for_it(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched.beat.leader.resign()
-    watched.starts(entries=0)
-    watched.schedules.add("a", "add", every(60))
-    watched.turn(60, a="failed")
-    assert not [name for name in scrape(watched.port)[0] if "entry" in name]

@@ -97,8 +97,6 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"batch_size": 5001}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 5001"),
         ({"batch_size": 10.0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 10.0"),
         ({"history": 1001}, "redbeat_lite_history: expected a whole number from 0 to 1000, got 1001"),
-        ({"metrics_entries": 1001}, "redbeat_lite_metrics_entries: expected a whole number from 0 to 1000, got 1001"),
-        ({"metrics_entries": True}, "redbeat_lite_metrics_entries: expected a whole number from 0 to 1000, got True"),
         (
             {"expect": {"start_within": -1}},
             "redbeat_lite_expect.start_within: expected seconds, a timedelta or a text",

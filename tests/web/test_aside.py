@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every, lock
+from redbeat_lite import Entry, Schedules, every, lock
 from redbeat_lite.cli.output import clean
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.once.lock_listing import locks
@@ -159,6 +159,11 @@ def test_the_doctor_looks_once_somebody_asks(
     for _ in range(5):
         visitor.site.handle(Request("GET", "/doctor", "examine=1"))
     assert asked == ["once"]
+
+
+def test_the_doctor_of_the_page_looks_at_a_bounded_number_of_entries(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{n:03}", "add", every(60 + n)) for n in range(600))
+    assert "only the 500 entries that are due next were looked at, of 600" in visitor.get("doctor", examine=1).text
 
 
 def test_whatever_people_write_stays_text(

@@ -73,7 +73,7 @@ def test_what_comes_next_has_each_entry_once_however_often_it_runs(visitor: Visi
     schedules.add("rare", "add", every(800))
     seen = visitor.get()
     assert all(seen.html.count(f">{name}</bdi>") == 1 for name in ("rare", "often-0", "often-9"))
-    assert ("every second" in seen.text, "The first 30" in seen.text) == (True, False)
+    assert ("every 1s" in seen.text, "The first 30" in seen.text) == (True, False)
     schedules.add_many(Entry(f"more-{number}", "add", every(60)) for number in range(30))
     assert "The first 30 entries; the timeline has the others." in visitor.get().text
     assert 'href="entries?state=failed"' in visitor.get().html
@@ -110,9 +110,9 @@ def test_a_time_tells_what_does_not_go_without_saying() -> None:
 
 def test_a_frozen_entry_tells_its_rule_and_until_when(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"))
-    assert "rule every day at 02:30, Europe/Berlin next run" in visitor.get("entry", name="nightly").text
+    assert "rule cron 30 2 * * * Europe/Berlin next run" in visitor.get("entry", name="nightly").text
     schedules.freezes.add("night*", seconds=90_000)
-    assert "at 02:30, Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
+    assert "cron 30 2 * * * Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
 
 
 def test_it_names_the_leader_and_counts_who_stands_by_and_what_is_overdue(
@@ -144,7 +144,7 @@ def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(
     seen = visitor.get("entries")
     assert "2 stored." in seen.text
     assert seen.text.index("✗") < seen.text.index("✓")
-    assert "every day at 03:00, Europe/Berlin" in seen.text
+    assert "cron 0 3 * * * Europe/Berlin" in seen.text
     assert "disabled" in seen.text
     assert 'href="entries?tag=finance"' in seen.html
 
