@@ -108,7 +108,7 @@ class Reader:
 
         def rows_of(name: str) -> list[Row]:
             if not found:
-                rows = self._runs.rows(names, _ROWS)
+                rows = self.runs.rows(names, _ROWS)
                 found.update(zip(names, rows, strict=True))
             return found[name]
 
@@ -117,19 +117,16 @@ class Reader:
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
         """Read the rows of these entries, and in the same round trip what else is asked: the replies."""
-        ask = [self._runs.asking(names, _ROWS) for names in chunks((entry.name for entry in entries), PAGE)]
+        ask = [self.runs.asking(names, _ROWS) for names in chunks((entry.name for entry in entries), PAGE)]
         replies = checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
         read = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
         for entry, rows in zip(entries, read, strict=True):
             entry.read_rows = partial(list, rows)
         return [*replies[: len(asked)]]
 
-    def failed(self, names: Sequence[str]) -> list[str]:
-        """Those of these entries of which a run has failed since the last one that succeeded, in one round trip."""
-        return self._runs.failed(names)
-
     @property
-    def _runs(self) -> RunStore:
+    def runs(self) -> RunStore:
+        """The record of runs."""
         return RunStore(self.store.backend.client, self.store.keys.prefix)
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
-from ..entries.selection import Selection
+from ..entries.selection import Selection, is_pattern
 from ..storage.replies import text
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
@@ -21,8 +21,8 @@ READ = 2_000
 class Sample:
     """Entries of a selection among those that are due first, in due order.
 
-    It looks at 20,000 names and reads 2,000 entries at most. An entry whose name is the pattern itself, or what the
-    pattern begins with, is among them wherever it stands. The entries are read while they are iterated over, 1,000 in
+    It looks at 20,000 names and reads 2,000 entries at most. An entry whose name is the pattern, but for stars at its
+    end, is among them wherever it stands. The entries are read while they are iterated over, 1,000 in
     a round trip.
 
     Parameters:
@@ -48,12 +48,13 @@ class Sample:
             self.looked_at = ranked.index(allowed[READ])
         self.complete = first + self.looked_at >= self.total
         self._names = [text(name) for name in allowed[:READ]]
-        if selection.beginning and selection.beginning not in self._names:
-            self._names.insert(0, selection.beginning)
+        own = selection.name.rstrip("*")
+        if own and not is_pattern(own) and own not in self._names:
+            self._names.insert(0, own)
         self._selection, self._reader, self._failed = selection, reader, failed
 
     def __iter__(self) -> Iterator[Entry]:
-        names = self._reader.failed(self._names) if self._failed else self._names
+        names = self._reader.runs.failed(self._names) if self._failed else self._names
         for chunk in chunks(names, PAGE):
             candidates = self._selection.among(self._reader.store.present(chunk))
             yield from filter(self._selection.covers, self._reader.readable(candidates))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http.client import HTTPException
-from ssl import SSLError
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -53,7 +52,4 @@ def _reason(exc: Exception) -> str:
     """Why a request failed, in no words of the server's: they may repeat the path, which may be a secret."""
     if isinstance(exc, HTTPError):
         return f"status {exc.code}"
-    cause = exc.reason if isinstance(exc, URLError) else exc
-    if isinstance(cause, SSLError) or not isinstance(cause, OSError):
-        return type(cause).__name__
-    return cause.strerror or type(cause).__name__
+    return type(getattr(exc, "reason", exc)).__name__

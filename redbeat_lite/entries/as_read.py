@@ -18,7 +18,10 @@ STATUSES = get_args(Status)
 
 
 class AsRead:
-    """The part of an entry that its state tells, as it was when the entry was read; times are in UTC."""
+    """The part of an entry that its state tells, as it was when the entry was read; times are in UTC.
+
+    The first question about its runs may ask the server.
+    """
 
     name: str
     state: EntryState | None = None  #: of an entry that was read or written
@@ -28,6 +31,8 @@ class AsRead:
     frozen_until: datetime | None = None
     #: Who changed it last, of an entry that was read by its name; else ``None``.
     last_change: Change | None = None
+    #: Reads the rows of its last runs, the newest first; ``None`` for an entry that was not read from Redis.
+    read_rows: Callable[[], Sequence[Row]] | None = None
 
     @property
     def known_state(self) -> EntryState:
@@ -87,14 +92,6 @@ class AsRead:
     def source(self) -> str:
         """``"runtime"``, or ``"config:<owner>"`` for an entry of ``beat_schedule``."""
         return "runtime" if self.owner is None else f"config:{self.owner}"
-
-
-class Recorded:
-    """The part of an entry that its rows tell. Asking for one of these may ask the server, the first time."""
-
-    name: str
-    #: Reads the rows of its last runs, the newest first; ``None`` for an entry that was not read from Redis.
-    read_rows: Callable[[], Sequence[Row]] | None = None
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -19,7 +19,7 @@ from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
 from ..settings import MAX_HISTORY
 from . import fields
-from .as_read import AsRead, Recorded, Status
+from .as_read import AsRead, Status
 from .field_types import (
     Args,
     CalendarField,
@@ -48,7 +48,7 @@ _REQUIRED = {
 
 
 @public
-class Entry(Frozen, AsRead, Recorded, ScheduleEntry):
+class Entry(Frozen, AsRead, ScheduleEntry):
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it. It is frozen: what
     is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry. Lengths of time are seconds, a
     timedelta or a text such as ``"1h30m"``.

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from functools import lru_cache
-from itertools import takewhile
 from typing import NamedTuple
 
 from ..errors import InvalidEntry, is_plain
@@ -65,11 +64,6 @@ class Selection(NamedTuple):
         if self.tag is not None and self.tag not in entry.tags:
             return False
         return matches(entry.name, self.name) and matches(entry.task, self.task)
-
-    @property
-    def beginning(self) -> str:
-        """What their names begin with, as far as the pattern tells."""
-        return "".join(takewhile(lambda char: char not in _WILD, self.name))
 
     @property
     def is_all(self) -> bool:

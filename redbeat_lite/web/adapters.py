@@ -77,14 +77,14 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
             return
         admitted = await run(site.admit, head)
         if isinstance(admitted, Response):
-            await _send(send, admitted, close=scope)
+            await _send(send, admitted, close=True)
             return
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await _body(receive)
         except TimeoutError:
             late = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
-            await _send(send, site.finished(head, late), close=scope)
+            await _send(send, site.finished(head, late), close=True)
             return
         if body is not None:
             await _send(send, await run(site.answer, replace(head, body=body), admitted))
@@ -105,10 +105,10 @@ async def _body(receive: _Receive) -> bytes | None:
     return bytes(body)
 
 
-async def _send(send: _Send, answer: Response, *, close: _Message | None = None) -> None:
-    """Send an answer; with ``close``, the scope of a request whose body was not read, end its connection as well."""
+async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
+    """Send an answer; ``close`` ends the connection, which brings a body that nobody wants."""
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
-    if close is not None and not close.get("http_version", "1.1").startswith("2"):
+    if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})

@@ -39,8 +39,8 @@ from .site import Call, Site
 #: How far to look ahead on the first page, how many entries at most, and incidents that are counted.
 _AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
 
-#: Entries on a page, runs on a page, last runs of each entry in a list, and how far pages of a filter go.
-_ENTRIES, _RUNS, _LAST, _FARTHEST = 50, 100, 15, 500
+#: Entries on a page, runs on a page, and last runs of each entry in a list.
+_ENTRIES, _RUNS, _LAST = 50, 100, 15
 
 #: On the page of an entry: runs and changes, runs to come, and how far to look for these.
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
@@ -86,14 +86,13 @@ def entries(call: Call) -> Response:
     wanted = call.texts("q", "tag", "task", "state")
     text = call.given.get("offset", "")
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    offset = min(offset, _FARTHEST) if any(wanted) else offset
     found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
     bulk = [does for does, (right, *_) in ACTIONS.items() if call.may(right)]
     selects = any(wanted[:3]) and not wanted[3]  # by a state nothing is, on the command line either
     words = in_words(call.site, *wanted[:3])
     if wanted[3] in _STATES:
         words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
-    place = {"offset": offset, "size": _ENTRIES, "last": any(wanted) and offset == _FARTHEST}
+    place = {"offset": offset, "size": _ENTRIES}
     shown: dict[str, Any] = {"states": _STATES, "place": place, "bulk": bulk, "selects": selects, "words": words}
     shown["parked"] = _PARKED
     return call.page("entries.html", **shown, **found)

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from ..clock import elapsed
+from ..storage.connections import UNREACHABLE
 
 #: Seconds for which what was read is shown, or that it could not be; and for how many times as long what took long:
 #: no page that is left open shall keep a process busy.
@@ -23,11 +24,15 @@ class Shared:
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: dict[Hashable, tuple[float, Future[Any]]] = {}
+        #: Redis did not answer: until when nobody else waits for it, and the error.
+        self._outage: tuple[float, Exception] | None = None
 
     def read(self, question: Hashable, ask: Callable[[], _T]) -> _T:
         """What ``ask`` answers, or raises; or has just done so, or is about to, for somebody else."""
         with self._lock:
             began = elapsed()
+            if self._outage is not None and began < self._outage[0]:
+                raise self._outage[1]
             self._kept = {each: kept for each, kept in self._kept.items() if began < kept[0]}
             asked = question in self._kept
             answer: Future[_T] = self._kept.setdefault(question, (inf, Future()))[1]
@@ -38,6 +43,8 @@ class Shared:
                 fresh = max(_FRESH, _TIMES * (elapsed() - began))
             except BaseException as exc:  # noqa: BLE001 - raised to all who wait
                 answer.set_exception(exc)
+                if isinstance(exc, UNREACHABLE):
+                    self._outage = (elapsed() + _FRESH, exc)
             with self._lock:
                 if self._kept.get(question, (0, None))[1] is answer:  # nothing was changed meanwhile
                     self._kept[question] = (elapsed() + fresh, answer)
@@ -47,22 +54,4 @@ class Shared:
         """Something was changed from here."""
         with self._lock:
             self._kept.clear()
-
-
-class Outage:
-    """Remembers for two seconds that Redis did not answer, so that not everybody who looks has to wait for it."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-        self._error: Exception | None = None
-
-    def note(self, error: Exception) -> None:
-        """Redis did not answer just now; the same error, raised once more, is no news."""
-        if error is not self._error:
-            self._error = error
-            self._until = elapsed() + _FRESH
-
-    def check(self) -> None:
-        """Raise what was noted within the last two seconds."""
-        if self._error is not None and elapsed() < self._until:
-            raise self._error
+            self._outage = None

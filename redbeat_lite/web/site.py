@@ -35,7 +35,7 @@ from ..storage.store import Store
 from .access import Access, from_this_machine, is_embedded, is_own
 from .messages import MAX_BODY, Request, Response
 from .rendering import assets, environment, link
-from .shared import Outage, Shared
+from .shared import Shared
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -188,7 +188,6 @@ class Site:
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
         self.settings = Settings.from_app(app)
         self.store = Store.of(self.settings)
-        self._outage = Outage()
         self._access, self._trusted, self._assets = access, frozenset(trusted_origins), assets()
         self._routes, self._forms = ROUTES, FORMS
         self.templates = environment(self.zone, app.main or "...", self._assets)
@@ -234,7 +233,7 @@ class Site:
         methods = [method for method, known in self._routes if known == path]
         if not methods:
             return Response.plain(404, "There is no such page.")
-        allowed = ("Allow", ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]))
+        allowed = ("Allow", ", ".join([*methods, "OPTIONS"]).replace("GET", "GET, HEAD"))
         if request.method == "OPTIONS":
             return Response(204, headers=(allowed,))
         if request.routed not in methods:
@@ -262,8 +261,6 @@ class Site:
     def _handled(self, call: Call, handler: Handler) -> Response:
         who, way = actors.acting_as(call.access.user), actors.by_way("web")
         try:
-            if call.request.routed == "GET":
-                self._outage.check()
             with who, way, given_up_soon(self.app, self.settings.publish_timeout):
                 return handler(call)
         except (RedbeatError, click.UsageError) as exc:
@@ -277,8 +274,6 @@ class Site:
         except _AWAY as exc:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
             what = "The broker cannot be reached, or does not answer" if isinstance(exc, OperationalError) else refused
-            if isinstance(exc, UNREACHABLE):
-                self._outage.note(exc)
             # It may name the host and the port of the server.
             return call.failed(503, what, text_of(exc) if call.may("edit") else "those who may edit see why")
         finally:

@@ -328,7 +328,7 @@ def test_another_site_leads_here_and_has_nothing_read_in_passing(
 def test_each_page_tells_by_which_methods_it_answers(visitor: Visitor) -> None:
     for path, method, status, allowed in (
         ("/entries", "OPTIONS", 204, "GET, HEAD, OPTIONS"),
-        ("/edit", "OPTIONS", 204, "GET, POST, HEAD, OPTIONS"),
+        ("/edit", "OPTIONS", 204, "GET, HEAD, POST, OPTIONS"),
         ("/pause", "GET", 405, "POST, OPTIONS"),
         ("/entries", "DELETE", 405, "GET, HEAD, OPTIONS"),
         ("/nope", "OPTIONS", 404, None),

@@ -1,0 +1,43 @@
+"""A warning in words for cron rules that restrict both day fields."""
+
+from __future__ import annotations
+
+from celery.schedules import BaseSchedule
+
+from ..schedules import Cron
+from ..schedules.cron_text import WEEKDAYS
+from ..schedules.wall_times import Days
+
+#: The days that a rule matches are counted in this year, which has 365.
+_SAMPLE_YEAR = 2027
+
+
+def either_day_words(schedule: BaseSchedule) -> str | None:
+    """What a cron rule does that restricts both day fields, and what to write if both have to match.
+
+    ``None`` for every other schedule.
+    """
+    if not isinstance(schedule, Cron) or not schedule.resolved:
+        return None
+    days = schedule.times.days
+    if not days.either:
+        return None
+    count = sum(len(days.of(_SAMPLE_YEAR, month)) for month in range(1, 13))
+    return (
+        f"{schedule.expression!r} restricts day of month and day of week, and runs if either matches, "
+        f"on about {count} days a year; to run only if both match, {_both_days(schedule, days)}"
+    )
+
+
+def _both_days(schedule: Cron, days: Days) -> str:
+    """Say how to write a rule whose two day fields must both match: as ``MON#1`` for Mondays of the days 1 to 7."""
+    weeks = {(day - 1) // 7 + 1 for day in days.month_days}
+    is_one_week = len(weeks) == 1 and len(days.month_days) == 7
+    if not is_one_week or days.last_day or days.nth_weekdays:
+        return "use Celery's crontab"
+    nth = weeks.pop()
+    fields = schedule.expression.upper().split()
+    last = 4 if len(fields) == 5 or schedule.seconds == "last" else 5
+    fields[last] = ",".join(f"{WEEKDAYS[day][:3].upper()}#{nth}" for day in days.weekdays)
+    fields[last - 2] = "*"
+    return f"write {' '.join(fields)!r}"
