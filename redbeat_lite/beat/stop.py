@@ -94,7 +94,7 @@ class Stop:
 
     def _leave(self) -> None:
         self._last_work()
-        logger.warning("beat: still busy %g s after the signal to stop; leaving without waiting any longer", _PATIENCE)
+        logger.warning("beat: still busy %g s after the signal to stop; leaving", _PATIENCE)
 
 
 def _ignore_signals() -> None:
