@@ -39,7 +39,10 @@ def main(url: str, dispatch: str) -> None:
         redbeat_lite_dispatch=dispatch, redbeat_lite_lease=600, result_expires=None, timezone="Europe/Berlin"
     )
     app.conf.beat_schedule = {"config": {"task": "add", "schedule": crontab(minute="*/2")}}
-    app.task(name="add")(lambda: None)
+
+    @app.task(name="add")
+    def add() -> None: ...
+
     schedules, beat = Schedules(app), Scheduler(app)
     with frozen_clock() as clock:
         schedules.add("interval", "add", every(60), misfire="all")

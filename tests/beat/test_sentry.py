@@ -14,12 +14,15 @@ import redis
 from redbeat_lite import cron
 from redbeat_lite.schedules.cron import familiar
 from tests.support.cases import together
+from tests.support.kombus import needs_batches
 from tests.support.messages import queued
 from tests.support.processes import ROOT, run_python
 from tests.support.server import Server
 
 
-@pytest.mark.parametrize("dispatch", ["auto", pytest.param("plain", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "dispatch", [pytest.param("auto", marks=needs_batches), pytest.param("plain", marks=pytest.mark.soak)]
+)
 def test_every_run_gives_a_check_in_that_its_message_refers_to(
     server: Server, client: redis.Redis, dispatch: str
 ) -> None:

@@ -8,7 +8,6 @@ from itertools import starmap
 from typing import Any
 
 from celery import Celery
-from redis import RedisCluster
 from redis.exceptions import ResponseError
 
 from ...broker import default_queue
@@ -109,7 +108,7 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
     Whoever may not look for keys, or not read these, is told nothing.
     """
     client: Any = store.backend.client
-    if isinstance(client, RedisCluster):  # which holds no queues
+    if hasattr(client, "nodes_manager"):  # that of a cluster, which holds no queues
         return
     cursor = 0
     for _ in range(_SCANS):
