@@ -29,48 +29,41 @@ from .exit_codes import Failure
 from .export_import import NOT_ALL, import_own
 from .output import echo_json, echo_table, in_json, say, show_life, showing_life, when
 
-#: The other schedulers, and the options that only they have.
-_ORIGINS = {
-    "redbeat": ("url", "prefix"),
-    "django-celery-beat": (),
-    "celery-shelve": ("path",),
-    "crontab-file": ("path", "tz", "task", "commands", "user_column"),
-}
+#: The other schedulers.
+_ORIGINS = ("redbeat", "django-celery-beat")
 
-
-#: Where the other schedule is.
-_origin_options = together(
-    click.argument("path", required=False, type=click.Path(path_type=Path)),
+_redbeat_options = together(
     click.option("--url", help="redbeat: its server; by default that of its settings."),
     click.option("--prefix", help="redbeat: its redbeat_key_prefix; by default that of its settings."),
 )
 
 
 @click.command("import", cls=Command)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--from",
     "origin",
-    type=click.Choice([*_ORIGINS]),
+    type=click.Choice(_ORIGINS),
     help="The scheduler to move in from. [default: a file of export]",
 )
-@_origin_options
-@click.option("--tz", help="crontab-file: the zone of its times; by default that of the app.")
-@click.option("--task", help="crontab-file: a task that is given the command of each line as its argument.")
-@click.option(
-    "--commands", type=click.Path(path_type=Path), help="crontab-file: JSON, from commands to tasks or entries."
-)
-@click.option(
-    "--user-column/--no-user-column", default=None, help="crontab-file: whether a user stands before each command."
-)
+@_redbeat_options
 @click.option("--apply", is_flag=True, help="Write; without it, only tell what would be written.")
 @click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
 @json_option
-def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: bool, **where: Any) -> None:
+def import_(
+    ctx: click.Context,
+    /,
+    path: Path | None,
+    origin: str | None,
+    url: str | None,
+    prefix: str | None,
+    apply: bool,
+    replace: bool,
+) -> None:
     """Bring back what export has written, or move in from another scheduler with the last runs of its entries.
 
-    PATH is a file that export has written; with --from the schedule file of a plain beat (by default the one that the
-    app names), or a crontab. Nothing is written without --apply, and nothing is ever written to the other scheduler's
-    store. Stop the other beat before --apply.
+    PATH is a file that export has written. Nothing is written without --apply, and nothing is ever written to the
+    other scheduler's store. Stop the other beat before --apply.
 
     \b
     Examples:
@@ -78,16 +71,18 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
       celery -A proj redbeat import --from redbeat
       celery -A proj redbeat import --from redbeat --apply
       celery -A proj redbeat import --from django-celery-beat --apply
-      celery -A proj redbeat import --from celery-shelve celerybeat-schedule
-      celery -A proj redbeat import --from crontab-file jobs --task ops.run
 
     Exit code 3: some entries are left out.
     """
     if origin is None:
-        import_own(ctx, _own_path(where), apply=apply, replace=replace)
+        export = _path_of_export(path, url=url, prefix=prefix)
+        import_own(ctx, export, apply=apply, replace=replace)
         return
+    if path is not None:
+        raise Failure(f"PATH: expected nothing with --from {origin}, got {str(path)!r}")
     app = app_of(ctx)
-    with closing(_source(app, origin, where)) as source, closing(MoveIn(app, replace=replace)) as mover:
+    reader = _source(app, origin, url=url, prefix=prefix)
+    with closing(reader) as source, closing(MoveIn(app, replace=replace)) as mover:
         with showing_life(f"importing from {source.title}"):
             moves = mover.plan([*source.read()])
             if apply:
@@ -99,15 +94,13 @@ def import_(ctx: click.Context, /, origin: str | None, apply: bool, replace: boo
         ctx.exit(NOT_ALL)
 
 
-def _own_path(where: dict[str, Any]) -> Path:
-    path = where.pop("path")
+def _path_of_export(path: Path | None, **origin_options: str | None) -> Path:
     if path is None:
         raise Failure("name the file that export has written, or say --from which scheduler")
-    given = [name for name, value in where.items() if value is not None]
-    if given:
-        raise Failure(f"--{given[0].replace('_', '-')} goes with --from alone")
-    found: Path = path
-    return found
+    for name, value in origin_options.items():
+        if value is not None:
+            raise Failure(f"--{name} goes with --from alone")
+    return path
 
 
 def _as_data(move: Move) -> dict[str, Any]:
@@ -159,23 +152,30 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
 @click.option(
     "--from",
     "origin",
-    type=click.Choice([origin for origin in _ORIGINS if origin != "crontab-file"]),
+    type=click.Choice(_ORIGINS),
     required=True,
     help="The scheduler that runs.",
 )
-@_origin_options
+@_redbeat_options
 @click.option("--for", "span", type=Length(), help="How long to watch, such as 1h; by default until Ctrl-C.")
 @click.option("--every", type=Length(0.1), default="1s", show_default=True, help="How often to look.")
 @click.option("--tolerance", type=Length(), default="2s", show_default=True, help="How far apart two instants may be.")
 @json_option
 def shadow(
-    ctx: click.Context, /, origin: str, span: float | None, every: float, tolerance: float, **where: Any
+    ctx: click.Context,
+    /,
+    origin: str,
+    url: str | None,
+    prefix: str | None,
+    span: float | None,
+    every: float,
+    tolerance: float,
 ) -> None:
     """Run silently beside another beat, and tell where this one would have done otherwise.
 
     It sends nothing, leads nothing and writes nothing. What the other beat has sent is read from its own store:
-    celery-redbeat notes there each run as it sends it; django-celery-beat and a plain beat write it down once in three
-    minutes, or at once with beat_sync_every = 1.
+    celery-redbeat notes there each run as it sends it; django-celery-beat writes it down once in three minutes, or at
+    once with beat_sync_every = 1.
 
     \b
     Examples:
@@ -188,7 +188,7 @@ def shadow(
     app = app_of(ctx)
     end = None if span is None else time.monotonic() + span
     settings = Settings.from_app(app, url=NO_SERVER)
-    source = _source(app, origin, where)
+    source = _source(app, origin, url=url, prefix=prefix)
     carrier = Carrier(app, settings, configured(app), app.timezone)
     # Told to, Celery writes down each run at once; and the app that is watched is this one.
     lag = every if app.conf.beat_sync_every == 1 else source.lag
@@ -239,34 +239,15 @@ def _summary(watch: Shadow) -> None:
     say(f"{watch.agreed} runs agreed; differences: {differing}; due and not known of yet: {undecided}")
 
 
-def _source(app: Celery, origin: str, given: dict[str, Any]) -> Source:
-    """The reader of a scheduler's store; each is imported only where it is asked for."""
-    for name, value in given.items():
-        if value is not None and name not in _ORIGINS[origin]:
-            spelled = "PATH" if name == "path" else f"--{name.replace('_', '-')}"
-            raise Failure(f"{spelled}: expected nothing with --from {origin}, got {value!r}")
-    path = given["path"]
+def _source(app: Celery, origin: str, *, url: str | None, prefix: str | None) -> Source:
+    """Return the reader of a scheduler's store. Only the reader that is used gets imported."""
     if origin == "redbeat":
         from ..interchange.importers.redbeat import RedBeatSource
 
-        return RedBeatSource(app, url=given["url"], prefix=given["prefix"])
-    if origin == "django-celery-beat":
-        from ..interchange.importers.djangobeat import DjangoBeatSource
+        return RedBeatSource(app, url=url, prefix=prefix)
+    for option, value in (("--url", url), ("--prefix", prefix)):
+        if value is not None:
+            raise Failure(f"{option}: expected nothing with --from {origin}, got {value!r}")
+    from ..interchange.importers.djangobeat import DjangoBeatSource
 
-        return DjangoBeatSource()
-    if origin == "celery-shelve":
-        from ..interchange.importers.shelf import ShelfSource
-
-        return ShelfSource(path or Path(app.conf.beat_schedule_filename))
-    return _crontab_file(app, given)
-
-
-def _crontab_file(app: Celery, given: dict[str, Any]) -> Source:
-    from ..interchange.importers.crontabfile import CrontabFile
-    from ..schedules.zones import zone_of
-
-    if given["path"] is None:
-        raise Failure("PATH: expected a crontab, such as the output of crontab -l in a file")
-    zone = app.timezone if given["tz"] is None else zone_of(given["tz"], "--tz")
-    options = {name: given[name] for name in ("task", "commands", "user_column")}
-    return CrontabFile(given["path"], zone, **options)
+    return DjangoBeatSource()

@@ -99,11 +99,13 @@ def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, serv
     assert summary == {"watched": 1, "agreed": 0, "undecided": 0, "differences": {"not sent": 1}}
 
 
-def test_each_wrong_request_is_one_line(server: Server, tmp_path: Path) -> None:
+def test_each_wrong_request_is_one_line(server: Server) -> None:
     wrong = {
-        ("import", "--from", "crontab-file"): "PATH: expected a crontab",
-        ("import", "--from", "redbeat", "--task", "x"): "--task: expected nothing with --from redbeat",
-        ("import", "--from", "celery-shelve", str(tmp_path / "none")): "there is no schedule file",
+        ("import", "--from", "redbeat", "backup.json"): "PATH: expected nothing with --from redbeat, got 'backup.json'",
+        ("import", "--from", "django-celery-beat", "--url", "redis://x"): "--url: expected nothing with --from django",
+        ("import", "backup.json", "--prefix", "x"): "--prefix goes with --from alone",
+        ("import", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
+        ("shadow", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
         ("shadow", "--from", "redbeat", "--every", "soon"): "--every: expected",
     }
     for words, message in wrong.items():

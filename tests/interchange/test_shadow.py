@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 
-from redbeat_lite.clock import wall_ms
 from redbeat_lite.entries.configured import configured
 from redbeat_lite.instants import to_ms
 from redbeat_lite.interchange.importers.carrier import Carrier
 from redbeat_lite.interchange.importers.djangobeat import DjangoBeatSource
 from redbeat_lite.interchange.importers.redbeat import RedBeatSource
 from redbeat_lite.interchange.importers.shadow import Difference, Shadow
-from redbeat_lite.interchange.importers.shelf import ShelfSource
 from redbeat_lite.interchange.importers.source import Source
 from redbeat_lite.settings import Settings
 from tests.support.commands import commands
@@ -194,27 +189,6 @@ def test_a_real_beat_of_django_celery_beat_is_followed(
     assert watcher.shadow.agreed >= 6
     assert watcher.shadow.agreed == sum(row.total_run_count for row in models.PeriodicTask.objects.all())
     scheduler._finalize.cancel()
-
-
-def test_a_real_plain_beat_is_followed(make_app: Callable[..., Celery], tmp_path: Path) -> None:
-    # In real time: frozen datetimes are of a class of their own, which no schedule file has.
-    app = make_app(beat_sync_every=1)
-    app.conf.beat_schedule = {"often": {"task": "shop.sync", "schedule": 0.5}}
-    scheduler = PersistentScheduler(app, schedule_filename=str(tmp_path / "celerybeat-schedule"))
-    assert scheduler.schedule
-    if not hasattr(scheduler._store.dict, "sync"):
-        scheduler.close()
-        pytest.skip("this Python has dbm.ndbm alone, which writes nothing before a beat stops")
-    shadow = Watcher(app, ShelfSource(tmp_path / "celerybeat-schedule"), Clock(None)).shadow
-    looked, held_up = time.monotonic(), 0.0
-    while shadow.agreed < 3:
-        wait = max(scheduler.tick(), 0)
-        time.sleep(wait)
-        differences = [*shadow.look(ShelfSource(tmp_path / "celerybeat-schedule").read(), wall_ms())]
-        held_up, looked = max(held_up, time.monotonic() - looked - wait), time.monotonic()
-        # One that the machine keeps from its work for a period leaves a run out, and that is told.
-        assert differences == [] or held_up > 0.5
-    scheduler.close()
 
 
 def test_it_only_reads(peer_app: Celery, watcher: Watcher, clock: Clock, server: Server, client: redis.Redis) -> None:

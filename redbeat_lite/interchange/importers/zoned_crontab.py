@@ -6,48 +6,30 @@ Celery's crontab carries no zone, and :func:`cron` takes *either* of two restric
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import tzinfo
 
 from celery.schedules import BaseSchedule, crontab
 
 from ...entries.schedule_text import schedule_text
-from ...errors import InvalidEntry
 from ...schedules import Cron, RRule
 from ...schedules.cron import crontab_rule
-from ...schedules.cron_text import parse
 from ...schedules.rrule_text import WEEKDAYS
 from ...schedules.wall_times import WallTimes
 
 
 def zoned_crontab(found: crontab, zone: tzinfo) -> BaseSchedule:
     """A schedule with the occurrences of Celery's ``found`` in ``zone``; raises InvalidEntry if it has none."""
-    return _schedule(schedule_text(found).removeprefix("crontab "), crontab_rule(found, zone).walls, zone)
-
-
-def zoned_cron_line(text: str, zone: tzinfo) -> BaseSchedule:
-    """The schedule of the five fields of a crontab file; raises InvalidEntry if they are malformed.
-
-    There a day field that begins with ``*`` counts as not restricted, even ``*/2``; then both days must match.
-    """
-    times = parse(text.lower(), "last")
-    fields = text.split()
-    if len(fields) == 5 and times.days.either and (fields[2][0] == "*" or fields[4][0] == "*"):
-        times = replace(times, days=replace(times.days, either=False))
-    return _schedule(text, times, zone)
-
-
-def _schedule(text: str, times: WallTimes, zone: tzinfo) -> BaseSchedule:
-    """``text`` in ``zone`` if it means these times, else something that does."""
+    text = schedule_text(found).removeprefix("crontab ")
+    times = crontab_rule(found, zone).walls
     days = times.days
     numbers = (times.minutes, times.hours, days.month_days, days.months, days.weekdays)
     for candidate in (text, " ".join(map(_listed, numbers, (60, 24, 31, 12, 7)))):
         try:
-            found = Cron(candidate, tz=zone)
+            cron = Cron(candidate, tz=zone)
         except ValueError:  # Celery's spelling need not be cron's
             continue
-        if found.times == times:
-            return found
+        if cron.times == times:
+            return cron
     return RRule(_recurrence(times), tz=zone)
 
 
@@ -58,8 +40,6 @@ def _listed(values: tuple[int, ...], all_: int, anything: str = "*") -> str:
 def _recurrence(times: WallTimes) -> str:
     """Parts of a recurrence restrict each other, so both days must match."""
     days = times.days
-    if days.last_day or days.nearest_weekday or days.nth_weekdays:
-        raise InvalidEntry("schedule", "no L, W or # beside another day field that must match too", days)
     start, hours = _hours(times)
     parts = {
         **hours,
