@@ -31,8 +31,6 @@ class Expect:
         finish_within: it has ended so long after its due time; not less than ``start_within``.
         succeed_every: after a success the next one comes within this; more than the time between any two runs.
         failures: 1 to 1,000; so many failures in a row are an incident.
-        trust: ``"workers"``, which record what becomes of runs; or ``"backend"``: the result backend is asked when one
-            of these lengths of time is over, at least one of which is given then.
 
     Raises:
         InvalidEntry: a field is wrong.
@@ -42,7 +40,6 @@ class Expect:
     finish_within: Duration | None = None
     succeed_every: Duration | None = None
     failures: int = 1
-    trust: Literal["workers", "backend"] = "workers"
 
     def __post_init__(self) -> None:
         bounds, least = f"more than 0 and at most a year ({YEAR} s), or None", ulp(0)  # the first that is more than 0
@@ -53,11 +50,6 @@ class Expect:
         if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
             raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
         _check_times("expect.failures", self.failures)
-        if self.trust not in ("workers", "backend"):
-            raise InvalidEntry("expect.trust", "'workers' or 'backend'", self.trust)
-        if self.trust == "backend" and not self.longest:
-            expected = "'workers' without start_within, finish_within and succeed_every: else nobody is asked"
-            raise InvalidEntry("expect.trust", expected, self.trust)
 
     @classmethod
     def of(cls, value: object) -> Expect | Literal[False] | None:
@@ -87,12 +79,6 @@ class Expect:
         """JSON: the fields that do not have their default."""
         given = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return {name: value for name, (value, default) in given.items() if value != default}
-
-    @property
-    def longest(self) -> float:
-        """The longest of its lengths of time in seconds, 0 where it has none."""
-        lengths = (self.start_within, self.finish_within, self.succeed_every)
-        return max(each or 0 for each in lengths)  # type: ignore[return-value]  # made seconds at first
 
     # The three in milliseconds.
     start_ms = cached_property[int | None](lambda self: _ms(self.start_within))

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 #: What the names of all settings begin with.
 PREFIX = "redbeat_lite_"
 
-#: What the app needs for results to be asked for.
-RESULTS = "result backend that tells of what another process has sent"
-
 #: Most seconds of a lease or a timeout: a day. What is longer is a unit mistaken.
 _LONGEST = 86_400
 
@@ -31,14 +28,8 @@ def expectation(value: object) -> Expect | None:
     except InvalidEntry as exc:
         raise ConfigurationError(f"{PREFIX}{exc}") from None
     ok = found is None or (found is not False and found.succeed_every is None)
-    require("expect", ok, "None or a mapping of start_within, finish_within, failures and trust", value)
+    require("expect", ok, "None or a mapping of start_within, finish_within and failures", value)
     return found or None
-
-
-def check_trust(app: Celery, expect: Expect | None) -> None:
-    """Refuse to trust a result backend that there is not."""
-    ok = expect is None or expect.trust == "workers" or has_results(app)
-    require("expect.trust", ok, f"'workers', as the app has no {RESULTS}", "backend")
 
 
 def check_timezone(app: Celery) -> None:
@@ -48,19 +39,6 @@ def check_timezone(app: Celery) -> None:
     except Exception:  # noqa: BLE001 - zoneinfo raises KeyError, ValueError or OSError
         known = 'the name of a time zone such as "Europe/Berlin"'
         raise ConfigurationError(f"timezone: expected {known}, got {app.conf.timezone!r}") from None
-
-
-def has_results(app: Celery) -> bool:
-    """Whether the app has a result backend that tells of tasks which another process has sent."""
-    # Here, because most who use Schedules never ask, and these load slowly.
-    from celery.backends.base import DisabledBackend
-    from celery.backends.rpc import RPCBackend
-
-    try:
-        # Those of rpc:// are messages for the one who has sent the task, and who looks for them takes them away.
-        return not isinstance(app.backend, (DisabledBackend, RPCBackend))
-    except Exception:  # noqa: BLE001 - there is one, and it raises again where it is used
-        return True
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

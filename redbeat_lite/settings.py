@@ -20,7 +20,6 @@ from .setting_checks import (
     check_number,
     check_options,
     check_text,
-    check_trust,
     check_url,
     check_web_url,
     check_whole,
@@ -172,7 +171,6 @@ class Settings:
         for name in _LENGTHS & values.keys():
             values[name] = values[name] if (seconds := seconds_of(values[name])) is None else seconds
         values["expect"] = expectation(values.get("expect"))
-        check_trust(app, values["expect"])
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:

@@ -72,7 +72,7 @@ class ReadSide(Mapping[str, Entry]):
 
     def record_of(self, name: str, *, runs: int = 20, changes: int = 20) -> Record:
         """The entry of this name with its last runs and changes, as ``[name]``, :meth:`runs` and :meth:`changes` tell
-        of them: in three round trips, and those to the result backend.
+        of them: in three round trips.
 
         Parameters:
             runs, changes: how many at most.
@@ -172,14 +172,10 @@ class ReadSide(Mapping[str, Entry]):
     ) -> Runs:
         """What became of occurrences, the newest first: as many of an entry as its history has.
 
-        Of one that was sent and of which no worker has written anything the result backend is asked, if there is one;
-        it tells nothing while it is away, which is logged.
-
         Parameters:
             name: of an entry, or the entry as it was read; or of one that was removed and left runs behind.
-                ``None``: of all entries what workers
-                have seen the end of, the last to end first, and without asking the result backend; several names: of
-                these.
+                ``None``: of all entries what workers have seen the end of, the last to end first;
+                several names: of these.
             outcome: only runs of this outcome, or of these.
             since, until: aware; only runs with a nominal time between these.
             limit: how many at most.

@@ -1,4 +1,4 @@
-"""What became of runs: what was sent and what is recorded of it, merged; and what else can be asked."""
+"""What became of runs: what was sent and what is recorded of it, merged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..errors import EntryNotFound, InvalidEntry
 from ..once.keys import OnceKeys
 from ..pipeline.keys import START
 from ..pipeline.keys import RunKeys as PipelineKeys
-from ..runs.results import results_of
 from ..runs.row import Row, run_of, sign_of
 from ..runs.run import Outcome, Run
 from ..runs.store import RunStore, line_in, rows_in
@@ -30,9 +29,6 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 #: Outcomes of runs that a worker may have under way.
 _UNDER_WAY = {"waiting", "running", "retrying"}
-
-#: What may turn out to have become something else.
-_OPEN = _UNDER_WAY | {"unknown"}
 
 #: Milliseconds within which a worker vouches for a run that has begun.
 _FIRST_SIGN_MS = 5_000
@@ -96,7 +92,7 @@ class RunHistory:
         """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms of the server)."""
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
-        may_be = _OPEN.union(wanted.outcomes)
+        may_be = _UNDER_WAY.union(wanted.outcomes)
         known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
         # Where each is wanted, nothing is asked of more than are shown.
         size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
@@ -133,19 +129,14 @@ class RunHistory:
             seen.add(run)
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
-        """These runs, with all that can be asked of them."""
-        runs = [*self._recorded(name, entry, rows, now)]
-        asked = [run.task_id for run in runs if run.task_id and run.outcome in ("waiting", "unknown")]
-        results = results_of(self._reader.app, asked)
-        for run in runs:
-            if run.task_id in results:
-                yield replace(run, **results[run.task_id], source="result")
-            elif run.outcome != "waiting":
+        """Yield these runs; of one that waits, the schedule tells whether its message has expired."""
+        for run in self._recorded(name, entry, rows, now):
+            if run.outcome != "waiting":
                 yield run
-            else:
-                at, slack = instants.to_ms(run.scheduled_at), self._settings.slack_ms
-                gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
-                yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
+                continue
+            at, slack = instants.to_ms(run.scheduled_at), self._settings.slack_ms
+            gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
+            yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
 
     def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
         """What rows tell, with what the lines that they name say besides, and the guards of those that run.

@@ -15,7 +15,6 @@ from ..entries import lifecycle
 from ..entries.definition import around, decode, encode, encode_like, shape
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.expected import check_trust
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
@@ -76,7 +75,6 @@ class Writer:
         found = partial(self._found, entry.name) if replaces else lambda: None
         give_calendar(entry, calendars or self.calendars.all, wall_ms(), self._zone, found)
         lifecycle.check(entry, wall_ms(), self._zone, found)
-        check_trust(entry, self._app)
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent

@@ -16,7 +16,6 @@ from ..entries import lifecycle
 from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
-from ..entries.expected import check_trust
 from ..entries.fields import is_name
 from ..entries.on_calendar import give_calendar
 from ..entries.sameness import keep_resolved
@@ -50,7 +49,6 @@ def checked(app: Celery, store: Store, settings: Settings, name: str, fields: An
     entry = config_entry(settings, name, fields, app=app)
     give_calendar(entry, partial(stored_calendars, store), now, app.timezone, replaced)
     lifecycle.check(entry, now, app.timezone, replaced)
-    check_trust(entry, app)
     check_options(entry)
     encode(entry, allow_local=True)
     return entry

@@ -27,7 +27,6 @@ from ..storage.lazy import lazy
 from ..storage.store import Store
 from ..storage.stored import Edit, Lost, Stored, Term
 from ..threads import Ticker
-from .asked_results import AskedResults
 from .dispatch.deadlines import Deadlines
 from .fresh_starts import FreshStarts
 from .leader import Leader
@@ -69,11 +68,9 @@ class IncidentWatch:
         self.deadlines = Deadlines(
             RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
         )
-        self._entries = WatchedEntries(app, self.deadlines)
+        self._entries = WatchedEntries(self.deadlines)
         self._heard = Heard(app, settings.key_prefix)
-        self._results = AskedResults(app)
         self._fresh_starts = FreshStarts()
-        self._undecided = 0  #: deadlines of this look that are left for the next one
         #: How many looks were taken, and at which of them something began to hold.
         self._looks, self._since = 0, dict[Kind, int]()
         self._pause = PERIOD  #: seconds until the next one
@@ -102,8 +99,6 @@ class IncidentWatch:
             self._looks += not goes_on
             self._heard.ask(self._store.backend.client)
             self.deadlines.recorded = self._heard.records
-            self._results.new_look()
-            self._undecided = 0
             for _ in range(_PAGES):
                 if not self._look(self._leader.term):
                     return
@@ -114,7 +109,7 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read a page and write what follows; whether another look is worth while at once."""
         now = wall_ms()
-        look = self._incidents.look(now, self._undecided, self._heard.ahead)
+        look = self._incidents.look(now, self._heard.ahead)
         states = self._states_now(look, now)
         failing = self._vitals.unpublished
         names = {
@@ -135,11 +130,8 @@ class IncidentWatch:
         watched = {name: each.watched(freezes.until(now, each.entry) is not None) for name, each in found.items()}
         expecting = [name for name, each in watched.items() if each.expect or each.on_failure]
         self._pause_failing({each.name: each for each in look.overdue if each.what.startswith("pause ")}, term)
-        overdue, again = self._overdue(look, found, now)
-        look = look._replace(overdue=[each for each in look.overdue if each.member not in again])
-        self._undecided += len(again)
+        overdue = self._overdue(look, found, now)
         not_begun = {each.name for each in overdue if each.what == "start" and each.row is None}
-        not_begun -= {name for name in not_begun if found[name].trusts}
         untaken = {name: queue for name in not_begun if (queue := self._heard.untaken(found[name].entry))}
         failures = self._incidents.failures(expecting)
         decision = fold(Seen(now, look.ends, overdue, watched, failures, untaken, states, look.cases))
@@ -165,17 +157,15 @@ class IncidentWatch:
 
         self._store.rewrite(failed, edits, term)
 
-    def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> tuple[list[Deadline], set[str]]:
-        """The deadlines to decide on, with what is known of their runs, and the members of those to look at again."""
+    def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> list[Deadline]:
+        """Return the deadlines to decide on, with what is known of their runs."""
         overdue = [each for each in look.overdue if each.name in found and found[each.name].expect]
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.
-            if any(not (found[each.name].trusts or found[each.name].mute) for each in overdue):
+            if overdue:
                 self.deadlines.wanted = now
-            overdue = [each for each in overdue if found[each.name].trusts]
-        overdue = [*self._dated(self._incidents.with_rows(overdue), found, now)]
-        decided, again = self._results.told(overdue, found, now)
-        return decided, {each.member for each in again}
+            return []
+        return [*self._dated(self._incidents.with_rows(overdue), found, now)]
 
     def _dated(self, overdue: list[Deadline], found: Mapping[str, Found], now: int) -> Iterator[Deadline]:
         """These with the instants from which they count, by the entries as they are now."""

@@ -11,7 +11,6 @@ from celery import Celery
 
 from ..clock import wall_ms
 from ..entries.entry import Entry
-from ..entries.expected import leaves_no_result
 from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, entry_of, state_of
@@ -26,18 +25,11 @@ from .dispatch.deadlines import Deadlines
 
 
 class Found(NamedTuple):
-    """An entry with its state, and what is expected of it; whether the result backend shall tell, but knows nothing."""
+    """An entry with its state, and what is expected of it."""
 
     entry: Entry
     state: EntryState
     expect: Expect | None
-    history: int
-    mute: bool = False
-
-    @property
-    def trusts(self) -> bool:
-        """Whether it goes by the result backend where nothing is recorded."""
-        return self.expect is not None and self.expect.trust == "backend"
 
     def watched(self, frozen: bool) -> Watched:
         """What is watched of it."""
@@ -49,8 +41,8 @@ class Found(NamedTuple):
 class WatchedEntries:
     """Reads entries."""
 
-    def __init__(self, app: Celery, deadlines: Deadlines) -> None:
-        self._app, self._deadlines = app, deadlines
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
         self._known: dict[str, tuple[bytes | None, Entry]] = {}
 
     def read(self, store: Store, names: Collection[str]) -> dict[str, Found]:
@@ -60,11 +52,8 @@ class WatchedEntries:
             for name, stored in zip(chunk, store.read(chunk), strict=True):
                 with suppress(*UNREADABLE):
                     entry, state = self._entry(name, stored), state_of(stored)
-                    history, expect = self._deadlines.kept(entry)
-                    mute = expect is not None and expect.trust == "backend" and leaves_no_result(entry, self._app)
-                    if expect is not None and mute:
-                        expect = replace(expect, trust="workers")
-                    found[name] = Found(entry, state, expect, history, mute)
+                    _, expect = self._deadlines.kept(entry)
+                    found[name] = Found(entry, state, expect)
         return found
 
     def _entry(self, name: str, stored: Stored) -> Entry:

@@ -14,7 +14,6 @@ from ..api.schedules import Schedules
 from ..beat.status import status
 from ..entries.words import span, took
 from ..runs.run import NOT_DONE, Outcome, Run
-from ..setting_checks import has_results
 from ..settings import Settings
 from .command import Command, entry_names, json_option, schedules_of
 from .entry_options import span_of
@@ -101,7 +100,7 @@ def remark(run: Run) -> str | None:
         return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and nobody has told its end"
-    return run.error or ("says the result backend" if run.source == "result" else None)
+    return run.error
 
 
 def _why_nothing(app: Celery, name: str | Collection[str] | None, *, filtered: bool) -> str:
@@ -116,7 +115,4 @@ def _why_nothing(app: Celery, name: str | Collection[str] | None, *, filtered: b
             return f"No run is recorded: the history of {name!r} is 0."
     if status(app).clocks:
         return "No run is recorded yet."
-    if has_results(app):
-        more = "" if name else "; the result backend tells of those of one entry"
-        return f"No run is recorded: no worker with install() has reported{more}."
-    return "No run is recorded: no worker with install() has reported, and there is no result backend."
+    return "No run is recorded: no worker with install() has reported."

@@ -51,7 +51,6 @@ class ExpectFields(TypedDict, total=False):
     finish_within: Duration | None
     succeed_every: Duration | None
     failures: int
-    trust: Literal["workers", "backend"]
 
 
 Schedule: TypeAlias = Duration | BaseSchedule

@@ -34,7 +34,6 @@ class Deadline(NamedTuple):
         nominal: of the run; ``None`` for a success, which may be of any, and for what has found no room so far.
         at: epoch milliseconds.
         since: from when on its time counts, by the entry as it is now; ``None``: as it was then.
-        told: what the result backend tells of the run; of a success, the last one.
     """
 
     what: str
@@ -43,7 +42,6 @@ class Deadline(NamedTuple):
     at: int = 0
     since: int | None = None
     row: Row | None = None
-    told: End | None = None
 
     @property
     def member(self) -> str:
@@ -100,11 +98,10 @@ class Seen(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set and to drop."""
+    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set."""
 
     opened: list[Case]
     closed: list[Case]
     counted: list[Case]
     failures: dict[str, Failures]
     deadlines: dict[str, int]
-    dropped: set[str]

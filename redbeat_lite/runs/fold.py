@@ -16,12 +16,8 @@ _NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 _STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
 _NOTHING = Expect()
 
-#: Of the fates that the result backend tells: those of a body, and those of one that has not ended.
-_BEGUN: tuple[Outcome, ...] = ("running", "retrying", "succeeded", "failed")
+#: Outcomes of a run that has not ended.
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
-
-#: Milliseconds until the result backend is asked again for a success that has not come in time.
-_AGAIN_MS = 60_000
 
 #: A run has not begun: of these two, one at most is open for an entry.
 _MISSED: tuple[Kind, Kind] = ("missed", "not_consumed")
@@ -50,15 +46,14 @@ class _Fold:
         self._open = dict(self._before)
         self._failures: dict[str, Failures] = {}
         self._deadlines: dict[str, int] = {}
-        self._dropped: set[str] = set()
 
     def decision(self) -> Decision:
         for end in self._seen.ends:
             self._end(end)
         # Those of the end last: of a run that is missed it is not said, too, that it has not ended.
         for each in sorted(self._seen.overdue, key=lambda each: each.what == "finish"):
-            # A success that has just been read has set it anew; a result has told of its run already.
-            if each.member not in self._deadlines and each.member not in self._dropped:
+            # A success that has just been read has set it anew.
+            if each.member not in self._deadlines:
                 self._overdue(each)
         self._hold()
         self._drop_unexpected()
@@ -69,7 +64,6 @@ class _Fold:
             [case for key, case in after.items() if key in before and case != before[key]],
             self._failures,
             self._deadlines,
-            self._dropped,
         )
 
     def _watched(self, name: str) -> Watched:
@@ -137,47 +131,21 @@ class _Fold:
         if since is not None and since + within > deadline.at:
             self._deadlines[deadline.member] = since + within  # The entry has been given more time.
         elif deadline.what == "success":
-            self._success(deadline, expect, within)
+            self._open_case("no_success", deadline.name, f"no run has succeeded for {within / 1000:g} s", None)
         elif nominal is None:
             kind: Kind = "missed" if deadline.what == "start" else "too_long"
             done = "begun" if kind == "missed" else "ended"
             self._open_case(kind, deadline.name, f"a run has not {done} within {within / 1000:g} s", None)
-        elif deadline.told is not None:
-            self._result(deadline, expect, deadline.told)
         else:
-            (self._start if deadline.what == "start" else self._finish)(deadline, nominal, expect, within)
+            (self._start if deadline.what == "start" else self._finish)(deadline, nominal, within)
 
-    def _success(self, deadline: Deadline, expect: Expect, within: int) -> None:
-        told, now = deadline.told, self._seen.now
-        if told is not None and told.at + within > now:
-            self._deadlines[deadline.member] = told.at + within
-            self._close("no_success", deadline.name)
-            return
-        self._open_case("no_success", deadline.name, f"no run has succeeded for {within / 1000:g} s", None)
-        if expect.trust == "backend":
-            self._deadlines[deadline.member] = now + min(within, _AGAIN_MS)
-
-    def _result(self, deadline: Deadline, expect: Expect, told: End) -> None:
-        """Go by a result. It does not say when its run began: what is there when it has to be was in time."""
-        begun, ended = told.outcome in _BEGUN, told.outcome not in _RUNNING
-        if begun and deadline.what == "start":
-            self._begun(told.name, told.nominal)
-        if ended:
-            if begun:
-                self._close("too_long", told.name, told.nominal)
-            self._dropped.add(Deadline("finish", told.nominal, told.name).member)  # or it would count again
-            self._end(told)
-        elif deadline.what == "finish" and expect.finish_ms is not None:
-            self._too_long(told.name, told.nominal, expect.finish_ms)
-
-    def _start(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
+    def _start(self, deadline: Deadline, nominal: int, within: int) -> None:
         row, name = deadline.row, deadline.name
         due = nominal if deadline.since is None else deadline.since
         run = f"the run of {_told(nominal)}" + ("" if due == nominal else f", due at {_told(due)},")
         if row is None or (row.begin is None and row.outcome in _NOT_BEGUN):
             queue = self._seen.untaken.get(name) if row is None else None
-            has = "left no result" if row is None and expect.trust == "backend" else "not begun"
-            self._missed(name, f"{run} has {has} within {within / 1000:g} s", nominal, queue)
+            self._missed(name, f"{run} has not begun within {within / 1000:g} s", nominal, queue)
         elif row.begin is None:
             return  # Revoked, or left out: somebody decided so.
         elif nominal + row.begin <= deadline.at:
@@ -203,7 +171,7 @@ class _Fold:
     def _open_missed(self, name: str) -> Case | None:
         return next((case for kind in _MISSED if (case := self._open.get((kind, name)))), None)
 
-    def _finish(self, deadline: Deadline, nominal: int, expect: Expect, within: int) -> None:
+    def _finish(self, deadline: Deadline, nominal: int, within: int) -> None:
         row, name = deadline.row, deadline.name
         if row is None or row.outcome in _RUNNING:
             missed = self._open_missed(name)

@@ -70,12 +70,11 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int, kept: int = 0, ahead: int = 0) -> Look:
+    def look(self, now: int, ahead: int = 0) -> Look:
         """Read what is new; two round trips. Where the feed was never read, what is in it already is passed over.
 
         Parameters:
             now: epoch milliseconds.
-            kept: how many of the first deadlines to pass over, as nobody could decide on them just now.
             ahead: by how many milliseconds this clock is ahead of the server's, which dates the ends.
         """
         keys, schedule = self.keys, self._schedule
@@ -85,7 +84,7 @@ class IncidentStore:
             pipe.xrange(keys.feed, f"({read}", "+", PAGE)
         else:
             pipe.xrevrange(keys.feed, "+", "-", 1)
-        pipe.zrange(keys.deadlines, "-inf", now - MARGIN_MS, byscore=True, offset=kept, num=PAGE, withscores=True)
+        pipe.zrange(keys.deadlines, "-inf", now - MARGIN_MS, byscore=True, offset=0, num=PAGE, withscores=True)
         pipe.hgetall(keys.incidents)
         pipe.zrange(schedule.due, 0, 0, withscores=True)
         pipe.hlen(schedule.quarantine)
@@ -197,7 +196,6 @@ def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
     for name, failures in decision.failures.items():
         changes.append(("fails", name, "" if failures.nominal is None else "|".join(map(str, failures))))
     changes += [("set", member, at) for member, at in decision.deadlines.items()]
-    changes += [("drop", member, "") for member in decision.dropped]
     return changes
 
 

@@ -63,8 +63,7 @@ class Run:
         retry_at: when the retry of a failed attempt is due; ``None`` where there is none, or that is not known.
         until: nominal time of the last one, where there are several.
         count: how many there are.
-        source: who tells: the ``"record"`` of runs, the ``"result"`` backend, or the ``"schedule"``, which knows what
-            was sent and nothing else.
+        source: who tells: the ``"record"`` of runs, or the ``"schedule"``, which knows what was sent and nothing else.
     """
 
     name: str
@@ -78,7 +77,7 @@ class Run:
     error: str | None = None
     until: datetime | None = None
     count: int = 1
-    source: Literal["record", "result", "schedule"] = "record"
+    source: Literal["record", "schedule"] = "record"
     retry_at: datetime | None = None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,16 +17,10 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def results(request: pytest.FixtureRequest, server: Server) -> dict[str, str]:
-    """What the environment says of results, where workers do not record."""
-    return {"PROJ_RESULTS": server.url} if request.param else {}
-
-
-@pytest.fixture
-def processes(server: Server, results: dict[str, str]) -> Iterator[list[Process]]:
+def processes(server: Server) -> Iterator[list[Process]]:
     """A worker and a beat."""
     started = [
-        celery("tests.acceptance.watchedproj", *words, "-l", "INFO", PROJ_URL=server.url, **results)
+        celery("tests.acceptance.watchedproj", *words, "-l", "INFO", PROJ_URL=server.url)
         for words in (("worker", "-P", "threads", "-c", "2"), ("beat", "-S", "redbeat_lite.Scheduler"))
     ]
     yield started
@@ -37,21 +31,10 @@ def processes(server: Server, results: dict[str, str]) -> Iterator[list[Process]
         process.destroy()
 
 
-@pytest.mark.parametrize(
-    ("results", "expect"),
-    [
-        (False, {"start_within": 5, "finish_within": 9, "failures": 3}),
-        (True, {"finish_within": 2, "failures": 3, "trust": "backend"}),
-    ],
-    ids=["recorded", "results"],
-    indirect=["results"],
-)
 def test_a_task_that_fails_three_times_and_then_succeeds(
     processes: list[Process],
     client: redis.Redis,
-    make_app: Callable[..., Celery],
-    server: Server,
-    expect: dict[str, Any],
+    app: Celery,
 ) -> None:
     worker, beat = processes
     worker.says("ready")
@@ -61,10 +44,9 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
         found: Any = client.lrange("told", 0, -1)
         return [line.decode() for line in found]
 
-    app = make_app(result_backend=server.url)
     schedules = Schedules(app)
     client.set("broken", 1)
-    schedules.add("e", "proj.fragile", every(0.2), expect=expect)
+    schedules.add("e", "proj.fragile", every(0.2), expect={"start_within": 5, "finish_within": 9, "failures": 3})
     eventually(lambda: len(told()) == 1, within=30, what="the incident")
     [incident] = schedules.incidents()
     assert told() == [f"failed e {incident.id}"]
@@ -77,15 +59,13 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
     eventually(lambda: client.zcount("{redbeat-lite}:runs:deadlines", "-inf", "+inf") > 0, what="deadlines")
     [past] = schedules.incidents(closed=True)
     assert (past.id, past.acknowledged) == (incident.id, "on it")
-    if "trust" not in expect:
-        schedules.remove("e")
-        _is_paused_until_it_is_resumed(schedules, client)
-        _is_one_of_a_pipeline(app, schedules, client)
+    schedules.remove("e")
+    _is_paused_until_it_is_resumed(schedules, client)
+    _is_one_of_a_pipeline(app, schedules, client)
     assert not beat.lines("Traceback|ERROR"), beat.output
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("results", [False], ids=[""], indirect=True)
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "gone"])
 def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
     processes: list[Process], client: redis.Redis, app: Celery, server: Server, how: int

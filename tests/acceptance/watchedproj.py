@@ -1,7 +1,4 @@
-"""An app whose workers record, a task that fails while a key is there, and hooks that write down what they hear.
-
-With ``PROJ_RESULTS``, the URL of a result backend, workers record nothing.
-"""
+"""An app whose workers record, a task that fails while a key is there, and hooks that write down what they hear."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
 
 app = Celery("watched", broker=os.environ["PROJ_URL"])
 app.conf.update(redbeat_lite_lease=1, worker_prefetch_multiplier=1)
-if "PROJ_RESULTS" in os.environ:
-    app.conf.result_backend = os.environ["PROJ_RESULTS"]
-else:
-    app.conf.result_expires = None  # as in proj.py
-    install(app)
+app.conf.result_expires = None  # as in proj.py
+install(app)
 client = redis.Redis.from_url(os.environ["PROJ_URL"])
 
 

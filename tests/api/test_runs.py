@@ -1,4 +1,4 @@
-"""What became of runs, merged from what was sent, what workers have recorded, and what the result backend knows."""
+"""What became of runs, merged from what was sent and what workers have recorded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.app.task import Context
-from celery.backends.base import Backend
-from celery.exceptions import TaskRevokedError
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
 from redbeat_lite.instants import to_ms
@@ -32,22 +29,9 @@ THIRD, SECOND, FIRST = NOW - MINUTE, NOW - 2 * MINUTE, NOW - 3 * MINUTE
 
 
 @pytest.fixture
-def app(make_app: Callable[..., Celery], server: Server) -> Celery:
-    """An app with a result backend."""
-    return make_app(result_backend=server.url, result_expires=600)
-
-
-@pytest.fixture
 def rows(client: redis.Redis, schedules: Schedules) -> RunRows:
     schedules.add("poll", "add", every(60))
     return RunRows(client, schedules)
-
-
-class SlowBackend(Backend):  # type: ignore[misc]  # Celery ships no types
-    """Knows one task at a time, as a database does, and that each has failed."""
-
-    def _get_task_meta_for(self, task_id: str) -> dict[str, Any]:
-        return {"status": "FAILURE", "result": OSError(task_id)}
 
 
 def outcomes(runs: list[Run]) -> list[str]:
@@ -240,128 +224,16 @@ class TestWhatWasSent:
         clock.forward(LIFE_MS / 1000)
         assert [run.scheduled_at for run in schedules.runs("poll")] == [NOW + MINUTE]
 
-
-class TestTheResultBackend:
-    @pytest.mark.parametrize(
-        ("state", "result", "shown"),
-        [
-            ("SUCCESS", 5, {"outcome": "succeeded", "attempts": 1}),
-            ("FAILURE", ValueError("no", 1), {"outcome": "failed", "attempts": 1, "error": "ValueError: no, 1"}),
-            ("FAILURE", KeyError(), {"outcome": "failed", "attempts": 1, "error": "KeyError"}),
-            ("FAILURE", OSError("é" * 400), {"outcome": "failed", "attempts": 1, "error": "OSError: " + "é" * 245}),
-            ("RETRY", OSError("later"), {"outcome": "retrying", "attempts": 1, "error": "OSError: later"}),
-            (
-                "STARTED",
-                {"pid": 1, "hostname": "celery@a"},
-                {"outcome": "running", "attempts": 1, "worker": "celery@a"},
-            ),
-            ("PROGRESS", {"percent": 3}, {"outcome": "running", "attempts": 1}),
-            ("REVOKED", TaskRevokedError("terminated"), {"outcome": "revoked"}),
-            ("REVOKED", TaskRevokedError("expired"), {"outcome": "expired"}),
-        ],
-    )
-    def test_is_asked_for_what_no_worker_has_written_of(
-        self, app: Celery, schedules: Schedules, rows: RunRows, state: str, result: Any, shown: dict[str, Any]
+    def test_the_result_backend_is_not_asked(
+        self, make_app: Callable[..., Celery], rows: RunRows, server: Server
     ) -> None:
+        app = make_app(result_backend=server.url, result_expires=600)
         [task_id] = rows.sent("poll", THIRD)
-        app.backend.store_result(task_id, result, state)
-        shown |= {"task_id": task_id, "source": "result"}
-        assert schedules.runs("poll") == [Run("poll", THIRD, **shown)]
-
-    def test_tells_worker_and_attempts_where_results_are_extended(
-        self, app: Celery, schedules: Schedules, rows: RunRows
-    ) -> None:
-        [task_id] = rows.sent("poll", THIRD)
-        app.conf.result_extended = True
-        request = Context(id=task_id, hostname="celery@a", retries=2)
-        app.backend.store_result(task_id, 1, "SUCCESS", request=request)
-        [run] = schedules.runs("poll")
-        assert (run.worker, run.attempts) == ("celery@a", 3)
-
-    @pytest.mark.parametrize(("row", "guard"), [("unknown", None), ("running", "done"), ("running", None)])
-    def test_is_asked_for_what_a_worker_could_not_tell(
-        self, app: Celery, schedules: Schedules, rows: RunRows, row: Outcome, guard: str | None
-    ) -> None:
-        """As where a task of another class has replaced itself, or the end could not be written."""
-        rows.row("poll", THIRD, row, "id", 0)
-        if guard:
-            rows.guard("id", guard, 60)
-        assert schedules.runs("poll", outcome="succeeded") == []
-        app.backend.store_result("id", 5, "SUCCESS")
-        [run] = schedules.runs("poll", outcome="succeeded")
-        assert (run.task_id, run.source, run.began_at) == ("id", "result", THIRD)
-
-    def test_that_cannot_be_read_says_nothing_of_the_others(
-        self, app: Celery, schedules: Schedules, rows: RunRows, client: redis.Redis
-    ) -> None:
-        ids = rows.sent("poll", FIRST, SECOND, THIRD)
-        app.backend.store_result(ids[0], 5, "SUCCESS")
-        client.set(app.backend.get_key_for_task(ids[1]), b"\x80\xff", ex=60)
-        app.backend.store_result(ids[2], 5, "SUCCESS")
-        assert outcomes(schedules.runs("poll")) == ["succeeded", "waiting", "succeeded"]
-
-    def test_says_nothing_of_a_task_that_is_pending_or_has_a_row(
-        self, app: Celery, schedules: Schedules, rows: RunRows
-    ) -> None:
-        first, second = rows.sent("poll", SECOND, THIRD)
-        rows.row("poll", SECOND, "lost", first, 0)
-        app.backend.store_result(first, 5, "SUCCESS")
-        app.backend.store_result(second, None, "PENDING")
-        assert outcomes(schedules.runs("poll")) == ["waiting", "lost"]
-
-    def test_is_asked_only_for_what_is_shown_and_in_one_command(
-        self, schedules: Schedules, rows: RunRows, server: Server
-    ) -> None:
-        ids = rows.sent("poll", FIRST, SECOND, THIRD)
-        schedules.runs("poll", limit=2)
+        app.backend.store_result(task_id, 5, "SUCCESS")
         with commands(server) as seen:
-            schedules.runs("poll", limit=2)
-        [asked] = [command for command in seen if "celery-task-meta" in command]
-        assert asked == f"MGET celery-task-meta-{ids[2]} celery-task-meta-{ids[1]}"
-
-    @pytest.mark.parametrize("url", [None, "rpc://", "disabled://"])
-    def test_is_left_alone_where_it_knows_nothing(
-        self,
-        make_app: Callable[..., Celery],
-        schedules: Schedules,
-        rows: RunRows,
-        url: str | None,
-        server: Server,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        rows.sent("poll", THIRD)
-        with commands(server) as seen:
-            assert outcomes(Schedules(make_app(result_backend=url)).runs("poll")) == ["waiting"]
-        assert not caplog.records
-        assert not [command for command in seen if "redbeat-lite" not in command and "POP" in command]
-
-    @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "nonsense://"])
-    def test_says_nothing_and_is_told_once_while_it_cannot_be_used(
-        self,
-        make_app: Callable[..., Celery],
-        schedules: Schedules,
-        rows: RunRows,
-        url: str,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        rows.sent("poll", FIRST, SECOND, THIRD)
-        others = Schedules(make_app(result_backend=url, result_backend_transport_options={"max_retries": 0}))
-        assert outcomes(others.runs("poll", outcome=("unknown", "waiting"), limit=3)) == [
-            "waiting",
-            "waiting",
-            "unknown",
-        ]
-        [record] = caplog.records
-        assert "the result backend cannot tell" in record.getMessage()
-
-    def test_is_a_database_that_is_asked_task_by_task(
-        self, make_app: Callable[..., Celery], schedules: Schedules, rows: RunRows
-    ) -> None:
-        [task_id] = rows.sent("poll", THIRD)
-        app = make_app(result_backend=f"{__name__}:SlowBackend")
-        assert schedules.runs("poll")[0].outcome == "waiting"
-        [run] = Schedules(app).runs("poll")
-        assert (run.outcome, run.error) == ("failed", f"OSError: {task_id}")
+            [run] = Schedules(app).runs("poll")
+        assert (run.outcome, run.source) == ("waiting", "schedule")
+        assert not [command for command in seen if "celery-task-meta" in command]
 
 
 class TestWhatIsAskedFor:
@@ -411,7 +283,7 @@ class TestWhatIsAskedFor:
         with pytest.raises(error, match=complaint):
             schedules.runs(name, **asked)
 
-    def test_costs_four_round_trips_at_most(self, schedules: Schedules, rows: RunRows, server: Server) -> None:
+    def test_costs_three_round_trips_at_most(self, schedules: Schedules, rows: RunRows, server: Server) -> None:
         ids = rows.sent("poll", *(NOW - minutes * MINUTE for minutes in range(20, 0, -1)))
         for number, task_id in enumerate(ids[:10]):
             line = rows.line("poll", NOW - (20 - number) * MINUTE, "failed", task_id)
@@ -419,25 +291,16 @@ class TestWhatIsAskedFor:
         schedules.runs("poll")
         with round_trips() as trips:
             assert len(schedules.runs("poll")) == 20
-        assert len(trips) <= 4  # the entry, its rows, the lines they name, the result backend
+        assert len(trips) <= 3  # the entry, its rows, the lines they name
 
-    def test_costs_no_more_where_few_are_what_is_asked_for(
-        self,
-        make_app: Callable[..., Celery],
-        schedules: Schedules,
-        rows: RunRows,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
+    def test_costs_no_more_where_few_are_what_is_asked_for(self, schedules: Schedules, rows: RunRows) -> None:
         rows.sent("poll", *(NOW - minutes * MINUTE for minutes in range(10, 0, -1)))
         for number in range(10):
             rows.row("poll", NOW - number * MINUTE, "running", str(number), 0)
-        others = Schedules(make_app(result_backend="nonsense://"))
-        others.runs("poll")
-        caplog.clear()
+        schedules.runs("poll")
         with round_trips() as trips:
-            assert others.runs("poll", outcome="failed", limit=1) == []
+            assert schedules.runs("poll", outcome="failed", limit=1) == []
         assert len(trips) <= 4  # and the rows anew, as no guard knows of what runs
-        assert len(caplog.records) == 1
 
 
 class TestOfAllEntries:

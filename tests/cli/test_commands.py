@@ -158,7 +158,7 @@ class TestFields:
         assert "expires           600 s" in shown.out
         assert 'misfire           {"policy": "all", "limit": 3}' in shown.out
         cli("edit", "x", "--expires", "none", "--end-at", "none", "--enabled", "--keep-when-done", "--once", "false")
-        cli("edit", "x", "--expect", "start_within=30s,failures=3,trust=workers")
+        cli("edit", "x", "--expect", "start_within=30s,failures=3")
         assert schedules["x"].expect == Expect(start_within=30, failures=3)
         cli("edit", "x", "--on-failure", "pause:3")
         assert schedules["x"].on_failure == Pause(after=3)

@@ -398,7 +398,7 @@ class TestBadFiles:
             ("schedule = 5\njiter = 1", "jiter: expected a known field"),
             (
                 'schedule = 5\nexpect = {start_within = 9, trust = "backend"}',
-                "expect.trust: expected 'workers', as the app has no result backend",
+                "expect.trust: expected one of the fields start_within",
             ),
             ('schedule = 5\nname = "b"', "name: expected 'b c', which is its key, got 'b'"),
         ],

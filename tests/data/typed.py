@@ -37,7 +37,7 @@ schedules.add("a", "proj.say", 30, once="yes")  # wrong
 schedules.add("a", "proj.say", 30, once={"key": "{to}", "on_conflict": "wait", "lease": "5m", "max_waiters": 3})
 schedules.add("a", "proj.say", 30, once={"on_conflict": "wiat"})  # wrong
 schedules.add("a", "proj.say", 30, once={"on_conflit": "wait"})  # wrong
-schedules.add("a", "proj.say", 30, expect={"start_within": "30s", "failures": 3, "trust": "workers"})
+schedules.add("a", "proj.say", 30, expect={"start_within": "30s", "failures": 3})
 schedules.add("a", "proj.say", 30, expect={"failures": "3"})  # wrong
 schedules.add("a", "proj.say", 30, expect={"finish": 60})  # wrong
 schedules.add("a", "proj.say", 30, misfire={"policy": "all", "grace": timedelta(hours=1), "limit": 5})
@@ -96,7 +96,6 @@ Misfire("all", grace=now)  # wrong
 Expect(finish=60)  # wrong
 Expect(failures="3")  # wrong
 Pause("3")  # wrong
-Expect(trust="worker")  # wrong
 Pipeline(app, [("proj.say", 1)], overlap="allow", ttl=timedelta(days=1))
 Pipeline(app, [("first", "proj.say", 2), ["proj.say", 1.5]], deadline="1h", params={"x": 1})
 Pipeline(app, [("proj.say", 1)], overlap="never")  # wrong

@@ -226,7 +226,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no expectation": ({"expect": 5}, "expect: expected None, False, an Expect or a mapping of its fields, got 5"),
     "misspelt expectation": (
         {"expect": {"start_witin": 5}},
-        "expect.start_witin: expected one of the fields start_within, finish_within, succeed_every, failures, trust, "
+        "expect.start_witin: expected one of the fields start_within, finish_within, succeed_every, failures, "
         "got 'start_witin' (did you mean 'start_within'?)",
     ),
     "start at once": ({"expect": {"start_within": 0}}, f"expect.start_within: {LENGTH}0"),
@@ -247,17 +247,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "expect.succeed_every: expected more than the 259260 s between the runs of 2026-03-06T09:00:00+00:00 and "
         "2026-03-09T09:00:00+00:00, got 172800",
     ),
-    "trust in nobody": (
-        {"expect": {"start_within": 5, "trust": "beat"}},
-        "expect.trust: expected 'workers' or 'backend', got 'beat'",
-    ),
-    "trust in a backend that is never asked": (
-        {"expect": {"failures": 3, "trust": "backend"}},
-        "expect.trust: expected 'workers' without start_within, finish_within and succeed_every: else nobody is",
-    ),
-    "trust in a backend that is not there": (
+    "trust in a result backend": (
         {"expect": {"finish_within": 5, "trust": "backend"}},
-        "expect.trust: expected 'workers', as the app has no result backend that tells of what another process has",
+        "expect.trust: expected one of the fields start_within, finish_within, succeed_every, failures, got 'trust'",
     ),
     "expectation without a record": (
         {"expect": {"start_within": 5}, "history": 0},

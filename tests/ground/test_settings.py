@@ -103,11 +103,11 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         (
             {"expect": {"succeed_every": 60}},
-            "redbeat_lite_expect: expected None or a mapping of start_within, finish_within, failures and trust, got",
+            "redbeat_lite_expect: expected None or a mapping of start_within, finish_within and failures, got",
         ),
         (
             {"expect": {"finish_within": 60, "trust": "backend"}},
-            "redbeat_lite_expect.trust: expected 'workers', as the app has no result backend that tells of what",
+            "redbeat_lite_expect.trust: expected one of the fields start_within, finish_within, succeed_every",
         ),
         (
             {"heartbeat_url": "ftp://user:secret@h"},

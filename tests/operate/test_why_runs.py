@@ -81,10 +81,6 @@ HISTORIES = {
         "The error: OnceRejected: taken.",
         known={"runs": (run(NIGHT, "failed", error="OnceRejected: taken"),)},
     ),
-    "the result backend tells that it succeeded": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nNothing more is recorded of it.",
-        known={"runs": (run(NIGHT, "succeeded", source="result"),)},
-    ),
     "it waits, and no worker takes it": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and nobody has said that a worker began it.\n"
         "No worker reports that it takes from queue 'slow' now; those without install() do not report.",

@@ -58,16 +58,6 @@ def news(decision: Decision) -> dict[str, str]:
 
 START, FINISH = Expect(start_within=30), Expect(finish_within=60)
 BOTH, EVERY = Expect(start_within=30, finish_within=60), Expect(succeed_every=3600)
-#: What goes by the result backend, and what that tells of a run.
-ASKED = Expect(start_within=30, finish_within=60, trust="backend")
-ASKED_EVERY = Expect(succeed_every=3600, trust="backend")
-
-
-def told(what: str, outcome: Outcome, nominal: int = A, at: int = NOW - 500) -> Deadline:
-    name = None if what == "success" else nominal
-    return Deadline(what, name, "e", nominal + 30_000, told=End(at, "e", nominal, outcome, error="why"))
-
-
 LATE, NOW_MISSED = 31_000, ["-not_consumed:e", "missed:e"]
 BOTH_OVER = ["-late:e", "-missed:e"]
 
@@ -147,21 +137,6 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "nobody expects a start any more": (FINISH, [case("missed"), case("late")], ["-late:e", "-missed:e"]),
     "nor that its message is taken": (FINISH, [case("not_consumed")], ["-not_consumed:e"]),
     "nobody expects anything": (None, [case("failed"), case("no_success", None)], ["-failed:e", "-no_success:e"]),
-    "a result says that it runs": (ASKED, [case("missed"), case("late"), told("start", "running", B)], BOTH_OVER),
-    "a result says that it runs too long": (ASKED, [told("finish", "retrying")], ["too_long:e"]),
-    "a result has come, after the start counted as missed": (ASKED, [case("missed"), told("finish", "succeeded")], []),
-    "a result that is a failure": (ASKED, [case("missed"), told("start", "failed", B)], ["-missed:e", "failed:e"]),
-    "a result that is a success": (
-        ASKED,
-        [case("failed"), case("too_long"), case("no_success", None), told("start", "succeeded", B)],
-        ["-failed:e", "-no_success:e", "-too_long:e"],
-    ),
-    "a result of one that expired": (ASKED, [case("too_long"), told("start", "expired", B)], ["missed:e"]),
-    "a result of one that was revoked": (ASKED, [case("missed"), told("start", "revoked", B)], []),
-    "no result at its start": (ASKED, [start(None)], ["missed:e"]),
-    "no result at its end": (ASKED, [case("missed", B), finish(None)], ["too_long:e"]),
-    "a success of late": (ASKED_EVERY, [case("no_success", None), told("success", "succeeded")], ["-no_success:e"]),
-    "a success of old": (ASKED_EVERY, [told("success", "succeeded", at=NOW - 3_600_000)], ["no_success:e"]),
     "closed, and told to nobody yet": (START, [case("failed", until=NOW)], []),
 }
 
@@ -269,33 +244,6 @@ def test_a_run_is_found_once(facts: list[Any]) -> None:
 
 def test_a_success_sets_when_the_next_one_has_to_come() -> None:
     assert fold(seen(end("succeeded"), expect=EVERY)).deadlines == {"success||e": NOW - 500 + 3_600_000}
-
-
-def test_a_run_of_which_a_result_has_told_counts_once() -> None:
-    decision = fold(seen(told("start", "failed"), told("start", "failed", B), told("finish", "failed"), expect=ASKED))
-    assert (decision.failures["e"].times, decision.dropped) == (2, {f"finish|{A}|e", f"finish|{B}|e"})
-    [failed] = decision.opened
-    assert failed.text == "failed 2 times in a row: why"
-
-
-def test_a_success_of_which_a_result_tells_counts_from_its_end() -> None:
-    for what in ("start", "success"):
-        both = Expect(start_within=30, succeed_every=3600, trust="backend")
-        found = fold(seen(told(what, "succeeded", at=NOW - 3_000_000), expect=both)).deadlines
-        assert found == {"success||e": NOW + 600_000}
-
-
-def test_the_backend_is_asked_again_for_a_success_within_a_minute() -> None:
-    for seconds, again in ((3600, 60), (5, 5)):
-        expect = Expect(succeed_every=seconds, trust="backend")
-        found = fold(seen(Deadline("success", None, "e", NOW), expect=expect)).deadlines
-        assert found == {"success||e": NOW + 1000 * again}
-    assert not fold(seen(Deadline("success", None, "e", NOW), expect=EVERY)).deadlines
-
-
-def test_of_a_run_without_a_result_no_more_is_said_than_that() -> None:
-    [missed] = fold(seen(start(None), expect=ASKED)).opened
-    assert missed.text.endswith("has left no result within 30 s")
 
 
 def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() -> None:

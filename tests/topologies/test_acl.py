@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from typing import Any
@@ -171,20 +170,6 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
         ):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 client.execute_command(*command)
-
-
-def test_runs_are_read_from_the_result_backend(
-    guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
-) -> None:
-    server = url(guarded, "api")
-    schedules = Schedules(make_app(broker_url=server, result_backend=server))
-    entry = schedules.add("sent", "proj.add", every(3600))
-    state = replace(entry.known_state, last=entry.known_state.nominal, deltas="0")
-    admin.hset(KEYS.state, "sent", state.encode())
-    result = '{"status": "SUCCESS", "result": 1}'
-    admin.set(f"celery-task-meta-{schedules['sent'].last_task_id}", result)
-    assert [(run.outcome, run.source) for run in schedules.runs("sent")] == [("succeeded", "result")]
-    assert not denied(admin)
 
 
 def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery], running: list[Process]) -> None:

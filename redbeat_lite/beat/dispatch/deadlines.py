@@ -38,12 +38,11 @@ class Deadlines:
     def of(self, job: Job, expect: Expect, now: int) -> list[int]:
         """The deadlines of what was sent at ``now`` (epoch ms), as the commit is told of them: of each run its nominal
         time, by when it begins and by when it ends, 0 for whenever; and by when one succeeds, if that is expected."""
-        entry, trusts = job.entry, expect.trust == "backend"
+        self.wanted = now
+        if not self.recorded:
+            return []
+        entry = job.entry
         found: list[int] = []
-        if not trusts:
-            self.wanted = now
-            if not self.recorded:
-                return found
         start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
         put_off = entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
         most = (finish or start or 0) + put_off  # a run ends after it has begun

@@ -33,7 +33,7 @@ _VERDICTS = {
     "no end": "{} began for {}; how it ended is not recorded",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
 }
-_SOURCES = {"record": RECORD, "result": "result backend", "schedule": "state of the entry"}
+_SOURCES = {"record": RECORD, "schedule": "state of the entry"}
 
 
 def of_run(case: Case, run: Run, nominal: int) -> Explanation:
