@@ -80,7 +80,7 @@ class Outage:
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
         # redis-py 5 raises a plain ResponseError.
-        if isinstance(exc, MovedError) or str(exc).startswith("MOVED "):
+        if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             self._give_up(f"{server} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         if isinstance(exc, AuthenticationError):
             return self._not_let_in(f"{server} refuses to let us in", refusal(exc, self._root))

@@ -14,12 +14,11 @@ from redbeat_lite import ConfigurationError, InvalidEntry, Schedules, every
     ("ask", "message"),
     [
         (lambda schedules: schedules.runs("a", outcome="fail"), "outcome: expected one of waiting, running, .*'fail'"),
-        (lambda schedules: schedules.list(order="age"), "order: expected 'due' or 'name', got 'age'"),
         (lambda schedules: schedules.list(limit=-1), "limit: expected a whole number from 0, got -1"),
         (lambda schedules: schedules.update("a", if_version="1"), "if_version: expected None or a whole number, got"),
         (lambda schedules: schedules.add("b", "add", every("5 minutes")), 'five minutes are "5m"; the units are w, d'),
     ],
-    ids=["outcome", "order", "limit", "version", "interval"],
+    ids=["outcome", "limit", "version", "interval"],
 )
 def test_a_wrong_request_is_an_invalid_entry(
     schedules: Schedules, ask: Callable[[Schedules], Any], message: str
