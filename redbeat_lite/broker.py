@@ -50,12 +50,17 @@ def broker_connection(app: Celery) -> Any:
 def default_queue(app: Celery) -> str:
     """Return which queue of which broker tasks go to by default, without a user or a password.
 
-    Raises ConfigurationError for an unreadable URL.
+    Returns an empty text for a URL that cannot be read: whoever publishes reports that.
     """
-    connection = broker_connection(app)
-    database = str(connection.virtual_host or "").strip("/") or "0"
-    queue = connection.transport_options.get("global_keyprefix", "") + app.conf.task_default_queue
-    return f"{queue} on {connection.hostname}:{connection.port}/{database}"
+    try:
+        connection = broker_connection(app)
+        options = connection.transport_options
+        place = f"{connection.hostname}:{connection.port}"
+        database = str(connection.virtual_host or "").strip("/") or "0"
+    except (ConfigurationError, KeyError):  # kombu raises KeyError for an unknown transport
+        return ""
+    queue = options.get("global_keyprefix", "") + app.conf.task_default_queue
+    return f"{queue} on {place}/{database}"
 
 
 @contextmanager

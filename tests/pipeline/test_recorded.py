@@ -154,8 +154,7 @@ def test_a_server_that_is_away_leaves_the_end_to_the_sweeper(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunStore, "record", away)
-        with pytest.raises(ConnectionError):
-            run.cancel()
+        assert run.cancel()
     assert run.status().state == "ABORTED"
     lab.client.zadd("{redbeat-lite}:pipelines", {run.id: 0})
     lab.swept(run)

@@ -90,6 +90,8 @@ def server(backend: Backend) -> Iterator[Finding]:
 def shared_queue(app: Celery, store: Store) -> Iterator[Finding]:
     """Beats of other prefixes in this database whose messages go to the same default queue."""
     ours = default_queue(app)
+    if not ours:
+        return
     sharing = sorted(root for root, queue in _other_leaders(store) if queue == ours)
     if sharing:
         yield Finding(
