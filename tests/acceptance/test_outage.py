@@ -108,7 +108,8 @@ def test_a_leader_that_cannot_reach_the_broker_lets_another_try(
         leads(other, client)
         seen = len(stream(queue, "each"))
         eventually(lambda: len(stream(queue, "each")) > seen + 5, what="the stream goes on")
-        assert gaps(stream(queue, "each")) == {1000 * INTERVAL}
+        # A message that was on its way when the broker went away may be sent twice.
+        assert gaps(sorted(set(stream(queue, "each")))) == {1000 * INTERVAL}
     assert cut_off.alive
     assert not cut_off.lines("Traceback")
 
@@ -128,4 +129,5 @@ def test_without_another_beat_it_leads_again_and_sends_when_the_broker_is_back(
         proxy.heal()
         seen = len(stream(queue, "each"))
         eventually(lambda: len(stream(queue, "each")) > seen + 5, what="the stream goes on")
-        assert gaps(stream(queue, "each")) == {1000 * INTERVAL}
+        # A message that was on its way when the broker went away may be sent twice.
+        assert gaps(sorted(set(stream(queue, "each")))) == {1000 * INTERVAL}
