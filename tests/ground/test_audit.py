@@ -1,0 +1,176 @@
+"""The history checker accepts sound histories and finds each broken law."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.audit import History, Record, violations
+
+EVERY = 1000
+
+
+def call(act: str, began: int, entry: str = "e", **fields: Any) -> Record:
+    """A call that took 10 ms and succeeded, unless the fields say otherwise."""
+    times = {"began": began, "returned": began + 10}
+    return {"kind": "call", "act": act, "entry": entry, "ok": True, **times, **fields}
+
+
+def add(began: int = 0, **fields: Any) -> Record:
+    rule = {"every": EVERY, "phase": 0}
+    return call("add", began, **{"rule": rule, **fields})
+
+
+def sent(nominal: int, at: int | None = None, entry: str = "e", **fields: Any) -> Record:
+    arrival = nominal + 5 if at is None else at
+    return {"kind": "sent", "entry": entry, "nominal": nominal, "id": f"{nominal}", "at": arrival, **fields}
+
+
+def body(task: str, began: int, ended: int, key: str | None = "k", done: bool = True) -> Record:
+    return {"kind": "body", "id": task, "key": key, "began": began, "ended": ended, "done": done}
+
+
+def fault(began: int, ended: int) -> Record:
+    return {"kind": "fault", "began": began, "ended": ended}
+
+
+def broken(*records: Record, end: int = 10_000, **setup: Any) -> list[str]:
+    """The laws that this history breaks; runs may be 500 ms late."""
+    first = {"kind": "setup", "late": 500, **setup}
+    history = History([first, *records, {"kind": "end", "at": end}])
+    return [violation.law for violation in violations(history)]
+
+
+def runs(first: int, last: int) -> list[Record]:
+    """A message at each second of these, in time."""
+    return [sent(1000 * second) for second in range(first, last + 1)]
+
+
+ALL = runs(1, 9)
+
+
+def test_a_sound_history_breaks_no_law() -> None:
+    assert broken(add(), *ALL) == []
+
+
+def test_a_missing_run_is_found() -> None:
+    assert broken(add(), *ALL[:4], *ALL[5:]) == ["sent once"]
+
+
+def test_a_doubled_run_is_found_unless_the_broker_may_double_it() -> None:
+    assert broken(add(), *ALL, sent(3000, 3100)) == ["sent once"]
+    assert broken(add(), *ALL, sent(3000, 3100), delivery="at least") == []
+
+
+def test_an_early_run_is_found() -> None:
+    assert broken(add(), *ALL[:4], sent(5000, 4900), *ALL[5:]) == ["sent once"]
+
+
+def test_runs_before_a_call_returns_may_be_missing() -> None:
+    assert broken(add(2990, returned=3500), *runs(4, 9)) == []
+    assert broken(add(2990, returned=None, ok=None), *runs(6, 9)) == []
+
+
+def test_an_interval_without_a_phase_takes_that_of_its_first_run() -> None:
+    rule = {"every": EVERY}
+    messages = [sent(300 + 1000 * second) for second in range(1, 10)]
+    assert broken(add(rule=rule), *messages) == []
+    assert broken(add(rule=rule), *messages[:3], *messages[4:]) == ["sent once"]
+
+
+def test_a_run_by_an_old_rule_is_found() -> None:
+    edit = call("edit", 4100, rule={"every": 2000, "phase": 0})
+    assert broken(add(), *runs(1, 4), edit, sent(6000), sent(8000)) == []
+    assert broken(add(), *runs(1, 6), edit, sent(8000)) == ["old rule"]
+
+
+def test_a_run_that_was_sent_before_the_edit_returned_is_sound() -> None:
+    edit = call("edit", 4900, rule={"every": 2000, "phase": 0}, returned=5100)
+    assert broken(add(), *runs(1, 5), edit, sent(6000), sent(8000)) == []
+
+
+def test_an_edit_whose_reply_was_lost_leaves_both_rules_possible() -> None:
+    edit = call("edit", 4100, rule={"every": 2000, "phase": 0}, returned=None, ok=None)
+    assert broken(add(), *runs(1, 4), edit, sent(6000), sent(8000)) == []
+    assert broken(add(), *ALL, edit) == []
+
+
+@pytest.mark.parametrize("act", ["pause", "freeze", "remove"])
+def test_a_run_of_an_entry_that_is_held_is_found(act: str) -> None:
+    assert broken(add(), *runs(1, 4), call(act, 4100)) == []
+    assert broken(add(), *runs(1, 5), call(act, 4100)) == ["held entries"]
+
+
+def test_a_freeze_of_some_entries_holds_no_others() -> None:
+    freeze = call("freeze", 4100, entries=["other"])
+    assert broken(add(), *ALL, freeze) == []
+    assert broken(add(), *runs(1, 4), freeze) == ["sent once"] * 5
+
+
+def test_a_resumed_entry_has_to_run() -> None:
+    pause, resume = call("pause", 4100), call("resume", 6100)
+    assert broken(add(), *runs(1, 4), pause, resume, *runs(7, 9)) == []
+    assert broken(add(), *runs(1, 4), pause, resume, *runs(8, 9)) == ["sent once"]
+
+
+def test_two_edits_of_one_version_are_found() -> None:
+    first = call("edit", 100, if_version=1, version=2)
+    second = call("edit", 200, if_version=1, version=3)
+    assert broken(first, call("edit", 200, if_version=2, version=3)) == []
+    assert broken(first, second) == ["lost updates", "lost updates"]
+    assert broken(first, second | {"ok": False}) == []
+
+
+def test_one_run_too_many_is_found() -> None:
+    assert broken(add(max_runs=3), *runs(1, 3)) == []
+    assert broken(add(max_runs=3), *runs(1, 4)) == ["max_runs"]
+
+
+def test_one_run_too_few_is_found() -> None:
+    laws = broken(add(max_runs=3), *runs(1, 2))
+    assert laws.count("max_runs") == 1
+
+
+OUTAGE = fault(3500, 6500)
+
+
+def test_coalesced_runs_after_a_fault_are_sound() -> None:
+    assert broken(add(misfire="coalesce"), *runs(1, 3), OUTAGE, sent(6000, 6600), *runs(7, 9)) == []
+
+
+def test_a_coalesced_run_that_is_not_the_last_is_found() -> None:
+    late = sent(4000, 6600)
+    assert broken(add(misfire="coalesce"), *runs(1, 3), OUTAGE, late, *runs(7, 9)) == ["misfires"]
+
+
+def test_a_policy_of_all_leaves_nothing_out() -> None:
+    late = [sent(4000, 6600), sent(5000, 6600), sent(6000, 6600)]
+    assert broken(add(misfire="all"), *runs(1, 3), OUTAGE, *late, *runs(7, 9)) == []
+    assert broken(add(misfire="all"), *runs(1, 3), OUTAGE, *late[1:], *runs(7, 9)) == ["sent once"]
+
+
+def test_a_late_run_of_a_policy_of_skip_is_found() -> None:
+    entry = add(misfire="skip", grace=100)
+    assert broken(entry, *runs(1, 3), OUTAGE, *runs(7, 9)) == []
+    assert broken(entry, *runs(1, 3), OUTAGE, sent(5000, 6600), *runs(7, 9)) == ["misfires"]
+
+
+def test_two_bodies_of_a_key_at_a_time_are_found() -> None:
+    assert broken(body("a", 0, 100), body("b", 100, 200)) == []
+    assert broken(body("a", 0, 100), body("b", 90, 200)) == ["one per key"]
+    assert broken(body("a", 0, 100, "k"), body("b", 90, 200, "l")) == []
+    assert broken(body("a", 0, 300), body("b", 90, 200), body("c", 250, 400)) == ["one per key"] * 2
+
+
+def test_a_second_body_of_a_task_is_found() -> None:
+    killed = body("a", 0, 100, done=False)
+    assert broken(killed, body("a", 200, 300)) == []
+    assert broken(body("a", 0, 100), body("a", 200, 300)) == ["one per task"]
+    assert "one per task" in broken(killed, body("a", 50, 300))
+
+
+def test_a_violation_names_its_law_its_entry_and_its_lines() -> None:
+    records = [add(), *ALL, sent(3000, 3100), {"kind": "end", "at": 10_000}]
+    [violation] = violations(History(records))
+    assert str(violation) == "sent once: e: 3000 was sent 2 times (lines 4, 11)"

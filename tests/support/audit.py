@@ -1,0 +1,438 @@
+"""Checks a history of a schedule against eight laws. It knows nothing of the package.
+
+A history is a list of records, one JSON object a line. All instants are epoch milliseconds of one
+clock. The fields of a record depend on its ``kind``:
+
+``setup``
+    ``late``: ms after its nominal time by which a run has to arrive where nothing is wrong.
+    ``slack``: ms between the moment of sending and the moment at which a reader of the queue sees it.
+    ``delivery``: ``"exactly"``, or ``"at least"`` where a fault may send a run twice.
+``call``
+    What somebody asked for: ``act``, ``entry``, ``began``, ``returned`` (``null``: never), ``ok``
+    (``null``: unknown, as the reply was lost). ``add`` and ``edit`` have a ``rule``, and may have
+    ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms) and ``max_runs``. An edit may have
+    ``if_version``, and ``version`` as returned. ``pause``, ``resume``, ``remove``, ``freeze`` and
+    ``thaw`` have no more fields. A freeze has no entry and is for all, or it has a list ``entries``.
+``fault``
+    From ``began`` to ``ended`` something was broken, so that runs may be late.
+``sent``
+    A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
+    ``"hand"`` or ``"backfill"``.
+``body``
+    A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death), ``done``.
+``end``
+    The watching ended ``at`` this instant.
+
+A rule is ``{"every": ms}`` with an optional ``"phase"``, or ``{"at": [ms, …]}``.
+
+Where two calls overlap, or the reply to one was lost, either order is accepted. So the checker never
+complains of a sound history. It may miss a fault that no outsider could prove.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOREVER = 10**15
+
+Record = dict[str, Any]
+
+
+class Violation(NamedTuple):
+    """A law that does not hold, for which entry, key or task, and the lines that show it."""
+
+    law: str
+    about: str
+    lines: tuple[int, ...]
+    what: str
+
+    def __str__(self) -> str:
+        lines = ", ".join(map(str, self.lines))
+        return f"{self.law}: {self.about}: {self.what} (lines {lines})"
+
+
+class Window(NamedTuple):
+    """A state that surely held from ``since`` to ``until``, and perhaps from ``maybe_since`` on and
+    up to ``maybe_until``."""
+
+    maybe_since: int
+    since: int
+    until: int
+    maybe_until: int
+    line: int
+
+    def surely(self, instant: int) -> bool:
+        return self.since <= instant < self.until
+
+    def perhaps(self, since: int, until: int) -> bool:
+        """Whether it may have held at some instant between these two."""
+        return self.maybe_since <= until and since <= self.maybe_until
+
+
+@dataclass
+class Definition:
+    """A rule of an entry, and the window in which it was in force."""
+
+    rule: Record
+    call: Record
+    window: Window
+    phase: int | None = None
+    #: The first run of an interval whose phase nobody has said; earlier ones cannot be known.
+    first: int = 0
+
+    def nominal_times(self, since: int, until: int) -> list[int]:
+        """The nominal times in this span; none where the phase of an interval is unknown."""
+        if "at" in self.rule:
+            return [at for at in self.rule["at"] if since <= at < until]
+        if self.phase is None:
+            return []
+        every = self.rule["every"]
+        since = max(since, self.first)
+        first = since + (self.phase - since) % every
+        return list(range(first, until, every))
+
+    def has(self, nominal: int) -> bool:
+        if "at" in self.rule:
+            return nominal in self.rule["at"]
+        return self.phase is None or (nominal - self.phase) % self.rule["every"] == 0
+
+
+@dataclass
+class Entry:
+    """All that the history says of one entry."""
+
+    name: str
+    calls: list[tuple[int, Record]] = field(default_factory=list)
+    sent: list[tuple[int, Record]] = field(default_factory=list)
+    definitions: list[Definition] = field(default_factory=list)
+    removed: list[Window] = field(default_factory=list)
+    paused: list[Window] = field(default_factory=list)
+
+    def by_rule(self) -> list[tuple[int, Record]]:
+        return [(line, record) for line, record in self.sent if record.get("by", "rule") == "rule"]
+
+
+class History:
+    """A history, sorted by entry. Lines are counted from 1."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.bodies: list[tuple[int, Record]] = []
+        self.faults: list[Record] = []
+        self.frozen: list[tuple[Window, frozenset[str] | None]] = []
+        self.late, self.slack, self.exactly = 1000, 0, True
+        self.end = 0
+        freezes: list[tuple[int, Record]] = []
+        for line, record in enumerate(records, 1):
+            self._take(line, record, freezes)
+        self._read_freezes(freezes)
+        for entry in self.entries.values():
+            self._read_entry(entry)
+
+    @classmethod
+    def of_file(cls, path: Path) -> History:
+        return cls(json.loads(line) for line in path.read_text().splitlines())
+
+    def _take(self, line: int, record: Record, freezes: list[tuple[int, Record]]) -> None:
+        kind = record["kind"]
+        if kind == "setup":
+            self.late = record.get("late", self.late)
+            self.slack = record.get("slack", self.slack)
+            self.exactly = record.get("delivery", "exactly") == "exactly"
+        elif kind == "call" and record["act"] in ("freeze", "thaw"):
+            freezes.append((line, record))
+        elif kind == "call":
+            self._entry(record["entry"]).calls.append((line, record))
+        elif kind == "sent":
+            self._entry(record["entry"]).sent.append((line, record))
+        elif kind == "body":
+            self.bodies.append((line, record))
+        elif kind == "fault":
+            self.faults.append(record)
+        elif kind == "end":
+            self.end = record["at"]
+        else:
+            raise ValueError(f"line {line}: {kind!r} is no kind of record")
+
+    def _entry(self, name: str) -> Entry:
+        return self.entries.setdefault(name, Entry(name))
+
+    def _read_freezes(self, calls: Sequence[tuple[int, Record]]) -> None:
+        for freeze, window in windows(calls, "freeze", ("thaw",)):
+            names = freeze.get("entries")
+            self.frozen.append((window, None if names is None else frozenset(names)))
+
+    def _read_entry(self, entry: Entry) -> None:
+        entry.removed = [window for _, window in windows(entry.calls, "remove", ("add",))]
+        entry.paused = [window for _, window in windows(entry.calls, "pause", ("resume", "remove"))]
+        defining = [(line, call) for line, call in entry.calls if "rule" in call]
+        for act in ("add", "edit"):
+            for call, window in windows(defining, act, ("add", "edit")):
+                window = until_removed(window, entry.calls)
+                definition = Definition(call["rule"], call, window, call["rule"].get("phase"))
+                entry.definitions.append(definition)
+        entry.definitions.sort(key=lambda definition: definition.window.maybe_since)
+        for definition in entry.definitions:
+            learn_phase(definition, entry)
+
+    def held(self, entry: Entry) -> list[Window]:
+        """The windows in which an entry was kept from running."""
+        frozen = [window for window, names in self.frozen if names is None or entry.name in names]
+        return [*entry.paused, *frozen, *entry.removed]
+
+    def is_faulty(self, since: int, until: int) -> bool:
+        """Whether something was broken at some instant between these two."""
+        return any(fault["began"] <= until and since <= fault["ended"] for fault in self.faults)
+
+
+def windows(calls: Sequence[tuple[int, Record]], begins: str, ends: Sequence[str]) -> Iterator[tuple[Record, Window]]:
+    """The windows that calls of one act open and that later calls close."""
+    for line, call in calls:
+        if call["act"] != begins or call.get("ok") is False:
+            continue
+        later = [other for _, other in calls if other["act"] in ends and other is not call and after(other, call)]
+        certain = [other for other in later if other.get("ok")]
+        is_certain = call.get("ok") and call["returned"] is not None
+        yield (
+            call,
+            Window(
+                call["began"],
+                call["returned"] if is_certain else FOREVER,
+                min((other["began"] for other in later), default=FOREVER),
+                min((returned(other) for other in certain), default=FOREVER),
+                line,
+            ),
+        )
+
+
+def after(later: Record, earlier: Record) -> bool:
+    """Whether a call may have taken effect after another one."""
+    return later.get("ok") is not False and returned(later) >= earlier["began"]
+
+
+def returned(call: Record) -> int:
+    return FOREVER if call["returned"] is None else int(call["returned"])
+
+
+def until_removed(window: Window, calls: Sequence[tuple[int, Record]]) -> Window:
+    """The same window, closed by the first removal in it."""
+    for _, call in calls:
+        if call["act"] == "remove" and call.get("ok") is not False:
+            if window.maybe_since <= returned(call) and call["began"] < window.until:
+                until = max(call["began"], window.maybe_since)
+                window = window._replace(until=until)
+            if call.get("ok") and window.since <= returned(call) < window.maybe_until:
+                window = window._replace(maybe_until=returned(call))
+    return window
+
+
+def learn_phase(definition: Definition, entry: Entry) -> None:
+    """Take the phase of an interval from its first run, where nobody has said it."""
+    if "every" not in definition.rule or definition.phase is not None:
+        return
+    window = definition.window
+    for _, message in entry.by_rule():
+        if window.surely(message["nominal"]):
+            definition.phase = definition.first = message["nominal"]
+            return
+
+
+# -- the laws --------------------------------------------------------------------------------------
+
+
+def sent_once(history: History, entry: Entry) -> Iterator[Violation]:
+    """Each nominal time is sent at most once, and at least once unless something excuses it."""
+    law = "sent once"
+    lines: dict[int, list[int]] = defaultdict(list)
+    for line, message in entry.by_rule():
+        lines[message["nominal"]].append(line)
+        if message["at"] < message["nominal"] - history.slack:
+            yield Violation(law, entry.name, (line,), f"{message['nominal']} was sent early")
+    if history.exactly:
+        for nominal, doubles in lines.items():
+            if len(doubles) > 1:
+                what = f"{nominal} was sent {len(doubles)} times"
+                yield Violation(law, entry.name, tuple(doubles), what)
+    for definition in entry.definitions:
+        for nominal in required(history, definition):
+            if nominal not in lines and not is_excused(history, entry, definition, nominal):
+                yield Violation(law, entry.name, (definition.window.line,), f"{nominal} was never sent")
+
+
+def required(history: History, definition: Definition) -> list[int]:
+    """Nominal times that surely came while the definition was in force, and are old enough."""
+    until = min(definition.window.until, history.end) - history.late
+    return definition.nominal_times(definition.window.since, until)
+
+
+def is_excused(history: History, entry: Entry, definition: Definition, nominal: int) -> bool:
+    """Whether a nominal time may have been left out: the entry was held, it had had all of its runs,
+    or the run was late and its misfire policy lets it go."""
+    deadline = nominal + history.late
+    if any(window.perhaps(nominal, deadline) for window in history.held(entry)):
+        return True
+    limit = definition.call.get("max_runs")
+    if limit is not None and len({message["nominal"] for _, message in entry.by_rule()}) >= limit:
+        return True
+    policy = definition.call.get("misfire", "coalesce")
+    if policy == "all":
+        # A fault that had not ended in time may still keep the run back.
+        return history.is_faulty(history.end - history.late, history.end)
+    return history.is_faulty(nominal - history.late, deadline)
+
+
+def old_rule(history: History, entry: Entry) -> Iterator[Violation]:
+    """No run by an old rule after an edit has returned."""
+    for line, message in entry.by_rule():
+        began = message["at"] - history.slack
+        if not entry.definitions:
+            continue
+        possible = [each for each in entry.definitions if each.window.perhaps(began, message["at"])]
+        if possible and not any(each.has(message["nominal"]) for each in possible):
+            last = possible[-1]
+            what = f"{message['nominal']} is no time of its rule at {message['at']}"
+            yield Violation("old rule", entry.name, (last.window.line, line), what)
+
+
+def held_entries(history: History, entry: Entry) -> Iterator[Violation]:
+    """No run while an entry is paused or frozen, or after its removal."""
+    for window in history.held(entry):
+        for line, message in entry.by_rule():
+            if window.surely(message["at"] - history.slack) and window.surely(message["at"]):
+                what = f"{message['nominal']} was sent at {message['at']}"
+                yield Violation("held entries", entry.name, (window.line, line), what)
+
+
+def lost_updates(history: History, entry: Entry) -> Iterator[Violation]:
+    """``if_version`` loses no update: of two edits of one version, one is refused."""
+    law = "lost updates"
+    edits: dict[int, list[int]] = defaultdict(list)
+    newest: tuple[int, int] = (0, 0)
+    for line, call in sorted(entry.calls, key=lambda item: returned(item[1])):
+        if call["act"] in ("add", "remove"):
+            edits.clear()
+            newest = (0, 0)
+        if not call.get("ok") or "if_version" not in call:
+            continue
+        edits[call["if_version"]].append(line)
+        if call["if_version"] < newest[0] and call["began"] > newest[1]:
+            what = f"an edit of version {call['if_version']} overwrote version {newest[0]}"
+            yield Violation(law, entry.name, (line,), what)
+        newest = max(newest, (call["version"], returned(call)))
+    for version, lines in edits.items():
+        if len(lines) > 1:
+            what = f"{len(lines)} edits of version {version} succeeded"
+            yield Violation(law, entry.name, tuple(lines), what)
+
+
+def max_runs(history: History, entry: Entry) -> Iterator[Violation]:
+    """``max_runs`` is exact: never one run more, and none fewer if there was time for all."""
+    for definition in entry.definitions:
+        limit = definition.call.get("max_runs")
+        if limit is None or definition.call["act"] != "add":
+            continue
+        window = definition.window
+        runs = {
+            message["nominal"]: line
+            for line, message in entry.by_rule()
+            if window.perhaps(message["at"] - history.slack, message["at"])
+        }
+        if len(runs) > limit:
+            what = f"{len(runs)} runs, and the limit is {limit}"
+            yield Violation("max_runs", entry.name, (window.line, *runs.values()), what)
+        due = [
+            nominal
+            for nominal in required(history, definition)
+            if not any(held.perhaps(nominal, nominal) for held in history.held(entry))
+        ]
+        has_time = not history.is_faulty(window.since, history.end) and len(due) >= limit
+        if has_time and len(runs) < limit:
+            what = f"{len(runs)} runs, {len(due)} were due, and the limit is {limit}"
+            yield Violation("max_runs", entry.name, (window.line,), what)
+
+
+def misfires(history: History, entry: Entry) -> Iterator[Violation]:
+    """Missed runs follow the declared misfire policy."""
+    law = "misfires"
+    for line, message in entry.by_rule():
+        definition = definition_at(entry, message["nominal"])
+        if definition is None:
+            continue
+        policy = definition.call.get("misfire", "coalesce")
+        sent_at, nominal = message["at"] - history.slack, message["nominal"]
+        grace = definition.call.get("grace")
+        if policy == "skip" and grace is not None and sent_at > nominal + grace + history.late:
+            what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"
+            yield Violation(law, entry.name, (line,), what)
+        if policy == "coalesce":
+            times = definition.nominal_times(nominal + 1, sent_at - history.late)
+            if len(times) > 1 and definition.window.surely(sent_at):
+                what = f"{nominal} was sent at {sent_at}, though {times[-1]} was due by then"
+                yield Violation(law, entry.name, (line,), what)
+
+
+def definition_at(entry: Entry, nominal: int) -> Definition | None:
+    return next((each for each in entry.definitions if each.window.surely(nominal)), None)
+
+
+def one_per_key(history: History) -> Iterator[Violation]:
+    """One body of a key at a time."""
+    keys: dict[str, list[tuple[int, Record]]] = defaultdict(list)
+    for line, body in history.bodies:
+        if body.get("key") is not None:
+            keys[body["key"]].append((line, body))
+    for key, bodies in keys.items():
+        bodies.sort(key=lambda item: item[1]["began"])
+        last_line, last = bodies[0]
+        for line, body in bodies[1:]:
+            if body["began"] < last["ended"]:
+                what = f"{body['id']} began while {last['id']} ran"
+                yield Violation("one per key", key, (last_line, line), what)
+            if body["ended"] >= last["ended"]:
+                last_line, last = line, body
+
+
+def one_per_task(history: History) -> Iterator[Violation]:
+    """One body for a task id: none runs again once one is done, and no two run at a time."""
+    tasks: dict[str, list[tuple[int, Record]]] = defaultdict(list)
+    for line, body in history.bodies:
+        tasks[body["id"]].append((line, body))
+    for task, bodies in tasks.items():
+        bodies.sort(key=lambda item: item[1]["began"])
+        for (last_line, last), (line, body) in pairwise(bodies):
+            if last.get("done"):
+                what = f"ran again at {body['began']} though it was done"
+                yield Violation("one per task", task, (last_line, line), what)
+            elif body["began"] < last["ended"]:
+                yield Violation("one per task", task, (last_line, line), "ran twice at a time")
+
+
+ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
+    sent_once,
+    old_rule,
+    held_entries,
+    lost_updates,
+    max_runs,
+    misfires,
+)
+
+
+def violations(history: History) -> list[Violation]:
+    """Everything that breaks a law, in the order of the laws."""
+    by_entry = [
+        violation for law in ENTRY_LAWS for entry in history.entries.values() for violation in law(history, entry)
+    ]
+    return [*by_entry, *one_per_key(history), *one_per_task(history)]
+
+
+def check(records: Iterable[Record]) -> None:
+    """Raise AssertionError with every violation of these records, at most 20 of them in words."""
+    broken = violations(History(records))
+    words = "\n".join(str(violation) for violation in broken[:20])
+    assert not broken, f"{len(broken)} violations:\n{words}"
