@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 from celery import Celery
 
@@ -27,7 +28,7 @@ def fail() -> None:
     raise ValueError("as asked")
 
 
-@app.task(name="proj.sleep", once=Once(key="sleeper", on_conflict="wait"))
+@app.task(name="proj.sleep", once=Once(key="sleeper", on_conflict="wait", lease=3))
 def sleep(seconds: float, path: str) -> None:
     """Write down when the body began and ended."""
     began = time.monotonic()
@@ -39,3 +40,26 @@ def sleep(seconds: float, path: str) -> None:
 @app.task(name="proj.step", base=PipelineTask)
 def step(params: dict[str, list[str]], name: str) -> dict[str, list[str]]:
     return {"done": [*params.get("done", []), name]}
+
+
+@app.task(name="proj.note")
+def note(path: str, text: str, seconds: float = 0.0) -> None:
+    """Write down a text, once the task is done."""
+    time.sleep(seconds)
+    with open(path, "a") as file:
+        file.write(f"{text}\n")
+
+
+@app.task(name="proj.slow", bind=True, acks_late=True)
+def slow(self: Any, path: str, seconds: float) -> None:
+    """Write down when the body began; with a late acknowledgement, so that it is delivered again."""
+    with open(path, "a") as file:
+        file.write(f"began {self.request.id}\n")
+    time.sleep(seconds)
+    with open(path, "a") as file:
+        file.write(f"ended {self.request.id}\n")
+
+
+@app.task(name="proj.broken", base=PipelineTask)
+def broken(params: dict[str, Any]) -> None:
+    raise ValueError("broken as asked")
