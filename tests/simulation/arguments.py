@@ -1,0 +1,260 @@
+"""Random arguments of scripts, one method for each word that contracts use.
+
+Some follow what the model server holds, so that scripts get beyond their first check.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+from redbeat_lite.storage.keys import Keys
+from tests.simulation.server import ModelServer
+
+KEYS = Keys.of("t")
+
+NAMES = ["a", "b", "c", "ä", "n" * 810]
+OWNERS = ["host:1:aa:app", "host:2:bb:app", ""]
+TASKS = ["task-1", "task-2", "task-3"]
+STATES = ["1|g1|x", "2|g1|y", "1|g2|", "garbage", "z" * 64, "p" * 60]
+
+#: What an incident may undergo; it has to be opened first.
+INCIDENT_CHANGES = ["open", "open", "count", "end", "told", "gone", "note", "fails", "set", "done"]
+
+
+class Arguments:
+    """Draws arguments; those of one entry follow its ``name``."""
+
+    def __init__(self, random: Random, server: ModelServer) -> None:
+        self._random = random
+        self._server = server
+        self._entry = ""
+        self._leases = [""]
+
+    def change_round(self) -> None:
+        """Draw whether leases are so short that they run out between two calls."""
+        self._leases = self._random.choice((["3", "40"], ["1000", "30000"], ["30000", "600000"]))
+
+    def _stored(self, key: str, field: str) -> str | None:
+        found = self._server.database.find(key.encode())
+        value = found.get(field.encode()) if isinstance(found, dict) else None
+        return None if value is None else value.decode("latin-1")
+
+    def _choice(self, *values: str) -> str:
+        return self._random.choice(values)
+
+    def _mostly(self, value: str | None, *others: str) -> str:
+        if value is not None and self._random.random() < 0.85:
+            return value
+        return self._random.choice(others)
+
+    def token(self) -> str:
+        return self._mostly(self._stored(KEYS.leader, "token"), *OWNERS)
+
+    def holder(self) -> str:
+        """A task's token: mostly that of one and the same copy."""
+        return self._mostly(OWNERS[0], *OWNERS)
+
+    def suspect(self) -> str:
+        return self._choice("", self.holder())
+
+    def anybody(self) -> str:
+        return self._choice("", self.token())
+
+    def term(self) -> str:
+        return self._mostly(self._stored(KEYS.leader, "term"), "1", "2", "0")
+
+    def lease(self) -> str:
+        return self._random.choice(self._leases)
+
+    def hold(self) -> str:
+        return self._choice("0", "5", "60000")
+
+    def small(self) -> str:
+        return self._choice("0", "1", "2", "3", "10", "1000")
+
+    def few(self) -> str:
+        return self._choice("0", "1", "2")
+
+    def one(self) -> str:
+        return "1"
+
+    def flag(self) -> str:
+        return self._choice("0", "1")
+
+    def digit(self) -> str:
+        return self._choice("4", "5", "8")
+
+    def eight(self) -> str:
+        return "8"
+
+    def nothing(self) -> str:
+        return ""
+
+    def format(self) -> str:
+        return self._mostly("2", "1", "3")
+
+    def bytes(self) -> str:
+        return self._choice("60", "64", "1000", "100000")
+
+    def word(self) -> str:
+        return self._choice("host", "worker@x", "a b", "ü", "")
+
+    def channel(self) -> str:
+        return KEYS.wake
+
+    def change(self) -> str:
+        kinds = ("paused", "resumed", "edited", "term begun")
+        return json.dumps([self._random.choice(kinds), "who", "api", ""])
+
+    def fields(self) -> str:
+        return self._choice("[]", '["schedule"]')
+
+    def field(self) -> str:
+        return self._choice("mark", "zones", "removed", "feed")
+
+    def json(self) -> str:
+        return self._choice("{}", '{"a":1}', '{"error":"x","n":[1,2.5,null,true]}')
+
+    def now(self) -> str:
+        return str(self._server.database.now + self._random.choice((-5000, 0, 0, 1, 5000)))
+
+    def instant(self) -> str:
+        return self._choice("0", "0", str(self._server.database.now + 60_000), self.now())
+
+    def name(self) -> str:
+        self._entry = self._random.choice(NAMES)
+        return self._entry
+
+    def state(self) -> str:
+        return self._choice("", *STATES)
+
+    def before(self) -> str:
+        return self._mostly(self._stored(KEYS.state, self._entry) or "", *STATES)
+
+    def after(self) -> str:
+        return self._mostly(self._random.choice(STATES), "")
+
+    def definition(self) -> str:
+        return self._choice("", '{"task":"t"}', '{"task":"u","args":[1]}', "d" * 64)
+
+    def score(self) -> str:
+        return self._choice(self.now(), "+inf", "1.5")
+
+    def lines(self) -> str:
+        return self._choice("\x00\x00\x00\x00", "\x01\x01\x01\x01", "\x00\x01\x00\x01")
+
+    def revision(self) -> str:
+        stored = self._stored(KEYS.meta, "freezes") or ""
+        return self._mostly(stored.partition("|")[0], "", "|", "1", "1|frozen")
+
+    def uuid(self) -> str:
+        return f"{self._random.getrandbits(64):016x}"
+
+    def advance(self) -> str:
+        state = self._stored(KEYS.state, self._entry) or ""
+        return f"{self.now()} 3 {state[: self._random.choice((1, 3, 64))]}"
+
+    def lone(self) -> str:
+        return f"{self.now()} 0 {self._stored(KEYS.state, self._entry) or ''}"
+
+    def push(self) -> str:
+        return self._mostly("lpush 6", "publish c", "recorded 7")
+
+    def keep(self) -> list[str]:
+        return ["pexpire 6", self.lease()]
+
+    def uuid_push(self) -> str:
+        return self._choice("range 7", "recorded 7")
+
+    def range(self) -> str:
+        if self._random.random() < 0.5:
+            return f"{self.now()}|{self._random.choice(NAMES)}"
+        first, length = self._random.randint(0, 9), self._random.randint(1, 9)
+        return f"2 {self.lease()} {self._random.randint(0, 9)} |m|{first:x}|{length:x}|2|"
+
+    def runs(self) -> str:
+        runs = [int(self.now()), *self._random.choice(([0, 0], [99, 0], [99, 999], [0, 999, 5]))]
+        return json.dumps([runs])
+
+    def kind(self) -> str:
+        return self._choice("hash", "zset", "stream", "string")
+
+    def newest(self) -> str:
+        return self._choice("+", f"({self.now()}-0", self.now())
+
+    def oldest(self) -> str:
+        return self._choice("-", self.now())
+
+    def letters(self) -> str:
+        return "fl"
+
+    def feed_id(self) -> str:
+        return self._choice("", self._stored(KEYS.meta, "feed") or "1-0", "2-0")
+
+    def incident_change(self) -> list[str]:
+        of = self._choice("missed:a", "late:b", "no_leader:", "12:missed:a")
+        what = self._random.choice(["open", "open", "count", "end", "told", "gone", "note", "fails", "set", "done"])
+        record = {"since": self._random.choice((1, 12)), "text": "t", "count": 2, "nominal": 5}
+        if what in ("open", "count", "note"):
+            return [what, of, json.dumps({**record, "note": "n"})]
+        if what in ("end", "set", "done"):
+            return [what, of, self._choice("5", "6")]
+        return [what, of, self._choice("", "text") if what == "fails" else ""]
+
+    def task(self) -> str:
+        return self._mostly(TASKS[0], *TASKS)
+
+    def key(self) -> str:
+        return self._choice("key-a", "key-b")
+
+    def attempt(self) -> str:
+        return self._choice("0", "0", "1", "2")
+
+    def message(self) -> str:
+        return self._choice("", "message", "message")
+
+    def mode(self) -> str:
+        return self._choice("skip", "wait", "wait", "raise", "try")
+
+    def done(self) -> str:
+        return self._choice("done", "again")
+
+    def fate(self) -> str:
+        nominal = self._server.database.now + self._random.choice((-9000, -100, 0, 100))
+        fate = [
+            self._random.choice("sfylrxe"),
+            self._random.choice(("", 0, 50)),
+            self._random.choice(("", 20)),
+            self._random.choice(NAMES),
+            nominal,
+            self._random.choice(TASKS),
+            self._random.randint(0, 2),
+            self._random.choice((1, 2, 10)),
+            self._random.random() < 0.5,
+            int(self.lease()),
+            "worker",
+            self._random.choice(("", "Error: x")),
+        ]
+        return json.dumps(fate)
+
+    def step(self) -> str:
+        return self._choice("0", "1", "2")
+
+    def stage(self) -> str:
+        return self._choice("0", "0", "1")
+
+    def round(self) -> str:
+        return self._choice("0", "0", "0", "1")
+
+    def round_attempt(self) -> str:
+        return self._choice("0.0", "0.0", "1.0", "0.1")
+
+    def sizes(self) -> str:
+        return self._choice("1", "2,1", "1,1,1", "3")
+
+    def outcome(self) -> str:
+        return self._choice("SUCCEEDED", "SUCCEEDED", "FAILED", "REVOKED")
+
+    def reason(self) -> str:
+        return self._choice("", "", "left out")

@@ -1,0 +1,314 @@
+"""Random calls of every script: its KEYS and ARGV by its contract, with odd values among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tests.simulation.arguments import KEYS, Arguments
+from tests.simulation.server import ModelServer
+
+ROOT = KEYS.prefix
+
+#: What the words of the contracts below stand for that are keys of the schedule.
+SCHEDULE = {
+    "leader": KEYS.leader,
+    "meta": KEYS.meta,
+    "beats": KEYS.beats,
+    "changes": KEYS.changes,
+    "due": KEYS.due,
+    "entries": KEYS.entries,
+    "state": KEYS.state,
+    "quarantine": KEYS.quarantine,
+    "changed": KEYS.changed,
+    "calendars": KEYS.calendars,
+    "backfills": KEYS.of_backfills.due,
+}
+
+#: Other keys, of each several.
+SEVERAL = [
+    "reply",
+    "lock",
+    "waiters",
+    "parked",
+    "last",
+    "rows",
+    "queue",
+    "guard",
+    "run",
+    "steps",
+    "results",
+    "outbox",
+    "gone",
+    "line",
+]
+SINGLE = [
+    "index",
+    "fence",
+    "guards",
+    "feed",
+    "deadlines",
+    "incidents",
+    "closed",
+    "failures",
+    "reports",
+    "runs",
+]
+
+PIPELINE = "run steps results outbox gone"
+
+
+class Call(NamedTuple):
+    """A script with its KEYS and ARGV."""
+
+    script: str
+    keys: list[str]
+    args: list[bytes]
+
+
+@dataclass
+class Contract:
+    """The arguments of one script, as words that :class:`Calls` has a method or a key for.
+
+    Parameters:
+        keys: of all calls.
+        args: of all calls.
+        each_key: added for each item.
+        each_arg: added for each item.
+        items: most of these.
+        tail_keys: behind all others.
+        tail_args: behind all others.
+    """
+
+    keys: str
+    args: str = ""
+    each_key: str = ""
+    each_arg: str = ""
+    items: int = 0
+    least: int = 0
+    tail_keys: str = ""
+    tail_args: str = ""
+
+
+LOCK = "lock waiters parked index fence last"
+RECORDED = "rows feed deadlines incidents"
+
+CONTRACTS: dict[str, list[Contract]] = {
+    "leader/acquire": [Contract("leader meta beats changes", "token lease word small format change")],
+    "leader/renew": [Contract("leader due entries state meta beats", "token term lease small small json")],
+    "leader/resign": [Contract("leader beats meta", "token channel")],
+    "schedule/calendar": [Contract("calendars", "name state state")],
+    "schedule/changes": [Contract("changes", "newest oldest small small name change")],
+    "schedule/commit": [
+        Contract(
+            "leader due entries state meta queue rows deadlines",
+            "token term now uuid eight nothing revision",
+            each_arg="name advance state push json keep uuid_push range",
+            items=1,
+        ),
+        Contract(
+            "leader due entries state meta queue rows deadlines",
+            "token term now uuid eight runs revision",
+            each_arg="name lone state",
+            items=1,
+        ),
+    ],
+    "schedule/counts": [Contract("entries state due")],
+    "schedule/discard": [Contract("quarantine changes changed reply", "name change")],
+    "schedule/drop_foreign": [
+        Contract("leader changes", "token term change", each_key="anything", each_arg="kind", items=3)
+    ],
+    "schedule/freezes": [Contract("meta changes leader", "revision revision channel change fields format")],
+    "schedule/note_change": [Contract("changes reply", "change", each_arg="name", items=3)],
+    "schedule/page": [Contract("due entries state", "small small bytes")],
+    "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small bytes bytes revision")],
+    "schedule/put": [
+        Contract(
+            "due entries state quarantine meta leader changes changed reply",
+            "channel format anybody term bytes lines one change fields",
+            each_arg="name before after definition score",
+            items=4,
+            least=1,
+        )
+    ],
+    "schedule/quarantine": [
+        Contract(
+            "leader due entries state quarantine changes changed",
+            "token term bytes change",
+            each_arg="name definition before json",
+            items=2,
+        )
+    ],
+    "schedule/read": [Contract("entries state due", each_arg="name", items=4, least=1)],
+    "schedule/remember": [Contract("leader meta", "anybody term field small")],
+    "schedule/status": [Contract("leader beats meta due entries quarantine reports runs", "small")],
+    "runs/failed": [Contract("rows rows", "letters digit")],
+    "runs/incidents": [
+        Contract(
+            "leader meta incidents closed deadlines failures",
+            "anybody term feed_id feed_id small lease",
+            each_arg="incident_change",
+            items=3,
+        )
+    ],
+    "runs/record": [Contract("feed deadlines incidents rows", "fate")],
+    "runs/rows": [Contract("rows rows", "small")],
+    "guard/discard": [Contract("guard guards", "task attempt")],
+    "guard/state": [Contract("guard", "attempt")],
+    "guard/wake": [Contract("guard guards", "task lease lease")],
+    "once/begin": [
+        Contract("guard guards", "holder task attempt lease instant lease message"),
+        Contract(
+            f"guard guards {LOCK}",
+            "holder task attempt lease instant lease message key mode word few lease instant flag",
+        ),
+        Contract(
+            f"guard guards {LOCK}",
+            "holder task attempt lease instant lease message key mode word few lease instant flag fate",
+            tail_keys=RECORDED,
+        ),
+    ],
+    "once/clear": [Contract("lock waiters index last changes reply", "key change")],
+    "once/end": [
+        Contract("guard guards", "holder task done instant lease"),
+        Contract(
+            "guard guards lock waiters index last",
+            "holder task done instant lease key hold attempt lease",
+        ),
+        Contract(
+            "guard guards lock waiters index last",
+            "holder task done instant lease key hold attempt lease fate",
+            tail_keys=RECORDED,
+        ),
+    ],
+    "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
+    "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],
+    "once/renew": [
+        Contract("guard", "holder task attempt lease flag"),
+        Contract("guard lock waiters index last", "holder task attempt lease flag key small word lease"),
+    ],
+    "once/take": [
+        Contract(
+            "index fence lock waiters last",
+            "one lease flag key task lease small word word lease hold",
+        )
+    ],
+    "once/wake": [Contract("lock waiters parked index", "key lease lease")],
+    "pipeline/begin": [Contract(PIPELINE, "step stage round attempt holder task flag word few lease")],
+    "pipeline/cancel": [Contract(PIPELINE, "lease reason flag")],
+    "pipeline/check": [Contract(PIPELINE, "lease lease")],
+    "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json lease")],
+    "pipeline/go": [Contract(PIPELINE, "flag")],
+    "pipeline/lost": [Contract(PIPELINE, "step round suspect lease few flag")],
+    "pipeline/progress": [Contract(PIPELINE, "step round holder small word")],
+    "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
+    "pipeline/sent": [Contract(PIPELINE, "lease lease", each_arg="step round_attempt", items=2)],
+    "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag")],
+    "pipeline/status": [Contract(PIPELINE)],
+    "pipeline/turn": [Contract("line", "task task few lease flag")],
+    "pipeline/wait": [Contract(PIPELINE, "step round holder attempt lease few")],
+}
+
+
+#: Arguments that no contract allows.
+ODD = ["", "x", "-1", "0", "1e400", "[", "nan", "9" * 20, "a|b|c", "\xff"]
+
+
+#: Scripts that work on the same keys. Calls of one theme come together, so that they meet what the others have left.
+THEMES = {
+    "schedule": ("leader/", "schedule/"),
+    "runs": ("runs/", "leader/acquire", "schedule/commit", "schedule/remember"),
+    "once": ("once/", "guard/"),
+    "pipeline": ("pipeline/",),
+    "all": ("",),
+}
+
+#: Scripts that come more often than others, because others need what they leave.
+OFTEN = (
+    "leader/acquire",
+    "schedule/put",
+    "once/begin",
+    "once/take",
+    "pipeline/start",
+    "pipeline/begin",
+)
+
+#: Scripts that come less often, because nothing is left after them.
+SELDOM = ("leader/resign", "pipeline/cancel", "once/clear")
+
+
+class Calls:
+    """Draws calls, of one theme at a time."""
+
+    def __init__(self, random: Random, server: ModelServer) -> None:
+        self._random = random
+        self._arguments = Arguments(random, server)
+        self._oddity = 0.0
+        self._scripts: list[str] = []
+        self.change_round()
+
+    def change_round(self) -> None:
+        """Draw how odd the next calls are, and how long their leases."""
+        self._oddity = self._random.choice((0.0, 0.0, 0.02))
+        self._arguments.change_round()
+        self.change_theme()
+
+    def change_theme(self) -> None:
+        """Draw which scripts come next, and how often."""
+        beginnings = THEMES[self._random.choice(sorted(THEMES))]
+        scripts = [script for script in sorted(CONTRACTS) if script.startswith(beginnings)]
+        weights = {**dict.fromkeys(OFTEN, 12), **dict.fromkeys(SELDOM, 1)}
+        self._scripts = [script for script in scripts for _ in range(weights.get(script, 4))]
+
+    def draw(self) -> Call:
+        """Draw a script, its KEYS and its ARGV."""
+        script = self._random.choice(self._scripts)
+        contract = self._random.choice(CONTRACTS[script])
+        count = self._random.randint(contract.least, contract.items) if contract.items else 0
+        keys, args = contract.keys.split(), contract.args.split()
+        keys += contract.each_key.split() * count + contract.tail_keys.split()
+        args += contract.each_arg.split() * count + contract.tail_args.split()
+        arguments: list[bytes] = []
+        for word in args:
+            arguments += self._argument(word)
+        return Call(script, [self._key(word) for word in keys], arguments)
+
+    def foreign(self) -> tuple[str, ...]:
+        """Draw a command by which somebody else writes a key of ours, or removes one.
+
+        It is an error where the key is of another type, on both servers.
+        """
+        key = self._key("anything")
+        return self._random.choice(
+            [
+                ("DEL", key),
+                ("SET", key, "foreign"),
+                ("HSET", key, "a", "1"),
+                ("ZADD", key, "1.5", "a"),
+                ("RPUSH", key, "a"),
+                ("SADD", key, "a"),
+                ("XADD", key, "*", "a", "b"),
+                ("PEXPIRE", key, "1"),
+            ]
+        )
+
+    # -- keys --------------------------------------------------------------------------------------
+
+    def _key(self, word: str) -> str:
+        if word == "anything" or self._random.random() < self._oddity / 5:
+            word = self._random.choice([*SCHEDULE, *SEVERAL, *SINGLE])
+        if word in SCHEDULE:
+            return SCHEDULE[word]
+        if word in SINGLE:
+            return f"{ROOT}:{word}"
+        return f"{ROOT}:{word}:{self._random.choice('aaaab')}"
+
+    def _argument(self, word: str) -> list[bytes]:
+        if self._random.random() < self._oddity:
+            return [self._random.choice(ODD).encode()]
+        draw: Callable[[], str | list[str]] = getattr(self._arguments, word)
+        drawn = draw()
+        values = [drawn] if isinstance(drawn, str) else drawn
+        return [value.encode() for value in values]

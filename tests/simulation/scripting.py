@@ -1,0 +1,226 @@
+"""Runs the package's Lua scripts on the model's commands, by the rules of the server's scripting."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lupa import lua51  # type: ignore[import-untyped]
+
+from tests.simulation import cjson
+from tests.simulation.commands import COMMANDS, Status, execute
+from tests.simulation.numbers import format_score
+from tests.simulation.values import CommandError, Database
+
+#: The part of the scripting environment that is simplest in Lua: errors are tables there.
+_PRELUDE = """
+local run, encode, decode = ...
+local call = pcall
+local function flatten(is_done, ...)
+  local why = ...
+  if not is_done and type(why) == 'table' and why.err then
+    return false, why.err
+  end
+  return is_done, ...
+end
+-- Valkey's pcall gives the text of an error in the place of its table.
+function pcall(...)
+  return flatten(call(...))
+end
+redis = {}
+function redis.call(...)
+  local reply = run(select('#', ...), ...)
+  if type(reply) == 'table' and reply.err then
+    error(reply, 0)
+  end
+  return reply
+end
+function redis.pcall(...)
+  return run(select('#', ...), ...)
+end
+function redis.error_reply(text)
+  return {err = text}
+end
+function redis.status_reply(text)
+  return {ok = text}
+end
+cjson = {}
+function cjson.encode(value)
+  local text, why = encode(value)
+  if why then
+    error(why, 2)
+  end
+  return text
+end
+function cjson.decode(text)
+  local value, why = decode(text)
+  if why then
+    error(why, 2)
+  end
+  return value
+end
+setmetatable(_G, {
+  __index = function(_, name)
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+  end,
+  __newindex = function()
+    error('Attempt to modify a readonly table', 2)
+  end,
+})
+"""
+
+_RUN = """
+function(script, keys, args)
+  rawset(_G, 'KEYS', keys)
+  rawset(_G, 'ARGV', args)
+  local is_done, value = pcall(script)
+  return is_done, value or false
+end
+"""
+
+_NOT_ARGUMENTS = "ERR Command arguments must be strings or integers"
+
+
+def _to_integer(value: float) -> int:
+    """Return what C makes of a double: numbers that are too large become the least of all."""
+    is_small = math.isfinite(value) and abs(value) < 2**63
+    return int(value) if is_small else -(2**63)
+
+
+class ScriptError(CommandError):
+    """A script ended with an error."""
+
+
+class Scripting:
+    """The scripts of one server, compiled once each."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+        self._compiled: dict[bytes, Any] = {}
+        self._globals = self._lua.globals()
+        self._lua.execute(_PRELUDE, self._run_command, self._encode, self._decode)
+        self._run = self._lua.eval(_RUN)
+        self._load = self._lua.eval("function(text) return loadstring(text, '@user_script') end")
+
+    def load(self, text: bytes) -> bytes:
+        """Compile a script; return its SHA-1."""
+        sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+        if sha not in self._compiled:
+            loaded = self._load(text)
+            if isinstance(loaded, tuple):
+                raise CommandError(f"ERR Error compiling script (new function): {loaded[1].decode()}")
+            self._compiled[sha] = loaded
+        return sha
+
+    def forget(self) -> None:
+        """Forget all scripts, as a server that is restarted does."""
+        self._compiled.clear()
+
+    def run(self, sha: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+        """Run a script; raise CommandError if it is not known or ends with an error."""
+        script = self._compiled.get(sha.lower())
+        if script is None:
+            raise CommandError("NOSCRIPT No matching script.")
+        table = self._lua.table_from
+        is_done, value = self._run(script, table(list(keys)), table(list(args)))
+        if not is_done:
+            raise ScriptError(self._error_text(value, sha))
+        return self._to_reply(value)
+
+    def _error_text(self, value: Any, sha: bytes) -> str:
+        if isinstance(value, Exception):
+            raise value  # A fault of the model, or a command that it has not.
+        text = str(value.decode(errors="replace"))
+        code = "" if text.partition(" ")[0].isupper() else "ERR "
+        return f"{code}{text} script: {sha.decode()}"
+
+    # -- between Lua and Python --------------------------------------------------------------------
+
+    def _run_command(self, count: int, *args: Any) -> Any:
+        if len(args) < count or not args:
+            args = (*args, *[None] * (count - len(args)))
+        try:
+            words = [self._to_word(arg) for arg in args]
+            return self._to_lua(self._execute(words))
+        except CommandError as exc:
+            return self._lua.table_from({b"err": str(exc).encode()})
+
+    def _execute(self, words: list[bytes]) -> Any:
+        if not words:
+            raise CommandError("ERR Please specify at least one argument for this redis.call() call")
+        known = COMMANDS.get(words[0].upper())
+        if known is None and words[0].upper() == b"PUBLISH":
+            return self.publish(words[1], words[2])
+        if known is None:
+            raise CommandError("ERR Unknown command called from script")
+        if not known.least <= len(words) - 1 <= known.most:
+            raise CommandError("ERR Wrong number of args calling command from script")
+        return execute(self._database, words)
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Hand a message to the subscribers of a channel; the server replaces this method."""
+        del channel, message
+        return 0
+
+    @staticmethod
+    def _to_word(value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return format_score(value)
+        raise CommandError(_NOT_ARGUMENTS)
+
+    def _to_lua(self, reply: Any) -> Any:
+        if reply is None:
+            return False
+        if isinstance(reply, Status):
+            return self._lua.table_from({b"ok": bytes(reply)})
+        if isinstance(reply, list):
+            return self._lua.table_from([self._to_lua(item) for item in reply])
+        return reply
+
+    def _to_reply(self, value: Any) -> Any:
+        if value is None or value is False:
+            return None
+        if value is True:
+            return 1
+        if isinstance(value, int | float):
+            return _to_integer(value)
+        if isinstance(value, bytes):
+            return value
+        if lua51.lua_type(value) != "table":
+            return None
+        return self._table_to_reply(value)
+
+    def _table_to_reply(self, table: Any) -> Any:
+        if table[b"err"] is not None:
+            return CommandError(table[b"err"].decode(errors="replace"))
+        if table[b"ok"] is not None:
+            return Status(table[b"ok"])
+        items: list[Any] = []
+        while (item := table[len(items) + 1]) is not None:
+            items.append(self._to_reply(item))
+        return items
+
+    def _encode(self, value: Any) -> tuple[bytes | None, bytes | None]:
+        try:
+            return cjson.encode(value, lambda item: lua51.lua_type(item) == "table"), None
+        except cjson.JsonError as exc:
+            return None, str(exc).encode()
+
+    def _decode(self, text: bytes) -> tuple[Any, bytes | None]:
+        try:
+            return self._from_json(cjson.decode(text)), None
+        except cjson.JsonError as exc:
+            return None, str(exc).encode()
+
+    def _from_json(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return self._lua.table_from([self._from_json(item) for item in value])
+        if isinstance(value, dict):
+            return self._lua.table_from({name: self._from_json(item) for name, item in value.items()})
+        # All numbers of Lua are doubles.
+        return float(value) if type(value) is int else value
