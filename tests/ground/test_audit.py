@@ -122,6 +122,26 @@ def test_two_edits_of_one_version_are_found() -> None:
     assert broken(first, second | {"ok": False}) == []
 
 
+def test_an_edit_that_changes_nothing_is_no_lost_update() -> None:
+    first = call("edit", 100, if_version=1, version=1)
+    assert broken(first, call("edit", 200, if_version=1, version=2)) == []
+
+
+def test_a_run_by_the_rule_before_an_edit_says_nothing_of_the_new_one() -> None:
+    """The beat's clock is ahead, so it sends before the edit what is due after it."""
+    edit = call("edit", 2500, rule={"every": 2000})
+    early = sent(3000, at=2400)
+    later = [sent(nominal) for nominal in (4500, 6500, 8500)]
+    assert broken(add(), sent(1000), sent(2000), early, edit, *later, slack=1000) == []
+
+
+def test_a_removal_may_come_before_the_end_of_a_fault() -> None:
+    removed = call("remove", 3500)
+    missing = [add(misfire="all"), sent(1000), removed]
+    assert broken(*missing, fault(1500, 4000)) == []
+    assert broken(*missing, fault(1500, 2500)) == ["sent once"]
+
+
 def test_one_run_too_many_is_found() -> None:
     assert broken(add(max_runs=3), *runs(1, 3)) == []
     assert broken(add(max_runs=3), *runs(1, 4)) == ["max_runs"]

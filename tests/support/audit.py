@@ -238,7 +238,8 @@ def learn_phase(definition: Definition, entry: Entry) -> None:
         return
     window = definition.window
     for _, message in entry.by_rule():
-        if window.surely(message["nominal"]):
+        # A beat whose clock is ahead may have sent it by the rule before this one.
+        if window.surely(message["nominal"]) and window.surely(message["at"]):
             definition.phase = definition.first = message["nominal"]
             return
 
@@ -282,8 +283,10 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
         return True
     policy = definition.call.get("misfire", "coalesce")
     if policy == "all":
-        # A fault that had not ended in time may still keep the run back.
-        return history.is_faulty(history.end - history.late, history.end)
+        # A fault that had not ended in time may still keep the run back, or may have done so until
+        # the entry was edited or removed.
+        until = min(definition.window.until, history.end)
+        return history.is_faulty(until - history.late, until)
     return history.is_faulty(nominal - history.late, deadline)
 
 
@@ -320,6 +323,8 @@ def lost_updates(history: History, entry: Entry) -> Iterator[Violation]:
             newest = (0, 0)
         if not call.get("ok") or "if_version" not in call:
             continue
+        if call["version"] == call["if_version"]:
+            continue  # It changed nothing.
         edits[call["if_version"]].append(line)
         if call["if_version"] < newest[0] and call["began"] > newest[1]:
             what = f"an edit of version {call['if_version']} overwrote version {newest[0]}"
