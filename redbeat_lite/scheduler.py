@@ -208,9 +208,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return True
         if not led:
             return False
+        if after_failure:
+            # Nothing else ends this wait, or the beat would try again without a pause while the server is away.
+            return not self.leader.leading
         # The wake channel may be silent, so the count of due entries that a renewal brings ends a wait, too.
-        is_overdue = self.leader.overdue and not after_failure
-        return is_overdue or not self.leader.leading or self._terms.is_called_for
+        return self.leader.overdue or not self.leader.leading or self._terms.is_called_for
 
     def run_due(self) -> float:
         """Dispatch everything that is due now, if this process leads or can begin to.
