@@ -21,6 +21,9 @@ _ESCAPES = {
 }
 _ESCAPES |= {code: b"\\u%04x" % code for code in range(32) if code not in _ESCAPES}
 
+#: Texts that cjson takes for numbers, although they are no JSON.
+_NO_NUMBERS = (b"nan", b"inf", b"infinity")
+
 
 class JsonError(Exception):
     """The value cannot be encoded, or the text cannot be decoded."""
@@ -72,6 +75,8 @@ def _field_name(name: Any) -> bytes:
 
 def decode(text: bytes) -> Any:
     """Return the value of a JSON text; strings are bytes."""
+    if text.strip().lower().removeprefix(b"-") in _NO_NUMBERS:
+        return float(text)
     try:
         # Bytes that are not UTF-8 come back as they were.
         value = json.loads(text.decode("utf-8", "surrogateescape"), strict=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import dropwhile, takewhile
 from typing import Any, NamedTuple
 
 from tests.simulation.numbers import format_score, integer, score
@@ -102,7 +103,7 @@ def _ttl_in_seconds(db: Database, args: Args) -> int:
 
 @command("DBSIZE", 0, 0)
 def _dbsize(db: Database, _: Args) -> int:
-    return len(list(db.keys()))
+    return len(list(db.all_keys()))
 
 
 @command("FLUSHALL", 0)
@@ -115,7 +116,7 @@ def _flush(db: Database, _: Args) -> Status:
 @command("SCAN", 1)
 def _scan(db: Database, args: Args) -> list[Any]:
     options = _options(args[1:], {b"MATCH": 1, b"COUNT": 1, b"TYPE": 1})
-    keys = list(db.keys())
+    keys = list(db.all_keys())
     if b"TYPE" in options:
         keys = [key for key in keys if db.kind(key).encode() == options[b"TYPE"][0]]
     return [b"0", _matching(keys, options)]
@@ -457,11 +458,18 @@ def _within_names(db: Database, key: bytes, least: bytes, most: bytes) -> Pairs:
     if least == b"+" or most == b"-":
         return []
     low, high = (Bound(text[1:], text.startswith(b"(")) for text in (least, most))
-    return [
-        pair
-        for pair in members.ordered
-        if (least == b"-" or low.admits_from(pair[1])) and (most == b"+" or high.admits_to(pair[1]))
-    ]
+
+    def is_above(pair: tuple[float, bytes]) -> bool:
+        return least == b"-" or low.admits_from(pair[1])
+
+    def is_below(pair: tuple[float, bytes]) -> bool:
+        return most == b"+" or high.admits_to(pair[1])
+
+    pairs = members.ordered
+    # The server takes the names for sorted, even where members have different scores.
+    if not pairs or not is_above(pairs[-1]) or not is_below(pairs[0]):
+        return []
+    return list(takewhile(is_below, dropwhile(lambda pair: not is_above(pair), pairs)))
 
 
 @command("ZCOUNT", 3, 3)

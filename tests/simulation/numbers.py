@@ -27,7 +27,8 @@ def score(text: bytes, error: str = NOT_A_FLOAT) -> float:
         value = float(text) if is_bare else math.nan
     except ValueError:
         value = math.nan
-    if math.isnan(value):
+    is_too_large = math.isinf(value) and b"inf" not in text.lower()
+    if math.isnan(value) or is_too_large:
         raise CommandError(error)
     return value
 

@@ -16,8 +16,13 @@ from tests.simulation.values import CommandError, Database, Members, SortedSet, 
 #: Lines of a stream that are compared, the newest.
 NEWEST = 3
 
-#: Options by which the server keeps small hashes in the order of their fields, as the model does.
-OPTIONS = {"hash-max-listpack-entries": "100000", "hash-max-listpack-value": "1000000"}
+#: Options by which the server keeps hashes in the order of their fields, and sorted sets as lists, as the model does.
+OPTIONS = {
+    "hash-max-listpack-entries": "100000",
+    "hash-max-listpack-value": "1000000",
+    "zset-max-listpack-entries": "100000",
+    "zset-max-listpack-value": "1000000",
+}
 
 _BEFORE = "local is_done, reply = pcall(function() "
 

@@ -118,7 +118,7 @@ class Database:
         """The time of the server in epoch milliseconds."""
         return self.now_us() // 1000
 
-    def keys(self) -> Iterator[Key]:
+    def all_keys(self) -> Iterator[Key]:
         """All keys that have not expired, in the order of their creation."""
         return (key for key in list(self._values) if self.find(key) is not None)
 

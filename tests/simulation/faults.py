@@ -1,0 +1,157 @@
+"""The faults that a seed may draw, each as a thread of the world that strikes again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.network import Loss
+from tests.simulation.world import MICROS, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+
+#: Faults that meet single requests, and how likely they do so.
+LOSSES = {
+    "request lost": Loss.BEFORE,
+    "reply lost": Loss.AFTER,
+    "half open": Loss.SILENT,
+    "reply late": Loss.LATE,
+}
+
+
+class Faults:
+    """Strikes a scenario with the kinds of faults that its seed has drawn, until the calm begins."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._world = scenario.world
+        self._random = scenario.world.random
+        self._story = scenario.story
+        self.is_over = False
+        self._losses: list[tuple[Loss, float]] = []
+
+    def begin(self) -> None:
+        """Let faults happen from now on."""
+        for kind in self._scenario.setup.faults:
+            if kind in LOSSES:
+                self._losses.append((LOSSES[kind], self._random.choice((0.003, 0.02, 0.1))))
+            else:
+                self._strike_again(STRIKES[kind])
+        self._scenario.network.draw_loss = self._draw_loss
+
+    def end(self) -> None:
+        """Let no more faults happen, and mend what is broken."""
+        self.is_over = True
+        for process in self._scenario.beats:
+            process.clock_ahead = 0
+            if process.is_frozen:
+                process.thaw()
+
+    def _strike_again(self, strike: Callable[[Faults], None]) -> None:
+        """Strike now and then."""
+        pause = self._random.expovariate(1 / 12.0)
+
+        def call() -> None:
+            if not self.is_over:
+                strike(self)
+                self._strike_again(strike)
+
+        self._world.after(pause, call)
+
+    def _draw_loss(self, process: Process, commands: list[list[bytes]]) -> Loss | None:
+        del commands
+        if self.is_over:
+            return None
+        for loss, probability in self._losses:
+            if self._random.random() < probability:
+                self._story.counts[loss.value] += 1
+                self._story.tell(f"fault: {loss.value} ({process.name})")
+                return loss
+        return None
+
+    def _note(self, kind: str, text: str = "") -> None:
+        self._story.counts[kind] += 1
+        self._story.tell(f"fault: {kind} {text}".rstrip())
+
+    def _any_beat(self) -> Process:
+        return self._random.choice(self._scenario.beats)
+
+    # -- strikes -----------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """All connections break."""
+        self._note("connections cut")
+        self._scenario.network.cut_all()
+
+    def kill(self) -> None:
+        """A beat is killed, and another one starts some seconds later."""
+        beat = self._any_beat()
+        self._note("beat killed", beat.name)
+        beat.kill()
+        self._scenario.beats.remove(beat)
+        self._world.after(self._random.uniform(0.0, 10.0), self._scenario.start_beat)
+        if not self._scenario.beats:
+            self._scenario.start_beat()
+
+    def freeze(self) -> None:
+        """A beat stops, as its machine may, and goes on later."""
+        beat = self._any_beat()
+        seconds = self._random.choice((0.5, 3.0, 12.0, 40.0))
+        if beat.is_frozen:
+            return
+        self._note("beat frozen", f"{beat.name} for {seconds} s")
+        beat.freeze()
+
+        def thaw() -> None:
+            if beat.is_frozen and not beat.is_dead:
+                self._story.tell(f"{beat.name} goes on")
+                beat.thaw()
+
+        self._world.after(seconds, thaw)
+
+    def set_clock(self) -> None:
+        """Somebody sets the clock of a beat."""
+        beat = self._any_beat()
+        seconds = self._random.choice((-1.0, 1.0, 0.0))
+        self._note("clock set", f"{beat.name} to {seconds:+} s")
+        beat.clock_ahead = int(seconds * MICROS)
+
+    def restart_server(self) -> None:
+        """The server restarts with its data."""
+        self._stop_server("server restarted")
+
+    def empty_server(self) -> None:
+        """The server restarts without its data."""
+        if self._scenario.network.is_up:
+            self._stop_server("server emptied")
+            self._scenario.forget_everything()
+
+    def _stop_server(self, kind: str) -> None:
+        network = self._scenario.network
+        if not network.is_up:
+            return
+        seconds = self._random.choice((0.0, 1.0, 6.0, 20.0))
+        self._note(kind, f"and away for {seconds} s")
+        network.is_up = False
+        network.cut_all()
+        self._scenario.server.restart(with_data=kind != "server emptied")
+
+        def start() -> None:
+            network.is_up = True
+            self._story.tell("the server is back")
+
+        self._world.after(seconds, start)
+
+
+STRIKES: dict[str, Callable[[Faults], None]] = {
+    "cut": Faults.cut,
+    "kill": Faults.kill,
+    "freeze": Faults.freeze,
+    "clock": Faults.set_clock,
+    "restart": Faults.restart_server,
+    "empty": Faults.empty_server,
+}
+
+#: All kinds of faults.
+KINDS = [*LOSSES, *STRIKES]

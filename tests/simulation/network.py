@@ -1,0 +1,203 @@
+"""Sockets between the simulated processes and the model server, with every loss that a network knows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from enum import Enum
+from math import ceil
+from typing import Any
+
+from tests.simulation.commands import OK, Status
+from tests.simulation.primitives import Waiters
+from tests.simulation.server import ModelServer
+from tests.simulation.wire import read_commands, written
+from tests.simulation.world import MICROS, Process, World
+
+
+class Loss(Enum):
+    """A fault that meets one request."""
+
+    BEFORE = "request lost, connection cut"
+    AFTER = "reply lost, connection cut"
+    SILENT = "reply never sent, connection open"
+    LATE = "reply late by seconds"
+
+
+class Network:
+    """Carries requests to the server and replies back.
+
+    Parameters:
+        draw_loss: asked for each request.
+    """
+
+    def __init__(self, world: World, server: ModelServer) -> None:
+        self._world = world
+        self._server = server
+        self._server.deliver = self._deliver
+        self.is_up = True
+        self.draw_loss: Callable[[Process, list[list[bytes]]], Loss | None] = lambda _process, _commands: None
+        self.sockets: list[Socket] = []
+        self.round_trips = 0
+        #: Called with each command and the reply to it.
+        self.observe: Callable[[Process, list[bytes], Any], None] = lambda _process, _command, _reply: None
+
+    def connect(self, process: Process) -> Socket:
+        """Open a connection; raise ConnectionRefusedError if the server is down."""
+        self._world.wait(self.latency())
+        if process.is_dead or not self.is_up:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        socket = Socket(self._world, self, process)
+        self.sockets.append(socket)
+        process.at_death.append(socket.cut)
+        return socket
+
+    def cut_all(self) -> None:
+        """Cut all connections."""
+        for socket in self.sockets:
+            socket.cut()
+        self.sockets = []
+
+    def latency(self) -> float:
+        """Seconds that a request or a reply is on its way; now and then many."""
+        is_slow = self._world.random.random() < 0.05
+        return self._world.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
+
+    def send(self, socket: Socket, commands: list[list[bytes]]) -> None:
+        """Take a request on its way to the server."""
+        self.round_trips += 1
+        loss = self.draw_loss(socket.process, commands)
+        arrival = max(self._world.now_us + int(self.latency() * MICROS), socket.last_arrival + 1)
+        socket.last_arrival = arrival
+        self._world.at(arrival, lambda: self._arrive(socket, commands, loss))
+
+    def _arrive(self, socket: Socket, commands: list[list[bytes]], loss: Loss | None) -> None:
+        if not self.is_up or socket.is_cut_off:
+            return
+        if loss is Loss.BEFORE:
+            socket.cut()
+            return
+        data = b"".join(written(self._run(socket, command)) for command in commands)
+        if loss is Loss.AFTER:
+            socket.cut()
+            return
+        if loss is Loss.SILENT:
+            return
+        delay = self.latency() + (self._world.random.uniform(0.5, 9.0) if loss is Loss.LATE else 0.0)
+        socket.reply(data, delay)
+
+    def _run(self, socket: Socket, command: list[bytes]) -> Any:
+        name = command[0].upper()
+        if name == b"MULTI":
+            socket.queued = []
+            return OK
+        if name == b"EXEC":
+            queued, socket.queued = socket.queued or [], None
+            return [self._run(socket, each) for each in queued]
+        if socket.queued is not None:
+            socket.queued.append(command)
+            return Status(b"QUEUED")
+        if name == b"SUBSCRIBE":
+            socket.channels.update(dict.fromkeys(command[1:]))
+            return [b"subscribe", command[1], len(socket.channels)]
+        if name == b"UNSUBSCRIBE":
+            channels = command[1:] or list(socket.channels)
+            socket.channels.clear()
+            return [b"unsubscribe", channels[0] if channels else None, 0]
+        if name == b"PING" and socket.channels:
+            return [b"pong", b"".join(command[1:])]
+        reply = self._server.reply(command)
+        self.observe(socket.process, command, reply)
+        return reply
+
+    def _deliver(self, channel: bytes, message: bytes) -> int:
+        subscribers = [socket for socket in self.sockets if channel in socket.channels and not socket.is_cut_off]
+        for socket in subscribers:
+            socket.reply(written([b"message", channel, message]), self.latency())
+        return len(subscribers)
+
+
+class Socket:
+    """One connection, with the part of a socket's interface that redis-py uses."""
+
+    def __init__(self, world: World, network: Network, process: Process) -> None:
+        self._world = world
+        self._network = network
+        self.process = process
+        self.channels: dict[bytes, None] = {}
+        #: Commands of a transaction that has begun.
+        self.queued: list[list[bytes]] | None = None
+        #: Whether the connection is gone.
+        self.is_cut_off = False
+        self.last_arrival = 0
+        self._last_reply = 0
+        self._unread = b""
+        self._unsent = b""
+        self._timeout: float | None = None
+        self._waiters = Waiters(world)
+
+    # -- the server's end --------------------------------------------------------------------------
+
+    def reply(self, data: bytes, delay: float) -> None:
+        """Let data arrive after some seconds, behind all that was sent before."""
+        arrival = max(self._world.now_us + int(delay * MICROS), self._last_reply + 1)
+        self._last_reply = arrival
+        self._world.at(arrival, lambda: self._receive(data))
+
+    def _receive(self, data: bytes) -> None:
+        if not self.is_cut_off:
+            self._unread += data
+            self._waiters.wake_all()
+
+    def cut(self) -> None:
+        """Lose the connection."""
+        self.is_cut_off = True
+        self.channels.clear()
+        self._waiters.wake_all()
+
+    # -- the client's end --------------------------------------------------------------------------
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+
+    def gettimeout(self) -> float | None:
+        return self._timeout
+
+    def sendall(self, data: bytes) -> None:
+        if self.is_cut_off:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        commands, self._unsent = read_commands(self._unsent + bytes(data))
+        if commands:
+            self._network.send(self, commands)
+
+    def recv(self, size: int) -> bytes:
+        ends = None if self._timeout is None else self._world.now_us + ceil(self._timeout * MICROS)
+        while not self._unread and not self.is_cut_off:
+            left = None if ends is None else (ends - self._world.now_us) / MICROS
+            if self._timeout == 0:
+                raise BlockingIOError(errno.EAGAIN, "no data")
+            if left is not None and left <= 0:
+                raise TimeoutError("timed out")
+            self._waiters.wait(left)
+        data, self._unread = self._unread[:size], self._unread[size:]
+        return data
+
+    def recv_into(self, buffer: Any) -> int:
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def shutdown(self, how: int) -> None:
+        del how
+        self.cut()
+
+    def close(self) -> None:
+        self.cut()
+
+    def getpeername(self) -> tuple[str, int]:
+        return ("server", 6379)
+
+    getsockname = getpeername
+
+    def fileno(self) -> int:
+        return -1

@@ -1,0 +1,179 @@
+"""Virtual time, and the processes and threads that live in it.
+
+Each thread is a greenlet. It runs until it waits; then the next event of the queue is handled, and the
+clock is set to the time of that event. So no real time passes, and one seed gives one order of events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import ceil
+from random import Random
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+
+MICROS = 1_000_000
+
+#: Where the clocks of the world begin: 2026-03-02T00:00:00Z.
+EPOCH_US = 1_772_409_600 * MICROS
+
+
+class Process:
+    """One process of the simulated system: its threads run, freeze and die together.
+
+    Parameters:
+        name: for the story of a seed.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.is_frozen = False
+        self.is_dead = False
+        #: Microseconds by which its wall clock is ahead.
+        self.clock_ahead = 0
+        #: Why its main thread ended, if it did so by itself.
+        self.ended: str | None = None
+        self._held_back: list[Callable[[], None]] = []
+        self.threads: list[Thread] = []
+        #: Called when it dies, to close its connections.
+        self.at_death: list[Callable[[], None]] = []
+
+    def start(self, run: Callable[[], object]) -> Thread:
+        """Start a thread; it runs at the next event."""
+        thread = Thread(self, run)
+        self.threads.append(thread)
+        self.world.soon(lambda: self.resume(thread, None))
+        return thread
+
+    def start_main(self, run: Callable[[], object]) -> None:
+        """Start the main thread; its end is noted."""
+
+        def main() -> None:
+            try:
+                run()
+                self.ended = "its main thread returned"
+            except SystemExit as exc:
+                self.ended = f"SystemExit({exc.code})"
+            except Exception as exc:
+                self.ended = f"{type(exc).__name__}: {exc}"
+
+        self.start(main)
+
+    def resume(self, thread: Thread, value: Any) -> None:
+        """Let a thread run that waits, unless the process is frozen or dead."""
+        if self.is_dead or thread.dead:
+            return
+        if self.is_frozen:
+            self._held_back.append(lambda: self.resume(thread, value))
+            return
+        thread.switch(value)
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Let all threads go on that should have run meanwhile."""
+        self.is_frozen = False
+        for resume in self._held_back:
+            self.world.soon(resume)
+        self._held_back = []
+
+    def kill(self) -> None:
+        """End the process without any of its code running."""
+        self.is_dead = True
+        for close in self.at_death:
+            close()
+
+
+class Thread(greenlet):  # type: ignore[misc]  # greenlet ships no types
+    """One thread of a process."""
+
+    def __init__(self, process: Process, run: Callable[[], object]) -> None:
+        super().__init__(lambda _=None: run(), process.world.hub)
+        self.process = process
+
+
+class World:
+    """The queue of events and the clock."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now_us = EPOCH_US
+        self.hub: Any = getcurrent()
+        self.processes: list[Process] = []
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+        #: Events handled.
+        self.steps = 0
+
+    def process(self, name: str) -> Process:
+        """A new process without threads."""
+        process = Process(self, name)
+        self.processes.append(process)
+        return process
+
+    @property
+    def current(self) -> Process | None:
+        """The process whose thread runs now."""
+        running = getcurrent()
+        return running.process if isinstance(running, Thread) else None
+
+    def at(self, instant_us: int, call: Callable[[], None]) -> None:
+        """Call something at an instant."""
+        self._number += 1
+        heapq.heappush(self._events, (max(instant_us, self.now_us), self._number, call))
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call something after so many seconds, rounded up: a wait must not end before its time."""
+        self.at(self.now_us + ceil(seconds * MICROS), call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.at(self.now_us, call)
+
+    def run_until(self, instant_us: int) -> None:
+        """Handle all events up to an instant."""
+        while self._events and self._events[0][0] <= instant_us:
+            self.now_us, _, call = heapq.heappop(self._events)
+            self.steps += 1
+            call()
+        self.now_us = instant_us
+
+    # -- for threads -------------------------------------------------------------------------------
+
+    def wait(self, seconds: float | None, register: Callable[[Callable[[], None]], None] | None = None) -> bool:
+        """Let the current thread wait; return whether it was woken before the time was over.
+
+        Parameters:
+            seconds: ``None`` to wait for ever.
+            register: is given the function that wakes the thread.
+        """
+        thread = getcurrent()
+        if not isinstance(thread, Thread):
+            raise TypeError("only a thread of the simulation may wait")
+        if thread.process.is_dead:
+            raise GreenletExit
+        is_over = [False]
+
+        def resume(*, was_woken: bool) -> None:
+            if not is_over[0]:
+                is_over[0] = True
+                thread.process.resume(thread, was_woken)
+
+        if register is not None:
+            register(lambda: self.soon(lambda: resume(was_woken=True)))
+        if seconds is not None:
+            self.after(max(seconds, 0.0), lambda: resume(was_woken=False))
+        was_woken: bool = self.hub.switch()
+        return was_woken
+
+    def close(self) -> None:
+        """End all threads."""
+        for process in self.processes:
+            process.is_dead = True
+        for process in self.processes:
+            for thread in process.threads:
+                if thread:
+                    thread.throw(GreenletExit)
