@@ -36,8 +36,8 @@ class Setup:
 
     @classmethod
     def draw(cls, random: Random, faults: list[str]) -> Setup:
-        lease = random.choice((1.0, 2.0, 4.0, 4.0, 10.0, 30.0))
-        stall_timeout = random.choice((6.0, 6.0, 10.0, 30.0))
+        lease = random.choice((1.0, 1.0, 2.0, 4.0, 4.0, 10.0, 30.0))
+        stall_timeout = random.choice((6.0, 6.0, 6.0, 10.0, 30.0))
         config = {f"config-{number}": random.choice(PERIODS) for number in range(random.randint(1, 3))}
         return cls(
             beats=random.randint(1, 3),
@@ -46,7 +46,7 @@ class Setup:
             batch_size=random.choice((1, 3, 500)),
             history=random.choice((0, 1, 20)),
             config=config,
-            stormy=random.uniform(20.0, 90.0),
+            stormy=random.uniform(15.0, 60.0),
             calm=lease + stall_timeout + 5.0 + 2 * max(PERIODS),
             faults=random.sample(faults, random.randint(0, min(4, len(faults)))),
         )

@@ -9,7 +9,7 @@ from itertools import dropwhile, takewhile
 from typing import Any, NamedTuple
 
 from tests.simulation.numbers import format_score, integer, score
-from tests.simulation.values import CommandError, Database, Hash, List, Members, SortedSet, Stream
+from tests.simulation.values import CommandError, Database, Hash, List, Members, Refusal, SortedSet, Stream
 
 SYNTAX = "ERR syntax error"
 NOT_A_RANGE = "ERR min or max is not a float"
@@ -621,6 +621,31 @@ def _xrevrange(db: Database, args: Args) -> Any:
 def _time(db: Database, _: Args) -> list[bytes]:
     seconds, micros = divmod(db.now_us(), 1_000_000)
     return [b"%d" % seconds, b"%d" % micros]
+
+
+#: Commands that may need memory.
+GROWING = {b"SET", b"HSET", b"HSETNX", b"HINCRBY", b"LPUSH", b"RPUSH", b"SADD", b"ZADD", b"XADD"}
+
+#: All commands that write.
+WRITING = GROWING | {
+    b"DEL",
+    b"PEXPIRE",
+    b"PEXPIREAT",
+    b"EXPIRE",
+    b"HDEL",
+    b"LREM",
+    b"RPOP",
+    b"ZREM",
+    b"ZREMRANGEBYRANK",
+    b"ZREMRANGEBYSCORE",
+}
+
+
+def check_refusal(db: Database, name: bytes) -> None:
+    """Raise CommandError if the server takes no command of this name just now."""
+    refused = {None: set(), Refusal.READ_ONLY: WRITING, Refusal.NO_MEMORY: GROWING}[db.refusal]
+    if db.refusal is not None and name in refused:
+        raise CommandError(db.refusal.value)
 
 
 def execute(db: Database, args: Args) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import Loss
+from tests.simulation.values import Refusal
 from tests.simulation.world import MICROS, Process
 
 if TYPE_CHECKING:
@@ -94,6 +95,25 @@ class Faults:
         if not self._scenario.beats:
             self._scenario.start_beat()
 
+    def kill_worker(self) -> None:
+        """A worker is killed, and another one starts."""
+        worker = self._random.choice(self._scenario.workers)
+        self._note("worker killed", worker.name)
+        worker.kill()
+        self._scenario.workers.remove(worker)
+        self._scenario.start_worker()
+
+    def stop(self) -> None:
+        """A beat is told to stop, and another one starts some seconds later."""
+        beat = self._any_beat()
+        if beat.is_frozen:
+            return
+        self._note("beat stopped", beat.name)
+        self._scenario.stop_beat(beat)
+        self._world.after(self._random.uniform(0.0, 5.0), self._scenario.start_beat)
+        if not self._scenario.beats:
+            self._scenario.start_beat()
+
     def freeze(self) -> None:
         """A beat stops, as its machine may, and goes on later."""
         beat = self._any_beat()
@@ -127,6 +147,36 @@ class Faults:
             self._stop_server("server emptied")
             self._scenario.forget_everything()
 
+    def refuse_writes(self) -> None:
+        """The server takes no writes for some seconds."""
+        database = self._scenario.server.database
+        if database.refusal is not None:
+            return
+        database.refusal = self._random.choice(list(Refusal))
+        seconds = self._random.choice((0.1, 2.0, 10.0))
+        self._note("writes refused", f"for {seconds} s: {database.refusal.name}")
+
+        def allow() -> None:
+            database.refusal = None
+            self._story.tell("the server takes writes again")
+
+        self._world.after(seconds, allow)
+
+    def fail_over(self) -> None:
+        """A replica takes over that lacks the writes of the last moments."""
+        since, database = self._story.now, self._scenario.server.database
+        copied, losses = database.copy(), self._scenario.losses_of_data
+
+        def take_over() -> None:
+            if self._scenario.losses_of_data != losses:
+                return  # The server has lost its data meanwhile, and so has the replica.
+            self._note("failed over", f"to a replica of {self._story.now - since} ms ago")
+            database.restore(copied)
+            self._scenario.network.cut_all()
+            self._scenario.forget_since(since)
+
+        self._world.after(self._random.uniform(0.01, 1.5), take_over)
+
     def _stop_server(self, kind: str) -> None:
         network = self._scenario.network
         if not network.is_up:
@@ -147,10 +197,14 @@ class Faults:
 STRIKES: dict[str, Callable[[Faults], None]] = {
     "cut": Faults.cut,
     "kill": Faults.kill,
+    "kill worker": Faults.kill_worker,
+    "stop": Faults.stop,
     "freeze": Faults.freeze,
     "clock": Faults.set_clock,
     "restart": Faults.restart_server,
     "empty": Faults.empty_server,
+    "refuse writes": Faults.refuse_writes,
+    "fail over": Faults.fail_over,
 }
 
 #: All kinds of faults.

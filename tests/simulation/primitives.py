@@ -158,6 +158,23 @@ class Threading:
         return self if isinstance(getcurrent(), Thread) else threading.current_thread()
 
 
+class Alarm:
+    """The class ``Alarm`` of the package."""
+
+    def __init__(self, world: World) -> None:
+        self._rings = False
+        self._waiters = Waiters(world)
+
+    def wait(self, seconds: float) -> None:
+        if not self._rings:
+            self._waiters.wait(max(seconds, 0.0))
+        self._rings = False
+
+    def ring(self) -> None:
+        self._rings = True
+        self._waiters.wake_all()
+
+
 class Queue:
     """The module ``queue``."""
 

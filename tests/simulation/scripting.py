@@ -10,7 +10,7 @@ from typing import Any
 from lupa import lua51  # type: ignore[import-untyped]
 
 from tests.simulation import cjson
-from tests.simulation.commands import COMMANDS, Status, execute
+from tests.simulation.commands import COMMANDS, WRITING, Status, check_refusal, execute
 from tests.simulation.numbers import format_score
 from tests.simulation.values import CommandError, Database
 
@@ -100,6 +100,7 @@ class Scripting:
         self._database = database
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self._compiled: dict[bytes, Any] = {}
+        self._has_written = False
         self._globals = self._lua.globals()
         self._lua.execute(_PRELUDE, self._run_command, self._encode, self._decode)
         self._run = self._lua.eval(_RUN)
@@ -124,6 +125,7 @@ class Scripting:
         script = self._compiled.get(sha.lower())
         if script is None:
             raise CommandError("NOSCRIPT No matching script.")
+        self._has_written = False
         table = self._lua.table_from
         is_done, value = self._run(script, table(list(keys)), table(list(args)))
         if not is_done:
@@ -158,6 +160,11 @@ class Scripting:
             raise CommandError("ERR Unknown command called from script")
         if not known.least <= len(words) - 1 <= known.most:
             raise CommandError("ERR Wrong number of args calling command from script")
+        name = words[0].upper()
+        if not self._has_written:
+            # A script that has begun to write may end, whatever the server refuses.
+            check_refusal(self._database, name)
+            self._has_written = name in WRITING
         return execute(self._database, words)
 
     def publish(self, channel: bytes, message: bytes) -> int:

@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import redis
 
 import redbeat_lite
+from redbeat_lite import threads
 from tests.simulation.network import Network
-from tests.simulation.primitives import Queue, SimpleQueue, Threading, Time
+from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time
 from tests.simulation.world import World
 
 
@@ -47,20 +48,24 @@ def _own_modules() -> list[ModuleType]:
 def seams(world: World, network: Network) -> Iterator[None]:
     """Let all of the package that is loaded live in this world."""
     randomness = Randomness(world)
-    substitutes = {
+    substitutes: dict[Any, Any] = {
         time: Time(world),
         threading: Threading(world),
         queue: Queue(world),
+    }
+    functions: dict[Any, Any] = {
+        queue.SimpleQueue: lambda: SimpleQueue(world),
+        threading.get_ident: substitutes[threading].get_ident,
+        threads.Alarm: lambda: Alarm(world),
+        threads.start_native: lambda run, _name: ThreadHandle(world, run).start(),
     }
     with ExitStack() as stack:
         for module in _own_modules():
             for name, value in list(vars(module).items()):
                 if isinstance(value, ModuleType) and value in substitutes:
                     stack.enter_context(patch.object(module, name, substitutes[value]))
-                elif value is queue.SimpleQueue:
-                    stack.enter_context(patch.object(module, name, lambda: SimpleQueue(world)))
-                elif value is threading.get_ident:
-                    stack.enter_context(patch.object(module, name, substitutes[threading].get_ident))  # type: ignore[attr-defined]
+                elif isinstance(value, type | BuiltinFunctionType | FunctionType) and value in functions:
+                    stack.enter_context(patch.object(module, name, functions[value]))
         # Fewer looks at conditions while a beat waits. They cost most of the time, and a message ends a wait at once.
         stack.enter_context(patch("redbeat_lite.beat.wakeup._SLICE", 0.5))
         stack.enter_context(patch("redbeat_lite.uuids.os", randomness))

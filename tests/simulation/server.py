@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.simulation.commands import OK, Status, execute
+from tests.simulation.commands import OK, Status, check_refusal, execute
 from tests.simulation.numbers import integer
 from tests.simulation.scripting import Scripting
 from tests.simulation.values import CommandError, Database
@@ -48,6 +48,7 @@ class ModelServer:
         handler = _OWN.get(args[0].upper())
         if handler is not None:
             return handler(self, args[1:])
+        check_refusal(self.database, args[0].upper())
         return execute(self.database, args)
 
     def _evalsha(self, args: Sequence[bytes]) -> Any:

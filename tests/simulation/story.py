@@ -21,6 +21,8 @@ class Story:
         self.records: list[Record] = []
         self.lines: list[str] = []
         self.violations: list[str] = []
+        #: Key and fencing number of each lock, in the order in which they were taken.
+        self.fences: list[tuple[str, int | None]] = []
         #: How often each fault and each act happened.
         self.counts: Counter[str] = Counter()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from enum import Enum
 
 Hash = dict[bytes, bytes]
 List = deque[bytes]
@@ -16,6 +18,13 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 class CommandError(Exception):
     """Error reply to one command; its text begins with the error's code."""
+
+
+class Refusal(Enum):
+    """Why a server takes no writes, as it says it."""
+
+    READ_ONLY = "READONLY You can't write against a read only replica."
+    NO_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 
 
 class SortedSet:
@@ -112,6 +121,8 @@ class Database:
         self.now_us = now_us
         self._values: dict[Key, Value] = {}
         self._expires: dict[Key, int] = {}
+        #: Why the server takes no writes; ``None``: it does.
+        self.refusal: Refusal | None = None
 
     @property
     def now(self) -> int:
@@ -177,6 +188,14 @@ class Database:
     def expiry(self, key: Key) -> int | None:
         """The instant in epoch ms at which a key expires."""
         return self._expires.get(key)
+
+    def copy(self) -> tuple[dict[Key, Value], dict[Key, int]]:
+        """A copy of everything, for :meth:`restore`."""
+        return deepcopy((self._values, self._expires))
+
+    def restore(self, copied: tuple[dict[Key, Value], dict[Key, int]]) -> None:
+        """Go back to a copy."""
+        self._values, self._expires = copied
 
     def clear(self) -> None:
         """Remove all keys."""
