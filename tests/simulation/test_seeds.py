@@ -15,9 +15,10 @@ from unittest.mock import patch
 import pytest
 
 from redbeat_lite.storage import scripts
+from tests.simulation.apps import Setup
 from tests.simulation.faults import KINDS
 from tests.simulation.scenario import Scenario
-from tests.simulation.world import Process
+from tests.simulation.world import Process, World
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 
@@ -37,7 +38,7 @@ def test_seeds_break_no_promise(seeds: range) -> None:
 
 
 def test_all_kinds_of_faults_are_drawn() -> None:
-    drawn = {kind for seeds in PARTS for seed in seeds for kind in Scenario(seed).setup.faults}
+    drawn = {kind for seeds in PARTS for seed in seeds for kind in Setup.draw(World(seed).random, KINDS).faults}
     assert drawn == set(KINDS)
 
 
@@ -105,6 +106,34 @@ def test_a_server_that_is_away_when_a_part_is_gone_is_asked_at_intervals() -> No
     story = scenario.run()
     assert not [violation for violation in story.violations if "log lines" in violation]
     assert any("working again" in line for line in story.lines)
+
+
+#: What is changed in a script so that a promise breaks: the script, a part of it, and what stands there instead.
+MUTATIONS = {
+    "commits that are sent again are made again": (
+        "schedule/commit",
+        "if string.find(last, ARGV[4], 1, true) == 1 then",
+        "if false then",
+    ),
+    "freezes are not looked at": (
+        "schedule/peek",
+        "if string.match(freezes, '^[^|]*') ~= ARGV[7] then",
+        "if false then",
+    ),
+    "edits do not compare": (
+        "schedule/put",
+        "return current == expected or",
+        "return true or",
+    ),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, str, str]) -> None:
+    with changed_script(*mutation):
+        assert first_broken(range(1, 301)) is not None
 
 
 @pytest.mark.soak
