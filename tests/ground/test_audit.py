@@ -147,6 +147,10 @@ def test_one_run_too_many_is_found() -> None:
     assert broken(add(max_runs=3), *runs(1, 4)) == ["max_runs"]
 
 
+def test_a_limit_that_may_not_have_been_stored_breaks_no_law() -> None:
+    assert broken(add(), add(5, max_runs=1, ok=None, returned=None), *ALL) == []
+
+
 def test_one_run_too_few_is_found() -> None:
     laws = broken(add(max_runs=3), *runs(1, 2))
     assert laws.count("max_runs") == 1

@@ -340,7 +340,8 @@ def max_runs(history: History, entry: Entry) -> Iterator[Violation]:
     """``max_runs`` is exact: never one run more, and none fewer if there was time for all."""
     for definition in entry.definitions:
         limit = definition.call.get("max_runs")
-        if limit is None or definition.call["act"] != "add":
+        is_certain = definition.call.get("ok") is True
+        if limit is None or definition.call["act"] != "add" or not is_certain:
             continue
         window = definition.window
         runs = {
