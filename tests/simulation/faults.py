@@ -131,10 +131,16 @@ class Faults:
         self._world.after(seconds, thaw)
 
     def set_clock(self) -> None:
-        """Somebody sets the clock of a beat."""
+        """Somebody sets the clock of a beat by a second."""
+        self._set_clock("clock set", self._random.choice((-1.0, 1.0, 0.0)))
+
+    def leap(self) -> None:
+        """Somebody sets the clock of a beat by many seconds."""
+        self._set_clock("clock leaps", self._random.choice((-600.0, -30.0, 30.0, 600.0, 0.0)))
+
+    def _set_clock(self, kind: str, seconds: float) -> None:
         beat = self._any_beat()
-        seconds = self._random.choice((-1.0, 1.0, 0.0))
-        self._note("clock set", f"{beat.name} to {seconds:+} s")
+        self._note(kind, f"{beat.name} is {seconds:+} s ahead")
         beat.clock_ahead = int(seconds * MICROS)
 
     def restart_server(self) -> None:
@@ -201,6 +207,7 @@ STRIKES: dict[str, Callable[[Faults], None]] = {
     "stop": Faults.stop,
     "freeze": Faults.freeze,
     "clock": Faults.set_clock,
+    "leap": Faults.leap,
     "restart": Faults.restart_server,
     "empty": Faults.empty_server,
     "refuse writes": Faults.refuse_writes,

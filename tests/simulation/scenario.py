@@ -201,7 +201,7 @@ class Scenario:
     # -- checks ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        records = self.story.records
+        records = self.story.records if self._times_are_certain else []
         if not self._locks_are_strict:
             records = [record for record in records if record["kind"] != "body"]
         for violation in violations(History(records)):
@@ -214,6 +214,11 @@ class Scenario:
         self._check_silence()
         self._check_fences()
         self._check_keys()
+
+    @property
+    def _times_are_certain(self) -> bool:
+        """Whether the clocks of all beats were right, but for a second: else no run has one right time."""
+        return "leap" not in self.setup.faults
 
     @property
     def _locks_are_strict(self) -> bool:

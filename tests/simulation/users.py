@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
 
-from redbeat_lite import Schedules
+from redbeat_lite import Schedules, at
 from redbeat_lite.errors import EntryChanged, EntryExists, EntryNotFound
 from tests.simulation.apps import MISFIRES, PERIODS, Setup, make_app
 from tests.simulation.primitives import Waiters
@@ -67,16 +68,26 @@ class User:
 
     def _add(self) -> None:
         name = self._random.choice(NAMES)
-        period = self._random.choice(PERIODS)
         misfire = self._random.choice(MISFIRES)
+        max_runs = self._random.choice((None, None, 1, 3))
         self._added[name] = None
+        schedule, rule = self._rule()
         self._call(
             "add",
             name,
-            lambda: self._schedules.add(name, "project.run", float(period), misfire=misfire),  # type: ignore[arg-type]
-            rule={"every": period * 1000},
+            lambda: self._schedules.add(name, "project.run", schedule, misfire=misfire, max_runs=max_runs),
+            rule=rule,
             misfire=misfire,
+            max_runs=max_runs,
         )
+
+    def _rule(self) -> tuple[Any, dict[str, Any]]:
+        """Draw a schedule, mostly an interval; return it with the same in the form of the history."""
+        if self._random.random() < 0.2:
+            instant = self._story.now + self._random.randint(12_000, 30_000)
+            return at(datetime.fromtimestamp(instant / 1000, UTC)), {"at": [instant]}
+        period = self._random.choice(PERIODS)
+        return float(period), {"every": period * 1000}
 
     def _edit(self) -> None:
         name = self._own_name()
@@ -86,6 +97,7 @@ class User:
         except (*REFUSALS, *FAULTS):
             return
         details: dict[str, Any] = {"rule": {"every": period * 1000}, "misfire": entry.misfire.policy}
+        details["max_runs"] = entry.max_runs
         version = entry.version if self._random.random() < 0.5 else None
         if version is not None:
             details["if_version"] = version
