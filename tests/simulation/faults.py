@@ -20,6 +20,9 @@ LOSSES = {
     "reply late": Loss.LATE,
 }
 
+#: So much more often a commit is met, because most depends on it.
+_COMMITS_MORE = 5
+
 
 class Faults:
     """Strikes a scenario with the kinds of faults that its seed has drawn, until the calm begins."""
@@ -61,11 +64,11 @@ class Faults:
         self._world.after(pause, call)
 
     def _draw_loss(self, process: Process, commands: list[list[bytes]]) -> Loss | None:
-        del commands
         if self.is_over:
             return None
+        factor = _COMMITS_MORE if self._scenario.has_commit(commands) else 1
         for loss, probability in self._losses:
-            if self._random.random() < probability:
+            if self._random.random() < probability * factor:
                 self._story.counts[loss.value] += 1
                 self._story.tell(f"fault: {loss.value} ({process.name})")
                 return loss

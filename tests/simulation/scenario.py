@@ -161,6 +161,10 @@ class Scenario:
         rule = {"every": self.setup.config[name] * 1000}
         self.story.record(kind="call", act="add", entry=name, began=self.story.now, returned=None, ok=None, rule=rule)
 
+    def has_commit(self, commands: list[list[bytes]]) -> bool:
+        """Whether one of these commands advances entries."""
+        return any(command[:2] == [b"EVALSHA", self._commit] for command in commands)
+
     # -- what is sent ------------------------------------------------------------------------------
 
     def _observe(self, process: Process, command: list[bytes], reply: Any) -> None:

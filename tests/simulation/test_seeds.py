@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -64,11 +64,13 @@ def test_a_seed_does_not_depend_on_the_order_of_hashes() -> None:
 
 
 @contextmanager
-def changed_script(name: str, old: str, new: str) -> Iterator[None]:
-    """A script of the package with a part of it replaced."""
+def changed_script(name: str, changes: Mapping[str, str]) -> Iterator[None]:
+    """A script of the package with parts of it replaced."""
     text = scripts._FILES[name]
-    assert old in text
-    with patch.dict(scripts._FILES, {name: text.replace(old, new)}):
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    with patch.dict(scripts._FILES, {name: text}):
         scripts._sha.cache_clear()
         yield
     scripts._sha.cache_clear()
@@ -108,32 +110,31 @@ def test_a_server_that_is_away_when_a_part_is_gone_is_asked_at_intervals() -> No
     assert any("working again" in line for line in story.lines)
 
 
-#: What is changed in a script so that a promise breaks: the script, a part of it, and what stands there instead.
+#: What is changed in a script so that a promise breaks: the script, and each part with what stands there instead.
 MUTATIONS = {
-    "commits that are sent again are made again": (
+    "a commit is made whenever it comes": (
         "schedule/commit",
-        "if string.find(last, ARGV[4], 1, true) == 1 then",
-        "if false then",
+        {
+            "if string.find(last, ARGV[4], 1, true) == 1 then": "if false then",
+            "if found and string.find(found, guards[n], 1, true) == 1 then": "if found then",
+        },
     ),
     "freezes are not looked at": (
         "schedule/peek",
-        "if string.match(freezes, '^[^|]*') ~= ARGV[7] then",
-        "if false then",
+        {"if string.match(freezes, '^[^|]*') ~= ARGV[7] then": "if false then"},
     ),
     "edits do not compare": (
         "schedule/put",
-        "return current == expected or",
-        "return true or",
+        {"return current == expected or": "return true or"},
     ),
 }
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
-def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, str, str]) -> None:
+def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, dict[str, str]]) -> None:
     with changed_script(*mutation):
-        assert first_broken(range(1, 301)) is not None
+        assert first_broken(range(1, 201)) is not None
 
 
 @pytest.mark.soak
