@@ -77,9 +77,9 @@ class Contract:
         args: of all calls.
         each_key: added for each item.
         each_arg: added for each item.
-        items: most of these.
+        items: at most so many items.
+        least: at least so many items.
         tail_keys: behind all others.
-        tail_args: behind all others.
     """
 
     keys: str
@@ -89,7 +89,6 @@ class Contract:
     items: int = 0
     least: int = 0
     tail_keys: str = ""
-    tail_args: str = ""
 
 
 LOCK = "lock waiters parked index fence last"
@@ -269,7 +268,7 @@ class Calls:
         count = self._random.randint(contract.least, contract.items) if contract.items else 0
         keys, args = contract.keys.split(), contract.args.split()
         keys += contract.each_key.split() * count + contract.tail_keys.split()
-        args += contract.each_arg.split() * count + contract.tail_args.split()
+        args += contract.each_arg.split() * count
         arguments: list[bytes] = []
         for word in args:
             arguments += self._argument(word)
