@@ -80,7 +80,7 @@ def begin(task: Any) -> None:
         delattr(request, ATTRIBUTE)
         _refuse(task, request, hold, verdict)
     runtime.renewer.add(hold)
-    _clear_interval_expires(request)
+    clear_interval_expires(request)
     tell_start(task, request)
 
 
@@ -90,11 +90,11 @@ def _begin_alone(task: Any) -> None:
     setattr(task.request, _BEGAN, began)
     if task.request.get(EXPECT_HEADER):  # others need no line before they end
         fates.tell(task.app, task.request.__dict__, "running", began=began)
-    _clear_interval_expires(task.request)
+    clear_interval_expires(task.request)
     tell_start(task, task.request)
 
 
-def _clear_interval_expires(request: Any) -> None:
+def clear_interval_expires(request: Any) -> None:
     """Clear an ``expires`` that the beat derived from the interval, now that the run has begun.
 
     Celery's ``retry`` copies ``expires`` to the message of the retry, and a worker would discard that message.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -47,6 +48,13 @@ def ours(self: celery.Task) -> None:
 def own_expires(self: celery.Task) -> None:
     """Its retry expires before it is due."""
     _fail_once(self, expires=1)
+
+
+@app.task(name="retries.dies", bind=True, shared=False, retry_on_worker_lost=True, default_retry_delay=2)
+def dies(self: celery.Task) -> None:
+    """Its child dies, once."""
+    if self.request.retries == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(name="retries.unbound", shared=False)

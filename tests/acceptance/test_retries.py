@@ -23,8 +23,8 @@ def worker(server: Server) -> Iterator[Callable[..., Process]]:
     """Starts workers; keyword arguments are environment variables of the app."""
     processes: list[Process] = []
 
-    def start(**env: str) -> Process:
-        words = ("worker", "-P", "threads", "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
+    def start(pool: str = "threads", **env: str) -> Process:
+        words = ("worker", "-P", pool, "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
         processes.append(celery(APP, *words, PROJ_URL=server.url, **env))
         processes[-1].says(r" ready\.$")
         return processes[-1]
@@ -48,6 +48,16 @@ def test_a_retry_that_is_due_after_the_next_run_runs(
             what=f"three runs of {name!r} that succeeded",
         )
         assert [run.attempts for run in schedules.runs(name, outcome="succeeded")] == [2] * 3
+    assert not running.lines("Discarding revoked task")
+
+
+def test_a_retry_for_a_child_that_died_runs_after_the_next_run_was_due(
+    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules
+) -> None:
+    running = worker("prefork", PROJ_INSTALL="1")
+    schedules.add("dies", "retries.dies", every(0.5), max_runs=3)
+    beat(APP)
+    eventually(lambda: len(schedules.runs("dies", outcome="succeeded")) == 3, within=40, what="three retries that ran")
     assert not running.lines("Discarding revoked task")
 
 

@@ -22,7 +22,7 @@ from ..hold import is_guarded
 from ..lock_key import checked
 from ..parked_message import DELIVERY, delivery
 from ..policy import Once
-from ..run import INTERNAL_NAMES
+from ..run import INTERNAL_NAMES, clear_interval_expires
 from ..runtime import Runtime
 from ..settle import Skipped, is_final
 from ..store import DOWN
@@ -91,6 +91,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         if not isinstance(exc, _CHILD_IS_GONE):
             return super().on_failure(exc_info, *args, **kwargs)
+        # From Celery 5.7 on a retry may follow here (retry_on_worker_lost), which copies it.
+        clear_interval_expires(self._context)
         # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not set it here.
         self.task.push_request(**self.request_dict)
         try:
