@@ -99,7 +99,8 @@ def differing(app: Celery, store: Store, settings: Settings, added: Added = None
         elif existing.owner == settings.owner and _differs(wanted, existing, stored):
             yield wanted.name
     here = configured(app, added).keys()
-    yield from (name for name in _of_owner(store, settings.owner) if name not in here)
+    if here:  # The app of a web process may have none, and tells nothing of it.
+        yield from (name for name in _of_owner(store, settings.owner) if name not in here)
 
 
 def _accepted(

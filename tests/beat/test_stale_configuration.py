@@ -84,6 +84,12 @@ def test_the_doctor_and_status_name_what_differs(make_app: MakeApp, make_beat: M
     assert "configuration" not in {finding.check for finding in examine(new)}, "nobody leads"
 
 
+def test_a_process_without_a_configuration_finds_no_difference(make_app: MakeApp, make_beat: MakeBeat) -> None:
+    make_beat(make_app(beat_schedule=OLD)).run_due()
+    assert "configuration" not in {finding.check for finding in examine(make_app())}
+    assert "differing" not in status(make_app())
+
+
 def test_runtime_entries_and_those_in_quarantine_are_no_difference(make_app: MakeApp, make_beat: MakeBeat) -> None:
     app = make_app(beat_schedule={"a": {"task": "t", "schedule": 9.0}})
     Schedules(app).add("a", "mine", every(60))
