@@ -62,10 +62,10 @@ class Stop:
 
     def return_signals(self) -> None:
         """Restore the handlers of before: the beat has ended, and the process may go on."""
-        previous = self._previous
-        self._previous = {}
         if threading.current_thread() is not threading.main_thread():
             return
+        previous = self._previous
+        self._previous = {}
         for number, handler in previous.items():
             signal.signal(number, handler)
         if previous and self._signalled_at is not None:

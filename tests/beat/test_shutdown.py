@@ -123,6 +123,19 @@ def test_a_beat_gives_the_signals_back_that_it_took(plain_app: Celery, clock: Cl
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_beat_that_another_thread_closes_gives_the_signals_back(make_app: MakeApp) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    beat = Scheduler(make_app(), max_interval=0.01)
+    beat.tick()
+    closing = Thread(target=beat.close)
+    closing.start()
+    closing.join()
+    with pytest.raises(SystemExit):
+        beat.tick()
+    beat.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_a_beat_in_a_thread_stops_when_its_worker_says_so(make_app: MakeApp, client: redis.Redis) -> None:
     embedded = EmbeddedService(make_app(), scheduler_cls=Scheduler, thread=True)
     embedded.start()
