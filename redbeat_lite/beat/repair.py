@@ -18,6 +18,7 @@ from ..runs.keys import RunKeys
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from .config_pauses import ConfigPauses
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -25,10 +26,11 @@ logger = get_logger(f"celery.{__name__}")
 class Repair:
     """Finds and mends what a server may have lost."""
 
-    def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None]) -> None:
+    def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None], pauses: ConfigPauses) -> None:
         self._store = store
         self._zone = zone
         self._progress = progress
+        self._pauses = pauses
 
     def run(self, term: Term, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
@@ -79,5 +81,5 @@ class Repair:
         try:
             state = state_of(stored).edited()
         except CorruptEntry:
-            state = lifecycle.created(entry, now, self._zone)
+            state = self._pauses.restored(entry.name, lifecycle.created(entry, now, self._zone))
         return edit_of(entry, state, self._zone, expected=stored.state)

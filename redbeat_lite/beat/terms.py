@@ -63,7 +63,7 @@ class Terms:
         self._seen: Beat | None = None
         self._compare_at = 0.0
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
-        self._repair = Repair(store, zone, leader.checkpoint)
+        self._repair = Repair(store, zone, leader.checkpoint, self.config.pauses)
         self.replanning = Replanning(store, zone, self.config.get, leader.checkpoint)
         self._clock = ClockWatch()
         self.freezing = Freezing(store, zone, leader.checkpoint)

@@ -14,7 +14,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
-from tests.support.in_process import MakeApp, MakeBeat, one_turn
+from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry, queued
 from tests.support.waiting import eventually
 
@@ -561,3 +561,15 @@ def test_a_pause_outlives_a_flush_that_meets_a_beat_standing_by(
     standby.run_due()
     assert standby.leader.leading
     assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "resumed": None}
+
+
+def test_a_pause_outlives_the_loss_of_all_states(make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis) -> None:
+    app = entries(make_app, {name: {"task": "t", "schedule": 10} for name in ("paused", "other")})
+    schedules, leader, standby = Schedules(app), make_beat(app), make_beat(app)
+    leader.run_due()
+    schedules.pause("paused", note="do not run")
+    standby.run_due()
+    client.delete(f"{KEY}state", f"{KEY}leader")
+    standby.run_due()
+    assert standby.leader.leading
+    assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "other": None}

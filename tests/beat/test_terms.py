@@ -111,7 +111,7 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
     scheduler = Scheduler(app)
     told: list[str] = []
-    repair = Repair(scheduler.store, UTC, told.append)
+    repair = Repair(scheduler.store, UTC, told.append, scheduler._terms.config.pauses)
     with server.client() as client:
         client.delete(scheduler.keys.due)
         scheduler.leader.acquire()
