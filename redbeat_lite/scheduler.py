@@ -209,7 +209,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if not led:
             return False
         if after_failure:
-            # Nothing else ends this wait, or the beat would try again without a pause while the server is away.
+            # Nothing else ends this wait: the beat would try again without a pause while the server
+            # is away, and asking what is to be done may fail as well.
             return not self.leader.leading
         # The wake channel may be silent, so the count of due entries that a renewal brings ends a wait, too.
         return self.leader.overdue or not self.leader.leading or self._terms.is_called_for

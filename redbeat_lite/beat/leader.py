@@ -181,7 +181,7 @@ class Leader:
             renewal.stop()
         # The loop may hang in a command on the shared client, and no other client gives up so soon.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
-        with suppress(*FAULTS):  # the lease runs out by itself
+        with suppress(Exception):  # The lease runs out by itself. A provider of passwords may raise anything.
             keys = (self._keys.leader, self._keys.beats, self._keys.meta)
             Scripts(client).run("leader/resign", keys, (self._token, self._keys.wake))
         client.close()

@@ -1,0 +1,70 @@
+"""A beat stays alive whatever its turns raise, and whatever what follows a failed turn raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.credentials import CredentialProvider
+
+from redbeat_lite import Scheduler
+from redbeat_lite.beat import outage
+from tests.support.in_process import MakeApp
+
+
+class Provider(CredentialProvider):
+    """As those of cloud services: it fails in errors of its own while the service is away."""
+
+    is_away = False
+
+    def get_credentials(self) -> tuple[str, str]:
+        if self.is_away:
+            raise LookupError("the service is away")
+        return "default", "any"
+
+
+class WithOwnEntries(Scheduler):
+    """Its entries come from somewhere else."""
+
+    is_away = False
+
+    def get_schedule(self) -> Any:
+        if self.is_away:
+            raise LookupError("that is away")
+        return super().get_schedule()
+
+
+@pytest.fixture(autouse=True)
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "_LAST_RETRY", 0.01)
+
+
+def test_a_leader_lives_on_that_cannot_even_give_its_lease_back(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = Provider()
+    beat = Scheduler(make_app(redbeat_lite_redis_options={"credential_provider": provider}))
+    try:
+        beat.run_due()
+        assert beat.leader.leading
+        beat.backend.close()
+        provider.is_away = True
+        for _ in range(4):
+            assert beat.tick() == 0
+        assert "giving up the lead" in caplog.text
+        assert not beat.leader.leading
+    finally:
+        beat.close()
+
+
+def test_a_wait_after_a_failure_asks_nothing_that_may_fail_again(make_app: MakeApp) -> None:
+    beat = WithOwnEntries(make_app())
+    try:
+        beat.run_due()
+        beat.is_away = True
+        assert beat.tick() == 0
+        assert beat.leader.leading
+        beat.is_away = False
+        beat.run_due()
+    finally:
+        beat.close()
