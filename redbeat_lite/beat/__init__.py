@@ -26,7 +26,7 @@ What fails how:
 - A turn fails in a way that nobody foresaw: it is begun again, because each write names its term and may be repeated
   (``outage``).
 - The leader cannot reach the broker for ``redbeat_lite_stall_timeout``, or three turns in a row fail: it gives the
-  lease back and does not ask for it for two leases, so that the others try (``outage``).
+  lease back and does not ask for it for two leases or a minute, so that the others try (``outage``).
 - A signal asks the process to stop: it sets a flag, and the loop ends between two batches, or between two messages that
   are sent one by one, when those that were sent are committed (``stop``).
 - The process is killed: the lease runs out.

@@ -44,8 +44,9 @@ _RESIGN_TIMEOUT = 1.0
 #: Seconds to wait then for the end of a renewal that is in flight.
 _JOIN_TIMEOUT = 0.3
 
-#: Leases for which a beat that yielded does not ask, so that every stand-by can try.
-_YIELDED_LEASES = 2
+#: Leases for which a beat that yielded does not ask, so that every stand-by can try; and seconds, at most: a long lease
+#: must not keep a beat silent that has no stand-by.
+_YIELDED_LEASES, _LONGEST_YIELD = 2, 60.0
 
 
 class Leader:
@@ -167,7 +168,7 @@ class Leader:
     def yield_lease(self) -> None:
         """Give the lease back, and leave it to others for a while."""
         self.resign()
-        self._not_before = elapsed() + _YIELDED_LEASES * self._lease
+        self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, _LONGEST_YIELD)
 
     def resign(self) -> None:
         """Give the lease back, so that a stand-by takes over at once.

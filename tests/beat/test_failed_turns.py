@@ -52,6 +52,7 @@ def test_a_leader_lives_on_that_cannot_even_give_its_lease_back(
         for _ in range(4):
             assert beat.tick() == 0
         assert "giving up the lead" in caplog.text
+        assert beat.leader.yields_for <= 60, "however long its lease is"
         assert not beat.leader.leading
     finally:
         beat.close()
