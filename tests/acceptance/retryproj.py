@@ -50,11 +50,22 @@ def own_expires(self: celery.Task) -> None:
     _fail_once(self, expires=1)
 
 
-@app.task(name="retries.dies", bind=True, shared=False, retry_on_worker_lost=True, default_retry_delay=2)
-def dies(self: celery.Task) -> None:
-    """Its child dies, once."""
-    if self.request.retries == 0:
+def _die_once(task: Any) -> None:
+    if task.request.retries == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+RETRIED: dict[str, Any] = {"bind": True, "shared": False, "retry_on_worker_lost": True, "default_retry_delay": 2}
+
+
+@app.task(name="retries.dies", **RETRIED)
+def dies(self: celery.Task) -> None:
+    _die_once(self)
+
+
+@app.task(name="retries.dies_ours", base=Task, **RETRIED)
+def dies_ours(self: celery.Task) -> None:
+    _die_once(self)
 
 
 @app.task(name="retries.unbound", shared=False)

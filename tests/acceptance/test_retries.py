@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from redbeat_lite import Pause, Schedules, every
+from redbeat_lite.runs.keys import RunKeys
 from tests.support.beats import KEYS
 from tests.support.processes import Process, celery
 from tests.support.server import Server
@@ -59,6 +60,24 @@ def test_a_retry_for_a_child_that_died_runs_after_the_next_run_was_due(
     beat(APP)
     eventually(lambda: len(schedules.runs("dies", outcome="succeeded")) == 3, within=40, what="three retries that ran")
     assert not running.lines("Discarding revoked task")
+
+
+def test_a_run_whose_child_died_and_whose_retry_succeeds_is_no_failure(
+    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules, client: redis.Redis
+) -> None:
+    worker("prefork", PROJ_INSTALL="1")
+    for name in ("dies", "dies_ours"):
+        schedules.add(name, f"retries.{name}", every(3600), on_failure=Pause(after=1))
+    beat(APP)
+    eventually(lambda: client.hexists(KEYS.meta, "feed"), what="the leader reads the ends of runs")
+    for name in ("dies", "dies_ours"):
+        schedules.run_now(name)
+        eventually(lambda name=name: schedules.runs(name, outcome="succeeded"), within=40, what=name)
+    feed = RunKeys("redbeat-lite").feed
+    last = client.xrevrange(feed, count=1)[0][0]
+    eventually(lambda: client.hget(KEYS.meta, "feed") == last, what="the leader has read the ends")
+    assert [fields[b"outcome"] for _, fields in client.xrange(feed)] == [b"y", b"s"] * 2
+    assert {entry.status for entry in schedules.values()} == {"waiting"}
 
 
 def test_a_retry_that_expires_by_its_own_expires_has_failed_and_counts(

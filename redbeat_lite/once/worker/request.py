@@ -44,6 +44,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
     """
 
     _is_requeued = False
+    _is_retried = False
 
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
@@ -107,10 +108,17 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
             watch(self, again=False, told=("revoked", ""))
+        elif self._is_retried:
+            watch(self, again=False, told=("retrying", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
             watch(self, again=False, told=("failed", describe(exc)))
         else:
             watch(self, again=True, told=("lost", describe(exc)))
+
+    def _retry_worker_lost(self, *args: Any, **kwargs: Any) -> bool:
+        """Celery's from 5.7 on, with a note whether it has sent a retry."""
+        self._is_retried = bool(super()._retry_worker_lost(*args, **kwargs))
+        return self._is_retried
 
     def reject(self, requeue: bool = False) -> None:
         """Celery's, with a note whether the message goes back to its queue."""
