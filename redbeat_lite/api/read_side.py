@@ -186,10 +186,15 @@ class ReadSide(Mapping[str, Entry]):
         """
         check_count("limit", limit)
         wanted = Wanted.of(outcome, since, until, limit)
-        history = RunHistory(self._reader)
+        history = self.run_history
         if name is None or (isinstance(name, Collection) and not isinstance(name, str)):
             return history.of_all(wanted, name and frozenset(name))
         return history.of_entry(name, wanted)
+
+    @property
+    def run_history(self) -> RunHistory:
+        """The records of runs, for a reader that has to bound what it costs."""
+        return RunHistory(self._reader)
 
     def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
         """The incidents that are open, the oldest first; or those that were closed last, the newest first.

@@ -77,9 +77,16 @@ class RunHistory:
         self._settings = reader.settings
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
-    def of_all(self, wanted: Wanted, names: Collection[str] | None) -> list[Run]:
-        """What has ended of all entries, or of these, the last to end first."""
-        found = (run for run in self._ended(wanted) if names is None or run.name in names)
+    def of_all(
+        self, wanted: Wanted, names: Collection[str] | None, looked_at: int | None = None
+    ) -> list[Run]:
+        """Return what has ended of all entries, or of these, the last to end first.
+
+        Parameters:
+            looked_at: how many ends are looked through at most; ``None`` for all that are kept.
+        """
+        ended = self._ended(wanted, looked_at)
+        found = (run for run in ended if names is None or run.name in names)
         return [*islice(found, wanted.limit)]
 
     def of_entry(self, given: str | Entry, wanted: Wanted) -> list[Run]:
@@ -118,11 +125,11 @@ class RunHistory:
         (rows,), now = rows_in(self._store.scripts.run(*self.asking(name)))
         return rows, now
 
-    def _ended(self, wanted: Wanted) -> Iterator[Run]:
+    def _ended(self, wanted: Wanted, looked_at: int | None) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
         oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms
-        for line in self._store.lines(oldest):
+        for line in islice(self._store.lines(oldest), looked_at):
             row, run = line.row, (line.name, line.row.task_id)
             if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
                 yield run_of(line.name, row, line.worker, line.error)

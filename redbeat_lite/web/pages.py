@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ..api.one_entry import Record
-from ..api.run_history import OUTCOMES
+from ..api.run_history import OUTCOMES, Wanted
 from ..beat.status import read
 from ..cli.backfills import status
 from ..cli.entry_options import span_of
@@ -180,13 +180,18 @@ def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
     most = _OF_SOME if name or task else _ENDS if wanted in _OUTCOMES else _RUNS
     found = list[Run]()
     with suppress(EntryNotFound):
-        found = site.schedules.runs(one, since=since, until=until, limit=most if one is None else _RUNS)
+        if one is None:
+            asked = Wanted.of(None, since, until, most)
+            found = site.schedules.run_history.of_all(asked, None, looked_at=_ENDS)
+        else:
+            found = site.schedules.runs(one, since=since, until=until, limit=_RUNS)
     if one is None and (name or task):
         names = {run.name for run in found}
         pattern = Selection.one(name).name if name in names else name or "*"  # the very name goes before a pattern
         some = {*site.schedules.select(pattern, task=task).among(names).names()}
         found = [run for run in found if run.name in some]
-    return {"one": one, "ends": most, "runs": [run for run in found if run.outcome in outcomes][:_RUNS]}
+    shown = [run for run in found if run.outcome in outcomes][:_RUNS]
+    return {"one": one, "ends": most, "looked_at": _ENDS, "runs": shown}
 
 
 def changes(call: Call) -> Response:

@@ -147,7 +147,7 @@ def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
     inner_beat.run_due()
     begin = int(time.time() * 1000) - (runs - 1) * 3_600_000
     names = [f"herd{n}" for n in range(herd)]
-    states = [EntryState.decode(each.state or b"").edited(nominal=begin) for each in inner_beat.store.read(names)]
+    states = [EntryState.decode(each.state or b"").edited(nominal=begin) for each in inner_beat.store.present(names)]
     edits = zip(names, inner_beat.store.read(names), states, strict=True)
     assert all(inner_beat.store.put(Edit(name, old.state, new.encode(), None, begin) for name, old, new in edits))
     schedules.add("other", "add", every(0.05), misfire="all", options={"queue": "other"})

@@ -152,3 +152,15 @@ def test_a_task_id_among_the_options_is_told(make_app: MakeApp) -> None:
     Schedules(app).add("free", "t", every(60))
     [finding] = found(app, "task-id")
     assert (finding.severity, finding.entries) == ("note", ("fixed",))
+
+
+def test_a_small_limit_holds_for_the_configuration_too(make_app: MakeApp) -> None:
+    """The page looks at some entries, whatever the configuration holds."""
+    schedule = {f"e{number}": {"task": "t", "schedule": -1} for number in range(4)}
+    app = make_app(beat_schedule=schedule)
+    all_refused = [finding for finding in examine(app) if finding.check == "refused"]
+    some = [finding for finding in examine(app, limit=3) if finding.check in ("refused", "configuration")]
+    assert len(all_refused) == 1
+    assert [finding.what for finding in some] == [
+        "beat_schedule has more than 3 entries, and was not compared with what is stored"
+    ]

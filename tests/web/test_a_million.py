@@ -56,6 +56,7 @@ ASKED: dict[str, list[dict[str, object]]] = {
     "/changes": [{"q": NAME}, {"by": "nobody"}],
     "/runs": [
         *({"outcome": outcome} for outcome in ("failed", "expired", "lost")),
+        {"since": "2020-01-01", "until": "2020-01-02"},
         *({"q": NAME}, {"q": "entry-00*"}, {"task": "shop.task7"}, {"task": "shop.task7", "outcome": "failed"}),
     ],
     "/locks": [{"key": "key-7"}],

@@ -21,6 +21,8 @@ SMALL = {
     "api.sample.READ": 20,
     "api.sample.PAGE": 10,
     "web.pages._ENTRIES": 5,
+    "web.pages._ENDS": 15,
+    "runs.store._PAGE": 5,
     "web.timeline._LANES": 5,
     "web.timeline._UNASKED": 5,
     "api.reader._TOGETHER": 3,
@@ -49,6 +51,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "/timeline": [*FILTERS],
     "/entry": [{"name": name, "more": more} for name in ("e001", "e093", "gone") for more in ("", "why", "changes")],
     "/runs": [
+        {"since": "2020-01-01", "until": "2020-01-02"},
         *({}, {"q": "e000"}, {"q": "gone"}, {"q": "e0*"}, {"task": "*3"}, {"q": "*9*", "task": "shop.*"}),
         *({"outcome": outcome} | more for outcome in ("failed", "expired", "lost") for more in ({}, {"task": "*2"})),
     ],
