@@ -63,6 +63,7 @@ class SignsOfLife:
                 until = server_ms(self._client) + round(1000 * self._runtime.settings.once_lease)
                 self._client.zadd(self._key, dict.fromkeys(members, until))
                 self._client.zremrangebyscore(self._key, 0, until - LIFE_MS)
+                self._client.pexpire(self._key, LIFE_MS)
             if ended:
                 self._client.zrem(self._key, *ended)
             self._members = members
