@@ -26,7 +26,7 @@ from .vitals import Vitals
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Leases after which a leader has stored its configuration, however long that is.
+#: A new leader has stored its configuration after so many leases, however large it is.
 _SETTLING = 5
 
 
@@ -138,7 +138,7 @@ class Terms:
         self.replanning.advance(term)
 
     def _introduce(self) -> None:
-        """Warn once of what is wrong with the servers: of their names at once, of the server itself when it answers."""
+        """Warn once of faults: of the broker's URLs at once, of the server when it answers."""
         if not self._started:
             self._started = True
             _warn_of(failover(self._app))
@@ -159,7 +159,7 @@ class Terms:
                 tell_not_stored(self._app, self._store, self._settings, leader.owner)
 
     def _compare_with(self, leader: Beat | None) -> None:
-        """Warn once of a leader that has another configuration, when it has had the time to store its own."""
+        """Warn once if a leader has another configuration, after the time to store its own."""
         if leader != self._seen:
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self._settings.lease
@@ -190,5 +190,5 @@ class Terms:
 
 
 def _warn_of(found: Iterator[Fault]) -> None:
-    for _, _, what, why, todo in found:
-        logger.warning("beat: %s. %s %s", what, why, todo)
+    for fault in found:
+        logger.warning("beat: %s. %s %s", fault.what, fault.why, fault.todo)

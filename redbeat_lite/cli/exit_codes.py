@@ -76,7 +76,7 @@ def _failure(ctx: click.Context, exc: Exception) -> Failure | None:
         return None  # a defect; or whoever read our output has gone, and click ends quietly
     settings = Settings.from_app(ctx.obj.app)
     why = text_of(refusal(exc, key_root(settings.key_prefix)))
-    hints = [f"; {fault[2]}" for fault in failover(ctx.obj.app)]
+    hints = [f"; {fault.what}" for fault in failover(ctx.obj.app)]
     return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{''.join(hints)}")
 
 

@@ -43,15 +43,21 @@ def server_of(client: Any) -> Server | None:
     return Server(version, policy, True if info.get("aof_enabled") else _snapshots(client))
 
 
-#: Name, severity, what is wrong, why it matters, and what to do.
-Fault = tuple[str, str, str, str, str]
+class Fault(NamedTuple):
+    """Something wrong with a server or its URL: why it matters, and what to do."""
+
+    name: str
+    severity: str
+    what: str
+    why: str
+    todo: str
 
 
 def failover(app: Celery) -> Iterator[Fault]:
-    """Tell that messages can go to another server, and the schedule cannot."""
+    """Yield a fault if messages can go to another server and the schedule cannot."""
     servers = broker_urls(app)
     if len(servers) > 1 and urls.scheme_of(servers[0]) not in urls.SENTINEL and not has_own_url(app):
-        yield (
+        yield Fault(
             "failover",
             "warning",
             f"broker_url names {len(servers)} servers, and the schedule lies on the first one alone",
@@ -61,12 +67,12 @@ def failover(app: Celery) -> Iterator[Fault]:
 
 
 def faults(server: Server | None) -> Iterator[Fault]:
-    """What is wrong with a server, as far as it says: name and severity, what, why it matters and what to do."""
+    """Yield what is wrong with a server, as far as it says."""
     if server is None:
         return
     oldest = ".".join(map(str, OLDEST))
     if server.version and tuple(int(part) for part in server.version.split(".")[:2] if part.isdigit()) < OLDEST:
-        yield (
+        yield Fault(
             "version",
             "error",
             f"the server is version {server.version}",
@@ -74,7 +80,7 @@ def faults(server: Server | None) -> Iterator[Fault]:
             f"Update it to {oldest} or later; any Valkey will do.",
         )
     if server.policy != "noeviction":
-        yield (
+        yield Fault(
             "eviction",
             "error",
             f"the server evicts keys when memory runs out (maxmemory-policy {server.policy})",
@@ -82,7 +88,7 @@ def faults(server: Server | None) -> Iterator[Fault]:
             "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
         )
     if server.persistent is False:
-        yield (
+        yield Fault(
             "persistence",
             "warning",
             "the server keeps nothing on disk",
