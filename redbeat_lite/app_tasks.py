@@ -1,4 +1,4 @@
-"""The tasks that an app knows once all of its modules are imported."""
+"""Loading of an app's tasks, which its modules register when they are imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_tasks(app: Celery) -> None:
 
 
 def is_importing() -> bool:
-    """Return whether the caller runs while a module is being imported: that may define tasks further down."""
+    """Return whether a module is being imported; it may define more tasks further down."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and _is_unfinished(frame.f_globals.get("__spec__")):

@@ -30,9 +30,17 @@ from ..storage.stored import Edit
 from .reader import Reader, check_complete
 from .run_history import RunHistory, Wanted
 
-#: Limits: occurrences of one backfill, how many of them may be out at once, separate ranges of an entry, and
-#: backfills that have ended.
-_LONGEST, _ACTIVE, _RANGES, _ENDED = 100_000, 1000, 1000, 100
+#: Most occurrences of one backfill.
+_LONGEST = 100_000
+
+#: Highest ``max_active`` of a backfill.
+_ACTIVE = 1000
+
+#: Most separate ranges of times that the backfills of one entry may have sent.
+_RANGES = 1000
+
+#: Ended backfills that are kept.
+_ENDED = 100
 
 #: What became of a run that is not missing: it has done its work, or may yet.
 _THERE = ("waiting", "running", "retrying", "succeeded")

@@ -49,7 +49,7 @@ class FreezeList:
     ) -> Freeze:
         """Keep entries from firing for a time. None is edited; messages that are out, and retries, go on.
 
-        When it ends, each entry's misfire policy decides on the runs that were due meanwhile.
+        At its end, each entry's misfire policy decides on the runs that were due meanwhile.
 
         Once this has returned, nothing goes out that is sent in one step with the schedule; with a broker elsewhere,
         nothing later than the batch that is under way.

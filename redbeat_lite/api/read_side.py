@@ -71,8 +71,9 @@ class ReadSide(Mapping[str, Entry]):
         return self._reader.whole(name)
 
     def record_of(self, name: str, *, runs: int = 20, changes: int = 20) -> Record:
-        """The entry of this name with its last runs and changes, as ``[name]``, :meth:`runs` and :meth:`changes` tell
-        of them: in three round trips.
+        """Return the entry of this name with its last runs and changes, in three round trips.
+
+        Its parts are those that ``[name]``, :meth:`runs` and :meth:`changes` return.
 
         Parameters:
             runs, changes: how many at most.
@@ -105,8 +106,10 @@ class ReadSide(Mapping[str, Entry]):
         return _Values(self)
 
     def list(self, offset: int = 0, limit: int = 100) -> Entries:
-        """A page of entries in due order: the next to fire first, those that will not fire by themselves last, and
-        those that are due at the same instant by name. A round trip per 1,000 of them, whatever is stored.
+        """Return a page of entries in due order, in a round trip per 1,000 of them.
+
+        Entries that are due at the same instant are sorted by name. Entries that will not fire by
+        themselves come last.
 
         Parameters:
             offset: how many to leave out first.
@@ -174,8 +177,8 @@ class ReadSide(Mapping[str, Entry]):
 
         Parameters:
             name: of an entry, or the entry as it was read; or of one that was removed and left runs behind.
-                ``None``: of all entries what workers have seen the end of, the last to end first;
-                several names: of these.
+                With ``None``, the runs of all entries whose end is recorded, the last to end first;
+                with several names, the same of these entries.
             outcome: only runs of this outcome, or of these.
             since, until: aware; only runs with a nominal time between these.
             limit: how many at most.

@@ -117,7 +117,8 @@ class Reader:
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
         """Read the rows of these entries, and in the same round trip what else is asked: the replies."""
-        ask = [self.runs.asking(names, _ROWS) for names in chunks((entry.name for entry in entries), PAGE)]
+        names = [entry.name for entry in entries]
+        ask = [self.runs.asking(page, _ROWS) for page in chunks(names, PAGE)]
         replies = checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
         read = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
         for entry, rows in zip(entries, read, strict=True):

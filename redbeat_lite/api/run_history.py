@@ -1,4 +1,4 @@
-"""What became of runs: what was sent and what is recorded of it, merged."""
+"""History of runs: what the beat has sent, merged with what workers have recorded."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from .reader import Reader
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-#: Outcomes of runs that a worker may have under way.
+#: Outcomes of runs that have not ended.
 _UNDER_WAY = {"waiting", "running", "retrying"}
 
-#: Milliseconds within which a worker vouches for a run that has begun.
+#: A worker gives the first sign of life of a run within so many milliseconds of its beginning.
 _FIRST_SIGN_MS = 5_000
 
-#: Milliseconds after which a retry counts as lost where its message has no end that is known.
+#: A retry that is overdue by so many milliseconds is ``unknown``, even if its message never
+#: expires.
 _RETRY_MS = 86_400_000
 
 #: Runs of which is asked in one go.
@@ -136,14 +137,16 @@ class RunHistory:
             seen.add(run)
 
     def _told(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
-        """Yield these runs; of one that waits, the schedule tells whether its message has expired."""
+        """Yield these runs; one that waits is ``unknown`` if its message must have expired."""
         for run in self._recorded(name, entry, rows, now):
             if run.outcome != "waiting":
                 yield run
                 continue
-            at, slack = instants.to_ms(run.scheduled_at), self._settings.slack_ms
-            gone = entry is not None and must_have_expired(entry, at, wall_ms(), slack)
-            yield replace(run, outcome="unknown" if gone else "waiting", source="schedule")
+            nominal = instants.to_ms(run.scheduled_at)
+            slack = self._settings.slack_ms
+            expired = entry is not None and must_have_expired(entry, nominal, wall_ms(), slack)
+            outcome: Outcome = "unknown" if expired else "waiting"
+            yield replace(run, outcome=outcome, source="schedule")
 
     def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
         """What rows tell, with what the lines that they name say besides, and the guards of those that run.
@@ -163,7 +166,8 @@ class RunHistory:
                 pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
         under_way = [row for row in rows if row.outcome in _UNDER_WAY]
         for row in under_way:
-            attempt = row.attempt + (row.outcome == "retrying")
+            # The row of a retry is that of the attempt before.
+            attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
         # What lies in the place of a key, or may not be read, tells nothing.
         replies = pipe.execute(raise_on_error=False)
@@ -171,8 +175,9 @@ class RunHistory:
         signs = dict(zip(under_way, replies[len(asked) :], strict=True))
         guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
         for row, until in signs.items():
-            is_guarded = row.outcome == "running" and told[row] != [None, None]
-            outcome = None if is_guarded else _of_sign(row, until, now)
+            if row.outcome == "running" and told[row] != [None, None]:
+                continue  # Its guard has decided.
+            outcome = _of_sign(row, until, now)
             if outcome is not None:
                 guards[row] = outcome
         if entry is not None and entry.task == START:
@@ -184,7 +189,7 @@ class RunHistory:
                 yield from self._recorded(name, entry, [newer[row.task_id]], now)
             elif row in guards:
                 run = run_of(name, row._replace(outcome=guards[row]))
-                if row.outcome == "retrying":  # The row tells of the attempt before.
+                if row.outcome == "retrying":  # The row is that of the attempt before.
                     run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
                 yield run
             else:
@@ -195,10 +200,10 @@ class RunHistory:
                 yield run
 
     def _retried(self, entry: Entry | None, run: Run, retry: int | None) -> Run:
-        """Return a run that waits for its retry with the time of that; ``unknown`` if the retry is long overdue.
+        """Return a run that waits for its retry; ``unknown`` if the retry is long overdue.
 
         Parameters:
-            retry: when it is due, epoch milliseconds, as far as that is known.
+            retry: due time of the retry in epoch ms; ``None`` if it is not recorded.
         """
         retry_at = None if retry is None else instants.from_ms(retry)
         due = instants.to_ms(retry_at or run.ended_at or run.scheduled_at)
@@ -217,10 +222,10 @@ class RunHistory:
 
 
 def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
-    """What the sign of life of a run tells; ``None`` for nothing.
+    """Return the outcome that a sign of life shows; ``None`` if it shows none.
 
     Parameters:
-        until: until when its worker vouches for it, epoch ms.
+        until: epoch ms until which the worker vouches for the run; ``None`` without a sign.
     """
     if isinstance(until, float):
         return "running" if until > now else "lost"
@@ -239,5 +244,5 @@ def _of_guard(guard: Any, now: int) -> Outcome:
         if state == b"running" and float(until or 0) <= now:
             return "lost"
     if state == b"dead":
-        return "waiting"  # Its message comes again, or its worker tells in a moment that it does not.
+        return "waiting"  # Its message is redelivered, or its worker soon reports that it is not.
     return "running" if state == b"running" else "unknown"

@@ -1,4 +1,4 @@
-"""Some entries of a selection for a bounded price, as a page shows them."""
+"""Sample of a selection, read at a bounded cost for a page."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ..storage.replies import text
 from ..storage.stored import PAGE, chunks
 from .reader import Reader
 
-#: Names that a sample looks at: they take the server some 5 ms.
+#: Most names that a sample looks at. They take the server some 5 ms.
 NAMES = 20_000
 
-#: Entries of these that it reads: they take the server some 10 ms, and the reader some 60 ms.
+#: Most entries that a sample reads. They take the server some 10 ms, and the reader some 60 ms.
 READ = 2_000
 
 
 class Sample:
     """Entries of a selection among those that are due first, in due order.
 
-    It looks at 20,000 names and reads 2,000 entries at most. An entry whose name is the pattern, but for stars at its
-    end, is among them wherever it stands. The entries are read while they are iterated over, 1,000 in
-    a round trip.
+    A sample looks at 20,000 names and reads 2,000 entries at most. If the pattern without the stars
+    at its end is the name of an entry, the sample has this entry, whenever it is due. Iteration
+    reads the entries, 1,000 in a round trip.
 
     Parameters:
         parked: look at entries that will not fire by themselves, instead of those that are due first.
         failed: only entries of which a run has failed since the last one that succeeded.
 
     Attributes:
-        total: how many entries are stored.
-        freezes: all that are stored.
-        looked_at: how many entries it looks at.
-        complete: whether no other entry can be one of the selection.
+        total: number of stored entries.
+        freezes: all stored freezes.
+        looked_at: number of entries that the sample looks at.
+        complete: whether no further entry can belong to the selection.
     """
 
     def __init__(self, selection: Selection, reader: Reader, *, parked: bool = False, failed: bool = False) -> None:
@@ -48,10 +48,12 @@ class Sample:
             self.looked_at = ranked.index(allowed[READ])
         self.complete = first + self.looked_at >= self.total
         self._names = [text(name) for name in allowed[:READ]]
-        own = selection.name.rstrip("*")
-        if own and not is_pattern(own) and own not in self._names:
-            self._names.insert(0, own)
-        self._selection, self._reader, self._failed = selection, reader, failed
+        whole_name = selection.name.rstrip("*")
+        if whole_name and not is_pattern(whole_name) and whole_name not in self._names:
+            self._names.insert(0, whole_name)
+        self._selection = selection
+        self._reader = reader
+        self._failed = failed
 
     def __iter__(self) -> Iterator[Entry]:
         names = self._reader.runs.failed(self._names) if self._failed else self._names

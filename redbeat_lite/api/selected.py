@@ -39,8 +39,10 @@ class Selected:
     _names: Collection[str] | None = None
 
     def among(self, names: Collection[str]) -> Selected:
-        """Those of them that have one of these names; no other entry is read, 1,000 in a round trip. It narrows what is
-        iterated over and changed, not :meth:`sample`."""
+        """Narrow the selection to entries with these names, which are read 1,000 in a round trip.
+
+        This has no effect on :meth:`sample`.
+        """
         return replace(self, _names=frozenset(names))
 
     def __iter__(self) -> Iterator[Entry]:
@@ -49,7 +51,8 @@ class Selected:
 
     def _stored(self) -> Iterable[Stored]:
         """The stored entries whose names the selection allows, in due order."""
-        store, pattern = self._reader.store, self.selection.name
+        store = self._reader.store
+        pattern = self.selection.name
         if self._names is not None:
             return sorted(store.present(self._names), key=by_due)
         if pattern == "*":
@@ -59,7 +62,7 @@ class Selected:
         return store.present(name for name in store.names() if self.selection.allows(name))
 
     def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
-        """Some of them, for a bounded price; see :class:`~redbeat_lite.api.sample.Sample`."""
+        """Return a sample, read at a bounded cost; see :class:`~redbeat_lite.api.sample.Sample`."""
         return Sample(self.selection, self._reader, parked=parked, failed=failed)
 
     def names(self) -> list[str]:

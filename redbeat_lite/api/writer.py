@@ -83,7 +83,8 @@ class Writer:
             self.warn_of_unknown_tasks([entry])
             self._warn_of_misfit(entry)
             self._warn_of_many_alive(entry)
-            if words := either_day_words(entry.schedule):
+            words = either_day_words(entry.schedule)
+            if words is not None:
                 logger.warning("entry %r: %s", entry.name, words)
         return entry
 
@@ -97,9 +98,10 @@ class Writer:
             logger.warning(text, entry.name, alive, slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
-        """Log the tasks that this app does not have and ``told`` lacks, which it adds to that; each once.
+        """Log each task of these entries that the app does not know, except those in ``told``.
 
-        While a module is imported nothing is logged: the app may have more tasks when that is done.
+        The tasks are added to ``told``. Nothing is logged while a module is being imported, because
+        the app may have more tasks afterwards.
         """
         if not self._app.finalized and is_importing():
             return
@@ -120,16 +122,17 @@ class Writer:
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
     def _load_tasks(self) -> None:
-        """Import the modules with the tasks of the app, once: a web process may have imported none of them."""
+        """Import the modules with the app's tasks once, as a web process may have imported none."""
         if not self._loaded:
             self._loaded = True
-            with suppress(Exception):  # whoever runs the modules hears of their errors
+            with suppress(Exception):  # a worker reports the errors of these modules
                 load_tasks(self._app)
 
     def _warn_of_misfit(self, entry: Entry) -> None:
-        """Log that the entry's task does not take its arguments."""
-        task = self._app.tasks.get(entry.task) if self._app.finalized and entry.task != CANVAS else None
-        why = misfit(task, entry)
+        """Log a warning if the entry's task does not take its arguments."""
+        if not self._app.finalized or entry.task == CANVAS:
+            return
+        why = misfit(self._app.tasks.get(entry.task), entry)
         if why is not None:
             logger.warning("entry %r: %s does not take these arguments: %s", entry.name, entry.task, why)
 
