@@ -48,9 +48,9 @@ def broker_connection(app: Celery) -> Any:
 
 
 def default_queue(app: Celery) -> str:
-    """Return which queue of which broker tasks go to by default, without a user or a password.
+    """Return the default queue and its broker as text, without user and password.
 
-    Returns an empty text for a URL that cannot be read: whoever publishes reports that.
+    The text is empty if the URL cannot be read, which the publisher reports.
     """
     try:
         connection = broker_connection(app)

@@ -23,11 +23,11 @@ What fails how:
   ``config_entries``).
 - The wall clock is set, or the app's zone changes: what was planned by the old one is planned anew (``replanning``).
 - One entry cannot be used: it is set aside, and the others go on (``dispatch``).
-- A turn fails in a way that nobody foresaw: it is begun again, because each write names its term and may be repeated
-  (``outage``).
+- A turn fails with an unexpected error: it is repeated. This is safe, because each write names its
+  term and is idempotent (``outage``).
 - The leader cannot reach the broker for ``redbeat_lite_stall_timeout``, or three turns in a row fail: it gives the
-  lease back and does not ask for it for two leases or a minute, so that the others try (``outage``).
-- A signal asks the process to stop: it sets a flag, and the loop ends between two batches, or between two messages that
-  are sent one by one, when those that were sent are committed (``stop``).
+  lease back and does not ask for it for two leases or a minute, so that another beat can lead (``outage``).
+- A signal asks the process to stop: the loop commits the batch that it is sending, and ends. If
+  messages are sent one by one, it commits those that were sent (``stop``).
 - The process is killed: the lease runs out.
 """

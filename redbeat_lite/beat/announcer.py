@@ -20,7 +20,7 @@ BACKLOG = 50_000
 #: Seconds after which a subscriber that has ended with no event meanwhile hangs; a notice may take 110.
 HANGS = 120.0
 
-#: Seconds that a beat which stops waits for its subscribers to hear the last events.
+#: Seconds that a stopping beat waits until its subscribers have handled the last events.
 _FAREWELL = 0.3
 
 

@@ -42,11 +42,14 @@ from .vitals import Vitals
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Milliseconds until the first and the longest wait of a backfill that waits for an end, a lock or a thaw is over.
+#: Milliseconds until the first new look at a backfill that waits for an end, a lock or a thaw. Each
+#: wait is twice the one before it.
 _FIRST_LOOK = 200
+
+#: Longest of these waits in milliseconds.
 _LAST_LOOK = 4000
 
-#: Milliseconds until the next step of other backfills.
+#: Milliseconds between two steps of a backfill that sends by ``max_active``.
 _STEP = 10
 
 #: Milliseconds before an entry is due in which nothing else is begun; for so many seconds at most.
@@ -211,20 +214,20 @@ class _Advances(Advances):
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            wait = self._pace(before, len(sent)) if sent else self._longer_look(before)
+            wait = self._pace(before, len(sent)) if sent else self._back_off(before)
         job.after = after
         self.due = None if after.ended else now + wait
         return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
 
     def _pace(self, backfill: Backfill, sent: int) -> int:
-        """Return the milliseconds until the step after one that has sent so many messages."""
+        """Return the milliseconds to wait after a step that has sent so many messages."""
         self._waits.pop(backfill.id, None)
         if backfill.max_active is not None:
             return _STEP
         return round(1000 * sent / backfill.rate)
 
-    def _longer_look(self, backfill: Backfill) -> int:
-        """Return the milliseconds until the next look at a backfill that waits: twice the last wait, up to a bound."""
+    def _back_off(self, backfill: Backfill) -> int:
+        """Return the milliseconds until the next look at a backfill that could not send."""
         wait = min(2 * self._waits.get(backfill.id, _FIRST_LOOK // 2), _LAST_LOOK)
         if len(self._waits) >= _TWINS:
             self._waits.clear()

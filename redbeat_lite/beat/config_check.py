@@ -32,7 +32,7 @@ from .tokens import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
-
+#: Entries that code gave to the scheduler, by name.
 Added = Mapping[str, Any] | None
 
 
@@ -74,7 +74,7 @@ def fault(name: str, exc: Exception) -> str:
 def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
     """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
 
-    One that another owner has too, with the very same definition, is as good as stored.
+    An entry that another owner has with the same definition counts as stored.
     """
     for wanted, existing, stored in _accepted(app, store, settings):
         if existing is None:
@@ -84,17 +84,18 @@ def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[
 
 
 def differing(app: Celery, store: Store, settings: Settings, added: Added = None) -> Iterator[str]:
-    """Yield the entries of this app of which its owner has stored another definition, or none, or one too many.
+    """Yield the names of config entries that differ between this app and what its owner has stored.
 
-    What is refused, in quarantine or somebody else's is left to the other checks.
+    Either side may lack an entry. Other checks report entries that are refused, in quarantine or of
+    another owner.
 
     Parameters:
         added: entries that code gave to the scheduler, by name; only a beat knows them.
     """
-    aside = store.quarantined().keys()
+    quarantined = store.quarantined().keys()
     for wanted, existing, stored in _accepted(app, store, settings, added):
         if existing is None:
-            if wanted.name not in aside:
+            if wanted.name not in quarantined:
                 yield wanted.name
         elif existing.owner == settings.owner and _differs(wanted, existing, stored):
             yield wanted.name
@@ -106,7 +107,7 @@ def differing(app: Celery, store: Store, settings: Settings, added: Added = None
 def _accepted(
     app: Celery, store: Store, settings: Settings, added: Added = None
 ) -> Iterator[tuple[Entry, Entry | None, Stored]]:
-    """Yield the entries of an app's configuration that are not refused, each with what is stored under its name."""
+    """Yield the config entries of an app that are not refused, with what is stored of each."""
     now = wall_ms()
     written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
     for chunk in chunks(written, PAGE):
@@ -114,7 +115,7 @@ def _accepted(
             name = stored.name.decode()
             try:
                 wanted = checked(app, store, settings, name, written[name], now)
-            except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
+            except Exception:  # noqa: BLE001 - a user's code may raise anything; ``refused`` has it
                 continue
             yield wanted, readable_parts(stored)[0], stored
 
@@ -164,7 +165,7 @@ def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str)
 
 
 def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat, added: Added) -> None:
-    """Say which entries the leader has stored by another configuration than the one of this process."""
+    """Log which entries of this process differ from those that the leader has stored."""
     names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(

@@ -51,7 +51,7 @@ class ConfigEntries:
 
     Parameters:
         added: returns the entries that code gave to the scheduler, by name.
-        progress: is told what is done, again and again.
+        progress: called often, with what is being done.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ConfigEntries:
 
     @property
     def has_new_additions(self) -> bool:
-        """Whether code gave other entries to the scheduler than those that the last :meth:`sync` read."""
+        """Whether code gave other entries to the scheduler since the last :meth:`sync`."""
         return self._added() != self._synced_additions
 
     def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
@@ -215,11 +215,11 @@ class ConfigEntries:
             return []
         revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
         edit = self._edit(wanted, revised, stored, definition)
-        self._tell_omitted(name, stored.score, edit.score, now)
+        self._log_omitted_run(name, stored.score, edit.score, now)
         return [edit]
 
-    def _tell_omitted(self, name: str, before: int | None, after: int | None, now: int) -> None:
-        """Log that an entry would have run later today, and does not run today by its new schedule."""
+    def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
+        """Log it if an entry was due later today, and is not by its new schedule."""
         if before is None or before <= now:
             return
         run = from_ms(before).astimezone(self._zone)

@@ -49,7 +49,7 @@ class HeartbeatUrl:
 
 
 def _reason(exc: Exception) -> str:
-    """Why a request failed, in no words of the server's: they may repeat the path, which may be a secret."""
+    """Return why a request failed, without the server's words, which may repeat a secret path."""
     if isinstance(exc, HTTPError):
         return f"status {exc.code}"
     return type(getattr(exc, "reason", exc)).__name__

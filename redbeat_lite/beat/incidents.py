@@ -158,7 +158,7 @@ class IncidentWatch:
         self._store.rewrite(failed, edits, term)
 
     def _overdue(self, look: Look, found: Mapping[str, Found], now: int) -> list[Deadline]:
-        """Return the deadlines to decide on, with what is known of their runs."""
+        """Return the deadlines to decide on, with the rows of their runs."""
         overdue = [each for each in look.overdue if each.name in found and found[each.name].expect]
         if not self._heard.records:
             # What is not recorded may have been done all the same: that nobody records is the one incident.

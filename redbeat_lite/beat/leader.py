@@ -41,12 +41,14 @@ _GONE = "the lease is gone from Redis, or another beat holds it"
 #: Seconds after which a command that gives the lease back is given up.
 _RESIGN_TIMEOUT = 1.0
 
-#: Seconds to wait then for the end of a renewal that is in flight.
+#: Seconds to wait after that for a renewal in flight.
 _JOIN_TIMEOUT = 0.3
 
-#: Leases for which a beat that yielded does not ask, so that every stand-by can try; and seconds, at most: a long lease
-#: must not keep a beat silent that has no stand-by.
-_YIELDED_LEASES, _LONGEST_YIELD = 2, 60.0
+#: A beat that has yielded does not ask again for so many leases, so that every stand-by can try.
+_YIELDED_LEASES = 2
+
+#: Longest of these pauses in seconds: a long lease must not silence a beat without a stand-by.
+_LONGEST_YIELD = 60.0
 
 
 class Leader:
@@ -146,7 +148,7 @@ class Leader:
             self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
 
     def checkpoint(self, doing: object) -> None:
-        """Report progress where nothing is half done; raise SystemExit if the beat is to stop."""
+        """Report progress, where nothing is half done; raise SystemExit if the beat is to stop."""
         self.stop.check()
         self.progress(doing)
 
@@ -180,7 +182,7 @@ class Leader:
             return
         if renewal is not None:
             renewal.stop()
-        # The loop may hang in a command on the shared client, and no other client gives up so soon.
+        # A client of its own, because the loop may hang in a command on the shared one.
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         with suppress(Exception):  # The lease runs out by itself. A provider of passwords may raise anything.
             keys = (self._keys.leader, self._keys.beats, self._keys.meta)
@@ -255,8 +257,11 @@ class _Renewal:
         if reply[0]:
             self.why = ""
             self._leader.damaged = reply[0] == 2
-            _, self._vitals.entries, self._vitals.due, self._leader.pauses = reply
-            if self._vitals.due:
+            _, entries, due, pauses = reply
+            self._vitals.entries = entries
+            self._vitals.due = due
+            self._leader.pauses = pauses
+            if due:
                 self._leader.overdue = True
             self.trust_from(sent)
             return True

@@ -30,10 +30,10 @@ TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 #: Seconds between two tries to get a port that somebody else has.
 _RETRY = 10.0
 
-#: The label of all tasks without one of their own: no task has this name.
+#: Label that the other tasks share. No task has this name.
 _OTHERS = ""
 
-#: Tasks with a label of their own: the two series of each take 7 kB for good.
+#: Most tasks with labels of their own, because the two series of a task take 7 kB for good.
 _TASKS = 1000
 
 

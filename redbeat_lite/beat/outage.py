@@ -1,6 +1,6 @@
-"""Failures of whole turns: each is one line in the log, the waits grow, and the end is one line too.
+"""Recovery from failed turns: a log line for each, waits that grow, and a line at the end.
 
-A beat that cannot use Redis reports that itself to the hooks: no incident can be written there.
+A beat that cannot use Redis tells the hooks itself, because it cannot write an incident to Redis.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .wakeup import Wakeup
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Longest wait in seconds between two tries. Each try is cheap, and due entries should be sent within five seconds of a
-#: recovery, of which the first batch after it takes its share.
+#: Longest wait in seconds between two tries. Due entries should be sent within five seconds of a
+#: recovery, and the first batch needs a part of these.
 _LAST_RETRY = 3.0
 
-#: Failures of an unforeseen kind in a row after which another beat should try.
+#: After so many unexpected failures in a row another beat should try.
 _MOST_UNFORESEEN = 3
 
 #: Seconds between two notices that nobody leads, as far as this beat can see.
@@ -71,7 +71,7 @@ class Outage:
         self.gave_up = False
 
     def handle(self, exc: Exception) -> float:
-        """Recover from what ended a turn; return the seconds to wait before the next one: 1, 2, 3, 3 …
+        """Recover from a failed turn; return the seconds to wait before the next one: 1, 2, 3, 3 …
 
         Raises:
             SystemExit: another try would be in vain.
@@ -83,15 +83,15 @@ class Outage:
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             self._give_up(f"{server} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         if isinstance(exc, AuthenticationError):
-            return self._not_let_in(f"{server} refuses to let us in", refusal(exc, self._root))
+            return self._handle_login(f"{server} refuses to let us in", refusal(exc, self._root))
         if isinstance(exc, BrokerDown):
-            return self._without_broker(exc)
-        self._publisher.close()  # A server that was started again has lost what kombu declared.
+            return self._handle_broker(exc)
+        self._publisher.close()  # A restarted server has lost what kombu declared.
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._cannot_use_redis(f"cannot use {server}: {text_of(refusal(exc, self._root))}")
-        return self._did_not_foresee(exc)
+            return self._handle_redis(f"cannot use {server}: {text_of(refusal(exc, self._root))}")
+        return self._handle_unexpected(exc)
 
     def is_over(self) -> None:
         """Log the end of an outage, if there was one."""
@@ -101,7 +101,7 @@ class Outage:
         self._unforeseen = 0
         self._without_broker_since = None
         self._vitals.recovered()
-        self._reaches_redis()
+        self._note_redis()
 
     # -- kinds of failures --------------------------------------------------------------------------------------------
 
@@ -110,18 +110,18 @@ class Outage:
         self.gave_up = True
         raise SystemExit
 
-    def _not_let_in(self, what: str, exc: Exception) -> float:
+    def _handle_login(self, what: str, exc: Exception) -> float:
         if not self._terms.introduced:
             self._give_up(f"{what}: {exc}")
-        return self._cannot_use_redis(f"{what}: {exc}")
+        return self._handle_redis(f"{what}: {exc}")
 
-    def _cannot_use_redis(self, why: str) -> float:
-        self._is_cut_off(why)
+    def _handle_redis(self, why: str) -> float:
+        self._note_cut_off(why)
         return self._next_wait(why)
 
-    def _without_broker(self, exc: BrokerDown) -> float:
-        """After ``stall_timeout``, let another beat try: the broker may be out of reach for this one alone."""
-        self._reaches_redis()  # The due entries have been read.
+    def _handle_broker(self, exc: BrokerDown) -> float:
+        """Let another beat try after ``stall_timeout``, as only this one may be cut off."""
+        self._note_redis()  # The due entries have been read.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
@@ -130,8 +130,8 @@ class Outage:
             self._terms.yield_lease(f"no message could be sent for {missing_for:.0f} s")
         return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
 
-    def _did_not_foresee(self, exc: Exception) -> float:
-        """Start over. Each write names its term and may be repeated, so a turn may be repeated, too."""
+    def _handle_unexpected(self, exc: Exception) -> float:
+        """Start over. Each write names its term and is idempotent, so a turn may be repeated."""
         self._unforeseen += 1
         if self._is_new(exc):
             logger.error("beat: a turn failed, which no part of the beat foresaw", exc_info=exc)
@@ -139,7 +139,7 @@ class Outage:
         if self._unforeseen >= _MOST_UNFORESEEN:
             self._unforeseen = 0
             self._terms.yield_lease(f"{_MOST_UNFORESEEN} turns in a row failed")
-        return self._cannot_use_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
+        return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     def _is_new(self, exc: Exception) -> bool:
         """Whether the log holds no traceback of this failure yet."""
@@ -149,13 +149,13 @@ class Outage:
         self._traced.add(kind)
         return is_new
 
-    # -- what several need --------------------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Trust nothing that was known of the server.
+        """Have the schedule checked before the next turn, over new connections.
 
-        A key may be of a foreign type, so the schedule is checked before the next turn. And a server that was demoted
-        to a replica keeps its connections: only new ones lead to its successor, if a name or a proxy stands for it.
+        A key may have a foreign type. A server that was demoted to a replica keeps its connections,
+        so only new ones lead to its successor behind a name or a proxy.
         """
         self._terms.begin_anew()
         self._wakeup.close()
@@ -164,14 +164,14 @@ class Outage:
     def _next_wait(self, why: str) -> float:
         if not self._failures:
             self._since = elapsed()
-        # An outage may last for days: 2.0 ** 1024 is more than a float holds.
+        # The exponent is bounded, because 2.0 ** 1024 overflows after some days.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
         self._vitals.failing(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
-    def _is_cut_off(self, why: str) -> None:
+    def _note_cut_off(self, why: str) -> None:
         """Tell the hooks in time that nobody leads, as far as this beat can see; the reason contains no password."""
         now = elapsed()
         if self._cut_off is None:
@@ -186,8 +186,8 @@ class Outage:
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self._vitals.tell(self._opened)
 
-    def _reaches_redis(self) -> None:
-        """Redis can be used again, by this beat or by another that leads."""
+    def _note_redis(self) -> None:
+        """Tell the hooks that Redis can be used again, by this beat or by another that leads."""
         opened = self._opened
         self._opened = None
         self._cut_off = None

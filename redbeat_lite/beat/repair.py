@@ -35,7 +35,7 @@ class Repair:
     def run(self, term: Term, now: int) -> None:
         """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
 
-        Three counts tell whether there is anything to do, so that a large and healthy schedule costs nothing.
+        Entries are read only if three counts differ, so a large and healthy schedule costs little.
         """
         keys = self._store.keys
         kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds

@@ -21,7 +21,7 @@ class RetryWarnings:
         self._warned = set[str]()
 
     def look_at(self, entry: Entry) -> None:
-        """Warn of an entry that is sent, unless that is done or a worker reports."""
+        """Warn of an entry that is sent, unless it was warned of before or a worker reports."""
         if self._deadlines.recorded or entry.name in self._warned:
             return
         if may_lose_retries(entry, self._app.tasks.get(entry.task)):

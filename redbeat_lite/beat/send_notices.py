@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _inert(text: str) -> str:
-    """Return text that looks the same and has no mention or link in it: errors of tasks may quote anybody."""
+    """Return text that looks the same without mentions and links, as errors may quote anybody."""
     return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)
 
 

@@ -20,7 +20,7 @@ logger = get_logger(f"celery.{__name__}")
 #: where a flush takes them away with the leader.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between looks at the caller's condition while waiting, so about the delay of a stop. Costs no command.
+#: Seconds between two checks of the caller's condition, which delay a stop by as much at most.
 _SLICE = 0.1
 
 #: Messages that are one wake-up. Anybody may publish more than can be read, and what is due has to go out.

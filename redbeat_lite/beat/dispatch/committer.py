@@ -56,7 +56,8 @@ class Committer:
         """Send what was collected and is not left to the commit; what the broker refuses of it fails alone."""
         self._still_leading("sending a batch")
         errors = self._publisher.send([job.commands for job in jobs])
-        refused_all, left = None, []
+        refused_all: Exception | None = None
+        left: list[Job] = []
         for job, error in zip(jobs, errors, strict=True):
             job.commands = ()
             if error is not None and refused_for_all(error):

@@ -87,7 +87,7 @@ class Dispatcher(Committer):
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
-            with suppress(Refrozen):  # the next look learns of the new freezes, and finds the entries that they leave
+            with suppress(Refrozen):  # the next peek brings the new freezes
                 self._dispatch(term, due, now)
 
     def _lost_parts(self, due: Sequence[Stored]) -> bool:
@@ -155,7 +155,7 @@ class Dispatcher(Committer):
             self._reports.goes_out(self._publisher.mode)
             for job in jobs:
                 if at_once and self._leader.stop.requested:
-                    break  # What is out is committed; the rest stays due.
+                    break  # Sent messages are committed; the rest stays due.
                 try:
                     line_holds = self._publish_job(publish, job)
                 except BrokerDown:
@@ -190,7 +190,7 @@ class Dispatcher(Committer):
         cause = exc.__cause__
         error = describe(exc)
         if cause is not None and error == type(exc).__name__:
-            # Celery's error says nothing where RabbitMQ has refused a message, but its cause does.
+            # If RabbitMQ has refused a message, only the cause of Celery's error says why.
             error = describe(cause)
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):

@@ -1,4 +1,4 @@
-"""Prepared messages: the first message of its shape goes Celery's full way and is kept; later ones are copies of it.
+"""Prepared messages: Celery makes the first message of a shape, and later ones are copies of it.
 
 Between two messages of one task under the same options only ids, times, the entry's name and its arguments differ, as
 long as nobody listens to or changes what Celery does on the way. :func:`obstacle` and :meth:`Prepared.learn` make sure
@@ -119,7 +119,7 @@ class Prepared:
         return filled
 
     def _expires(self, expiry: Any, life: int | None) -> tuple[str | None, str | None]:
-        """When a message of this batch expires, and how long it lives where that differs between two of its shape."""
+        """Return when a message of this batch expires, and its life if a shape has several."""
         if expiry is None:
             return None, None
         if expiry is _WITH_GAP:
@@ -127,10 +127,11 @@ class Prepared:
             return iso(min(self._now + life, MAX_MS)), str(life)
         # In UTC and back, because adding to local time ignores its changes; Celery has a helper since 5.6.
         now = self._app.now()
-        return (now.astimezone(UTC) + timedelta(seconds=expiry)).astimezone(now.tzinfo).isoformat(), None
+        expires = now.astimezone(UTC) + timedelta(seconds=expiry)
+        return expires.astimezone(now.tzinfo).isoformat(), None
 
     def _written(self, entry: Entry, common: tuple[object, ...]) -> tuple[Shape, OwnPart] | None:
-        """The shape of an entry's messages, if it is known, and the entry's own part of them."""
+        """Return the shape of an entry's messages, if it is known, and the entry's part of them."""
         shape = self._shapes.get(_kind(entry, common)) if self._shapes else None
         if shape is None:
             return None
@@ -156,7 +157,8 @@ class Prepared:
         if _UNPREPARED_OPTIONS & entry.options.keys() or expiry is _UNKNOWN or not self._is_plain(entry.task):
             return
         shape = Shape(common, occurrence, commands, self._app)
-        headers, properties = shape.headers, shape.properties
+        headers = shape.headers
+        properties = shape.properties
         to = properties["delivery_info"]
         queue = self._app.amqp.queues.get(to["routing_key"])
         if to["exchange"] or queue is None or not queue.can_cache_declaration:
@@ -167,8 +169,9 @@ class Prepared:
         if len(self._shapes) >= _MAX_SHAPES:
             self._shapes.clear()
         self._shapes[kind] = None  # but for this, whoever is like it need not try again
-        expires, expiration = headers["expires"], properties.get("expiration")
-        if shape.fill(own, occurrence, properties["delivery_tag"], expires, expiration) == commands:
+        tag = properties["delivery_tag"]
+        expiration = properties.get("expiration")
+        if shape.fill(own, occurrence, tag, headers["expires"], expiration) == commands:
             self._shapes[kind] = shape
             entry.written = shape, own
 

@@ -252,7 +252,7 @@ class Publisher:
 
 
 def _collector(producer: Any) -> Collector | None:
-    """Return what collects the messages of a batch; ``None`` if the transport has no batches, as before kombu 5.7."""
+    """Return the collector of a batch's messages; ``None`` without batches, as before kombu 5.7."""
     channel = producer.channel
     has_batches = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
     if has_batches and puts_as_kombu(type(channel)):

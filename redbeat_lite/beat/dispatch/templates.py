@@ -18,7 +18,7 @@ from ...entries.message import Occurrence, traceparent
 from ...instants import iso
 from ...storage.stored import Command
 
-#: Headers that tell of the arguments, which are an entry's own.
+#: Headers about the arguments, which differ between entries.
 _OWN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "compression"})
 
 
@@ -33,9 +33,9 @@ class Shape:
     """The messages of one task under the same options, made from the first of them.
 
     Parameters:
-        common: what an occurrence has to have in common with it, besides what its entry is.
-        occurrence: the one whose message is kept.
-        commands: those that send this message.
+        common: values that all occurrences of the shape share, besides those of their entries.
+        occurrence: the first occurrence.
+        commands: the commands that send its message.
         app: the Celery app.
 
     Raises:
@@ -43,12 +43,14 @@ class Shape:
     """
 
     def __init__(self, common: tuple[object, ...], occurrence: Occurrence, commands: list[Command], app: Any) -> None:
-        (name, self._queue, text), *self._others = commands
+        first, *self._others = commands
+        name, self._queue, text = first
         if name != "lpush" or any(other != "pexpire" for other, *_ in self._others):
             raise ValueError("another message")
         self.common = common
-        self._message = message = json.loads(text)
-        self.headers, self.properties = message["headers"], message["properties"]
+        self._message = json.loads(text)
+        self.headers = self._message["headers"]
+        self.properties = self._message["properties"]
         if self.headers["id"] != occurrence.id:
             raise ValueError("another message")
         self._has_root_id = self.headers["root_id"] == occurrence.id
@@ -95,7 +97,8 @@ class Shape:
             "argsrepr": self._shown("argsrepr", args),
             "kwargsrepr": self._shown("kwargsrepr", kwargs),
         }
-        return OwnPart(base64.b64encode(body.encode() if isinstance(body, str) else body).decode(), headers)
+        encoded = body.encode() if isinstance(body, str) else body
+        return OwnPart(base64.b64encode(encoded).decode(), headers)
 
     def _body(self, args: Any, kwargs: Any) -> Any:
         if self._is_json:
