@@ -92,7 +92,7 @@ def remove(ctx: click.Context, /, names: tuple[str, ...], note: str, **meant: An
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
     for name in names or (None,):
-        ctx.params["name"] = name  # of which an error tells
+        ctx.params["name"] = name  # for the message of an error
         _remove(ctx, note, {**meant, "name": name})
 
 

@@ -27,7 +27,7 @@ _LEFT_OUT = {
     "missing": "whose record of runs does not go back so far",
 }
 
-#: Reasons to leave one of several entries out, unless with --everything.
+#: Reasons to leave out an entry if there are several, without --everything.
 _IDLE = ("added later", "disabled", "paused", "finished")
 
 
@@ -39,7 +39,7 @@ _IDLE = ("added later", "disabled", "paused", "finished")
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
 @click.option("--missing", is_flag=True, help="Leave out what has succeeded, runs or waits, by the record of runs.")
-@click.option("--everything", is_flag=True, help="Of several: idle entries, and runs before they were added, too.")
+@click.option("--everything", is_flag=True, help="Of several, idle ones and runs before they came, too.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
@@ -49,8 +49,9 @@ def backfill(
     """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
 
     What was backfilled before is not sent again; what ran when it was due is, unless with --missing. On a terminal it
-    asks first. An instant without an offset is read in the app's zone. Of several entries, those that are disabled,
-    paused or finished or have no run to send are left out, and runs of a time before an entry was added.
+    asks first. An instant without an offset is read in the app's zone. With several entries, it
+    leaves out those that are disabled, paused, finished or without a run to send, and runs from
+    before an entry was added.
 
     \b
     Examples:
@@ -89,7 +90,7 @@ def begin(
     Parameters:
         names: of one entry; or of several, but for those that are left out.
         dry_run, asks: start none, or only if somebody at the terminal agrees.
-        everything: of several entries, leave out none for its status, and no run for when its entry was added.
+        everything: with several entries, include idle ones and runs from before an entry was added.
         how: as for ``start()``.
     """
     schedules = schedules_of(ctx)
@@ -128,25 +129,26 @@ def begin(
 
 
 def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:
-    """Return ``start``, or when the entry was added if the record of changes tells of a later instant."""
+    """Return when the entry was added, if that is recorded and after ``start``; else ``start``."""
     added = [change.at for change in schedules.changes(name, since=start) if change.action == "added"]
     return added[0] if added else start
 
 
 def _say_runs(wanted: Sequence[Backfill], zone: tzinfo) -> None:
-    """Say how many runs each backfill has and, of several runs, how many they are and how long they take."""
+    """Print how many runs each backfill has, and the total and duration of several runs."""
     for backfill in wanted:
         runs = counted(backfill.total, "run", "runs")
         say(f"{runs} of {backfill.name!r}, from {when(backfill.start, zone)} to {when(backfill.end, zone)}")
     total = sum(backfill.total for backfill in wanted)
     if total < 2:
         return
-    pace = wanted[0]
-    longest = max(backfill.total for backfill in wanted)
-    if pace.max_active is None:
-        say(f"{total} runs in all: about {took(longest / pace.rate)}, at {pace.rate:g} a second of each entry")
+    rate = wanted[0].rate
+    max_active = wanted[0].max_active
+    if max_active is None:
+        seconds = max(backfill.total for backfill in wanted) / rate
+        say(f"{total} runs in all: about {took(seconds)}, at {rate:g} a second of each entry")
     else:
-        say(f"{total} runs in all: {pace.max_active} at once of each entry, as fast as workers end them")
+        say(f"{total} runs in all: {max_active} at once of each entry, as fast as workers end them")
 
 
 @click.command(cls=Command)

@@ -29,7 +29,7 @@ from .exit_codes import Failure
 from .export_import import NOT_ALL, import_own
 from .output import echo_json, echo_table, in_json, say, show_life, showing_life, when
 
-#: The other schedulers.
+#: Schedulers to move in from.
 _ORIGINS = ("redbeat", "django-celery-beat")
 
 _redbeat_options = together(
@@ -174,8 +174,8 @@ def shadow(
     """Run silently beside another beat, and tell where this one would have done otherwise.
 
     It sends nothing, leads nothing and writes nothing. What the other beat has sent is read from its own store:
-    celery-redbeat notes there each run as it sends it; django-celery-beat writes it down once in three minutes, or at
-    once with beat_sync_every = 1.
+    celery-redbeat stores each run as it sends it; django-celery-beat stores runs every three
+    minutes, or at once with beat_sync_every = 1.
 
     \b
     Examples:
@@ -240,7 +240,7 @@ def _summary(watch: Shadow) -> None:
 
 
 def _source(app: Celery, origin: str, *, url: str | None, prefix: str | None) -> Source:
-    """Return the reader of a scheduler's store. Only the reader that is used gets imported."""
+    """Return the reader of a scheduler's store. No other reader is imported."""
     if origin == "redbeat":
         from ..interchange.importers.redbeat import RedBeatSource
 

@@ -93,7 +93,7 @@ def list_(ctx: click.Context, /, limit: int, offset: int, plain: bool, **wanted:
 
 
 def _tasks(entry: Entry) -> str:
-    """The task of an entry, or the tasks of its canvas, whose arguments are not for everybody's eyes."""
+    """Return the task of an entry, or the tasks of its canvas, whose arguments may be private."""
     members = sent(entry.task, entry.args) - {CANVAS}
     return ", ".join(sorted(members)) or entry.task
 

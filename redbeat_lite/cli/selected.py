@@ -19,7 +19,7 @@ selecting = together(
     click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern."),
 )
 
-#: What :func:`to_change` takes besides the name.
+#: Options of the commands that use :func:`to_change`, without the argument for the name.
 agreeing = together(selecting, click.option("--yes", is_flag=True, help="Do not ask, however many entries they are."))
 
 #: What :func:`to_change` takes.

@@ -29,7 +29,7 @@ def status(ctx: click.Context, timeout: float) -> None:
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
     is; OVERDUE are those that are late by more than a second. REFUSED are entries of beat_schedule with which something
-    is wrong. DIFFERING are those that the leader has stored otherwise than this app has them.
+    is wrong. DIFFERING are those that the leader has stored with another definition than this app.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def status(ctx: click.Context, timeout: float) -> None:
 
 
 def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
-    """Return the config entries of this app that the leader, a beat of the same owner, has stored otherwise."""
+    """Return the names of config entries that differ from what a leader of this owner stored."""
     settings = Settings.from_app(app)
     if found.leader is None or found.leader.owner != settings.owner:
         return []
