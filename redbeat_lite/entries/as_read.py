@@ -18,9 +18,9 @@ STATUSES = get_args(Status)
 
 
 class AsRead:
-    """The part of an entry that its state tells, as it was when the entry was read; times are in UTC.
+    """State of an entry, as it was when the entry was read; times are in UTC.
 
-    The first question about its runs may ask the server.
+    The first access to its runs may ask the server.
     """
 
     name: str

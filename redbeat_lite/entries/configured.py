@@ -18,7 +18,7 @@ from .foreign_fields import translated
 
 
 def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str, Any]:
-    """What the app's configuration holds: ``beat_schedule``, and the entry that Celery adds to it by itself.
+    """Return the config entries of an app: ``beat_schedule``, and the entry that Celery adds.
 
     Parameters:
         added: entries that code gave to the scheduler; they replace those of the same name.

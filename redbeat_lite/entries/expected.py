@@ -1,4 +1,4 @@
-"""What is expected of an entry's runs, and whether that can hold, by its rule."""
+"""Expectations of an entry's runs, and the check whether its rule can meet them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ _MARK = 8
 
 @public
 class Freeze(NamedTuple):
-    """A time in which some entries do not fire; each entry's misfire policy decides on what was due meanwhile.
+    """A time in which some entries do not fire.
+
+    At its end, each entry's misfire policy decides on the runs that were due meanwhile.
 
     Parameters:
         id: by which it is thawed.
@@ -82,7 +84,9 @@ class Freezes(NamedTuple):
         """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""
         known = {each.id for each in self.all}
         is_next = self.revision[:_MARK] == before.revision[:_MARK]
-        return [] if is_next else [each for each in before.holding(now) if each.id not in known]
+        if is_next:
+            return []
+        return [freeze for freeze in before.holding(now) if freeze.id not in known]
 
     @property
     def revision(self) -> bytes:

@@ -13,9 +13,9 @@ _SAMPLE_YEAR = 2027
 
 
 def either_day_words(schedule: BaseSchedule) -> str | None:
-    """What a cron rule does that restricts both day fields, and what to write if both have to match.
+    """Return how often a cron rule runs that restricts both day fields, and what to write instead.
 
-    ``None`` for every other schedule.
+    Returns ``None`` for every other schedule.
     """
     if not isinstance(schedule, Cron) or not schedule.resolved:
         return None

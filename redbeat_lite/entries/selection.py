@@ -77,7 +77,7 @@ class Selection(NamedTuple):
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a pattern, as of files, matches the whole text; capitals count."""
+    """Return whether a pattern, as of file names, matches the whole text. Case matters."""
     return _matcher(pattern)(text) is not None
 
 

@@ -190,7 +190,7 @@ class Restore:
         if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):
             return Restored(entry.name, "same", entry)
         if not self._replace:
-            if not _was_made_anew(entry, state):
+            if not _was_stored_again(entry, state):
                 return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
             wanted = replace(wanted, nominal=state.nominal)
         later = replace(wanted, version=max(wanted.version, state.version) + 1)
@@ -229,8 +229,8 @@ class Restore:
             self._store.add_config_names(owner, names)
 
 
-def _was_made_anew(entry: Entry, state: EntryState) -> bool:
-    """Whether a beat has stored a config entry again since the export, and nobody has edited it since.
+def _was_stored_again(entry: Entry, state: EntryState) -> bool:
+    """Return whether a beat has stored a config entry again since the export, and nobody edited it.
 
     A pause that the beat has restored is newer than the file, so the file must not end it.
     """
