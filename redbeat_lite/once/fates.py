@@ -48,7 +48,8 @@ def told_of(state: str | None, retval: Any) -> Told | None:
     outcome = _OUTCOMES.get(state, "unknown")
     if not isinstance(why, BaseException):
         return outcome, ""
-    return outcome, text_of(why) if state == states.IGNORED else describe(why)
+    error = text_of(why) if state == states.IGNORED else describe(why)
+    return outcome, error
 
 
 def is_requeued(state: str | None, retval: Any) -> bool:

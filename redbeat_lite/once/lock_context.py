@@ -102,7 +102,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     except LockUnavailable:
         raise
     except BaseException:
-        # A time limit or a signal, perhaps after the server has given the lock and before its reply was here.
+        # A time limit or a signal may strike after the server gave the lock and before its reply.
         runtime.end(hold, patient=True)
         raise
     if not taken:
@@ -116,7 +116,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 
 
 def _take(runtime: Runtime, hold: Hold, timeout: float) -> bool:
-    """Ask for the lock until it is taken or the time is over."""
+    """Ask for the lock until it is taken or the time is over; return whether it is taken."""
     deadline = time.monotonic() + timeout
     while runtime.begin(hold, on_conflict="try").word != "run":
         left = deadline - time.monotonic()

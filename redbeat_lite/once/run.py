@@ -37,14 +37,14 @@ _BEGAN = "redbeat_began"
 #: Where a run keeps what its body is to raise before anything else.
 _INSTEAD = "redbeat_instead"
 
-#: Where a run keeps that it was refused its lock, so that its body does not run.
+#: Attribute of a request whose run was refused its lock, so that its body does not run.
 _REFUSED = "redbeat_refused"
 
 #: Where a run keeps the signature it has replaced itself with.
 SUCCESSOR = "redbeat_successor"
 
-#: The names above. Celery makes each header of a message an attribute of its request, so a message
-#: that brings one of these as a header could go around its lock.
+#: All these attributes. Celery makes each header of a message an attribute of its request, so a
+#: message with one of these headers could bypass its lock.
 INTERNAL_NAMES = (ATTRIBUTE, _BEGAN, _INSTEAD, _REFUSED, SUCCESSOR)
 
 
@@ -65,7 +65,7 @@ def begin(task: Any) -> None:
         return
     runtime = Runtime.of(task.app)
     hold = runtime.hold(task, request.__dict__)
-    # Before the question, because a soft time limit may strike after the server has given the lock and before the
+    # Set first, because a soft time limit may strike after the server gave the lock and before the
     # reply is read.
     setattr(request, ATTRIBUTE, hold)
     try:
@@ -205,7 +205,8 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     if hold_ms and not _same_key(task, hold, successor):
         hold_ms = 0
     # A run that is torn down is in a hurry: its process waits for nothing but this to end.
-    body_began = None if task.request.__dict__.pop(_REFUSED, False) else hold.begun
+    was_refused = task.request.__dict__.pop(_REFUSED, False)
+    body_began = None if was_refused else hold.begun
     fate = fates.fate(hold.run, told, task.request.__dict__, body_began, retry_ms)
     again = torn or fates.is_requeued(state, retval)
     end = partial(Runtime.of(task.app).end, hold, again=again, hold_ms=hold_ms, patient=not torn, fate=fate)

@@ -155,11 +155,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             raise
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
-        """As Celery's in Django: :meth:`delay` after the database transaction has been committed."""
+        """Call :meth:`delay` after the database transaction is committed, as Celery does."""
         self.apply_async_on_commit(args, kwargs)
 
     def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
-        """As Celery's in Django: :meth:`apply_async` after the database transaction has been committed."""
+        """Call :meth:`apply_async` after the database transaction is committed, as Celery does."""
         from django.db import transaction
 
         transaction.on_commit(partial(self.apply_async, *args, **kwargs))

@@ -42,7 +42,8 @@ def watch(request: Any, *, again: bool, told: Told | None = None) -> None:
 
     Parameters:
         again: a copy of the task may run, unless the child died between storing its success and giving back.
-        told: what the run came to; ``None`` where somebody else tells, or its message comes again.
+        told: outcome and error of the run; ``None`` if another process records them, or the message
+            is redelivered.
     """
     if not is_child(request.worker_pid):
         return  # A thread or a greenlet of this process ends by itself, gives back and tells by itself.

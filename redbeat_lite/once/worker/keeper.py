@@ -37,9 +37,9 @@ _SIGN = 1.0
 
 
 class SignsOfLife:
-    """Vouches for the runs of entries that one worker has under way, for one lease at a time.
+    """Signs of life of the runs that one worker has under way, each valid for one lease.
 
-    So readers can tell a run that goes on from one whose worker was killed.
+    They tell readers whether a run goes on or its worker was killed.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -50,7 +50,7 @@ class SignsOfLife:
         self._not_before = float("-inf")
 
     def renew(self, requests: Iterable[Any]) -> None:
-        """Vouch for the runs of these requests once a second, and no longer for those that have ended."""
+        """Renew the signs of these runs once a second, and remove the signs of ended runs."""
         now = time.monotonic()
         if now < self._not_before:
             return
@@ -101,7 +101,7 @@ class Keeper:
         self._visibility.soon()
 
     def disconnect(self) -> None:
-        """The consumer stops. The threads go on, as tasks may."""
+        """Note that the consumer stops. The threads go on, because tasks may."""
         if self._heartbeat is not None:
             self._heartbeat.end_loop()
 
@@ -159,7 +159,7 @@ class Keeper:
                 continue
             if is_child(request.worker_pid) and is_gone(request.worker_pid):
                 self._renewed[token] = (None, now)
-                # Celery finds out within seconds, and whether the message comes again.
+                # Celery notices within seconds, and then decides whether to redeliver the message.
                 watch(request, again=True)
             elif now - last >= hold.lease / PER_LEASE:
                 try:

@@ -39,8 +39,9 @@ _CHILD_IS_GONE = (WorkerLostError, SystemExit, KeyboardInterrupt, TimeLimitExcee
 class RequestMixin(_Base):  # type: ignore[misc] # as above
     """Goes in front of a ``Request`` class. :func:`redbeat_lite.install` puts it in front of a task's own one.
 
-    Nothing of ``execute_using_pool`` or ``on_success``: Celery's own optimisation passes those by. The parameters of
-    Celery's methods differ between its versions, so they are passed on as they come.
+    It does not override ``execute_using_pool`` and ``on_success``, because Celery's optimised code
+    bypasses them. The parameters of Celery's methods differ between its versions, so they are
+    passed on as they come.
     """
 
     _is_requeued = False
@@ -83,7 +84,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return seen is Seen.COPY
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Celery's. If the child is gone, its lock is released and its end is recorded, too."""
+        """Call Celery's method. If the child is gone, release its lock and record its end, too."""
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
@@ -121,7 +122,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return self._is_retried
 
     def reject(self, requeue: bool = False) -> None:
-        """Celery's, with a note whether the message goes back to its queue."""
+        """Call Celery's method, and remember whether the message goes back to its queue."""
         self._is_requeued = requeue
         super().reject(requeue=requeue)
 
@@ -136,7 +137,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         return reply
 
     def cancel(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's, for a lost connection and a cold shutdown. A message that is not acknowledged comes again."""
+        """Cancel at a lost connection or a cold shutdown; an unacknowledged message comes again."""
         told: Told | None = None
         if self.acknowledged:
             told = ("lost", "its worker has lost its broker, or shuts down")

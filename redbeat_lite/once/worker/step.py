@@ -49,7 +49,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
         self._keeper.connect(consumer)
 
     def stop(self, consumer: Any) -> None:
-        """The consumer stops, for good or until it has a new connection."""
+        """Note that the consumer stops, for good or until it has a new connection."""
         if self._keeper is not None:
             self._keeper.disconnect()
 

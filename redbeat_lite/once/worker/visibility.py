@@ -30,8 +30,8 @@ class Heartbeat:
     """Marks the unacknowledged messages of one consumer's channel.
 
     Parameters:
-        timer: calls in the main loop of the worker. If that hangs for a whole visibility timeout, only the messages of
-            tasks that run in children are marked, and other workers get the rest.
+        timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
+            only messages of tasks that run in children are marked, and other workers get the rest.
     """
 
     def __init__(self, channel: Any, timer: Any) -> None:
@@ -46,7 +46,7 @@ class Heartbeat:
         self._looped = elapsed()
 
     def end_loop(self) -> None:
-        """The main loop ends on purpose. The pool may still run what it has got."""
+        """Stop watching the main loop, which ends on purpose. The pool may still run tasks."""
         self._looped = float("inf")
         self._entry.cancel()
 
@@ -69,7 +69,7 @@ class Heartbeat:
             return tags
         running = snapshot(state.active_requests)
         if not all(is_child(request.worker_pid) for request in running):
-            return tags  # A task of the solo pool keeps the main loop from going on.
+            return tags  # A task of the solo pool blocks the main loop.
         in_children = {request.message.delivery_tag for request in running}
         return [tag for tag in tags if tag in in_children]
 
