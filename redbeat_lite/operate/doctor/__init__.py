@@ -1,4 +1,4 @@
-"""``doctor``: what will be trouble, and what to do about it; ``_checks`` lists every one."""
+"""``doctor``: checks that find trouble ahead and say what to do; ``_checks`` lists all of them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,10 @@ def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
 
 
 def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
-    """Report a check that fails as a finding, so that the others still run: it may call code of the user."""
+    """Yield the findings of a check. Its failure is a finding, too, so that the others run."""
     try:
         yield from check
-    except ConfigurationError:
-        raise
-    except FAULTS:
+    except (ConfigurationError, *FAULTS):
         raise
     except Exception as exc:  # noqa: BLE001 - schedules, zones, tasks and routers of the user may raise anything
         yield Finding(
@@ -67,14 +65,14 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
         )
 
 
-def _not_loaded(app: Celery) -> Iterator[Finding]:
-    """Load the tasks of the app, which a process that only shows the page has not. An error is a finding."""
+def _load_tasks(app: Celery) -> Iterator[Finding]:
+    """Load the app's tasks, which a process that only shows the page lacks."""
     load_tasks(app)
     yield from ()
 
 
 def _checks(app: Celery, settings: Settings, store: Store, limit: int) -> Iterator[Iterator[Finding]]:
-    yield _not_loaded(app)
+    yield _load_tasks(app)
     yield server.clock_and_line(store, settings)
     yield server.server(store.backend)
     yield server.lease_and_loop(settings, app)

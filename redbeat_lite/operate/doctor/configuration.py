@@ -1,4 +1,4 @@
-"""The doctor's look at settings that nobody reads, and at options that do nothing."""
+"""Checks for settings that nothing reads, and for options without effect."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from .finding import Finding
 
 def left_over(app: Celery) -> Iterator[Finding]:
     """Settings of celery-redbeat, which this package does not read."""
-    start = (app.conf.prefix or "CELERY_").lower()
-    plain = {str(name): str(name).lower().removeprefix(start) for name in app.conf}
-    theirs = [name for name, ours in plain.items() if ours.startswith("redbeat_") and not ours.startswith(PREFIX)]
-    if theirs:
+    namespace = (app.conf.prefix or "CELERY_").lower()
+    left = []
+    for name in map(str, app.conf):
+        setting = name.lower().removeprefix(namespace)
+        if setting.startswith("redbeat_") and not setting.startswith(PREFIX):
+            left.append(name)
+    if left:
         yield Finding(
             "left-over",
             "note",
-            f"settings of celery-redbeat without effect: {', '.join(sorted(theirs))}",
+            f"settings of celery-redbeat without effect: {', '.join(sorted(left))}",
             f"Settings of redbeat_lite begin with {PREFIX}.",
-            f"Remove them; where one is still meant, set the one of ours, such as {PREFIX}url.",
+            f"Remove them. If you need one of them, set its counterpart, such as {PREFIX}url.",
         )
 
 

@@ -43,8 +43,8 @@ def unreadable(wrong: Mapping[str, str]) -> Iterator[Finding]:
             "unreadable",
             "error",
             f"{counted(len(wrong), 'entry', 'entries')} cannot be read: {listed(wrong)}",
-            "They do not run. The beat quarantines each when it is due, but keeps those of which it does not know the "
-            f"schedule class. The first one: {next(iter(wrong.values()))}.",
+            "They do not run. The beat quarantines each when it is due, but keeps those whose "
+            f"schedule class it does not know. The first one: {next(iter(wrong.values()))}.",
             "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that version here.",
             tuple(wrong),
         )
@@ -233,7 +233,7 @@ def clashes(settings: Settings, store: Store, status: Status, missing: Mapping[s
 
 
 def differing(app: Celery, settings: Settings, store: Store, status: Status) -> Iterator[Finding]:
-    """Config entries that the leader has stored by another configuration than the one that is at hand here."""
+    """Config entries that differ between this process and what the leader has stored."""
     leader = status.leader
     if leader is None or leader.owner != settings.owner:
         return

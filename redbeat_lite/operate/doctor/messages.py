@@ -52,7 +52,8 @@ def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iter
             "workers",
             "note",
             f"no worker that records runs was heard of within the last minute; sent were those of {listed(sent)}",
-            "Whether they began and how they ended is not recorded: runs and why go by what was sent.",
+            "Nobody records whether they began and how they ended, so runs and why know only what "
+            "was sent.",
             "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
             "the workers.",
             sent,
@@ -90,7 +91,8 @@ def outcomes(store: Store, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Entries that have failed since they last succeeded, as ``list --failed`` has them."""
     sent = [entry.name for entry in entries if entry.known_state.count]
     runs = RunStore(store.backend.client, store.keys.prefix)
-    failed = tuple(chain.from_iterable(map(runs.failed, chunks(sent, PAGE))))
+    pages = map(runs.failed, chunks(sent, PAGE))
+    failed = tuple(chain.from_iterable(pages))
     if failed:
         yield Finding(
             "outcomes",

@@ -52,7 +52,8 @@ def either_day(entries: Iterable[Entry]) -> Iterator[Finding]:
             f"{counted(len(words), 'entry runs', 'entries run')} if day of month or day of week matches: "
             + listed(words),
             "In cron either day is enough, so they may run far more often than they look.",
-            f"Nothing, if that is meant; two entries would say it. The first one: {next(iter(words.values()))}.",
+            "Nothing, if that is meant; two entries would be clearer. The first one: "
+            f"{next(iter(words.values()))}.",
             tuple(words),
         )
 
@@ -95,7 +96,7 @@ def _full_hours(zone: tzinfo, now: int) -> list[int]:
 def _runs_at(entry: Entry, zone: tzinfo, now: int, hours: dict[str, list[int]]) -> Iterator[int]:
     """Full hours at which an entry runs: two questions to its rule for each hour at most.
 
-    ``hours`` keeps the full hours of a zone, by its name, for the entries that follow.
+    ``hours`` caches the full hours of a zone by its name, for the entries that follow.
 
     One that runs every minute is left out: it is no more of a load at a full hour than at any other time.
     """

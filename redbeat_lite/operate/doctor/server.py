@@ -27,8 +27,11 @@ _GRAVE_SKEW = 30.0
 #: Questions put to the server; the slowest answer counts.
 _QUESTIONS = 5
 
-#: Looks for other schedules in the database, and keys that are passed at each: some 10 ms of the server in all.
-_SCANS, _KEYS_A_SCAN = 20, 1000
+#: Most scans for other schedules in the database. Together they take the server some 10 ms.
+_SCANS = 20
+
+#: Keys that each of these scans passes.
+_KEYS_A_SCAN = 1000
 
 #: Lowest ``beat_max_loop_interval`` that nobody sets because he hopes for something from it.
 _SHORT_LOOP = 10.0
@@ -105,12 +108,12 @@ def shared_queue(app: Celery, store: Store) -> Iterator[Finding]:
 
 
 def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield how the keys of other schedules begin, and the default queue of the beat that leads there.
+    """Yield the beginning of the keys of each other schedule, and the default queue of its leader.
 
-    Whoever may not look for keys, or not read these, is told nothing.
+    Yields nothing to a user without the right to scan or to read these keys.
     """
     client: Any = store.backend.client
-    if hasattr(client, "nodes_manager"):  # that of a cluster, which holds no queues
+    if hasattr(client, "nodes_manager"):  # a cluster, which holds no queues
         return
     cursor = 0
     for _ in range(_SCANS):
@@ -122,13 +125,14 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
             with suppress(ResponseError):
                 root = text(key).removesuffix(":leader")
                 if root != store.keys.prefix:
-                    yield root, str(loads_as(dict, client.hget(key, "report")).get("queue", ""))
+                    report = loads_as(dict, client.hget(key, "report"))
+                    yield root, str(report.get("queue", ""))
         if cursor == 0:
             return
 
 
 def lease_and_loop(settings: Settings, app: Celery) -> Iterator[Finding]:
-    """A lease or a loop interval that was chosen for another scheduler, and a failover that the schedule has not."""
+    """A lease or a loop interval for another scheduler, and a failover without the schedule."""
     yield from starmap(Finding, failover(app))
     if settings.lease > settings.stall_timeout:
         yield Finding(

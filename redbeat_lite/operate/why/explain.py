@@ -34,7 +34,8 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         return gone(case, None)
     last = _last(case, entry)
     if last is None:
-        last = next((to_ms(run.scheduled_at) for run in case.runs if run.count == 1), None)  # by hand
+        runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
+        last = next(runs_by_hand, None)
     found = _none_yet(case, entry) if last is None else _at(case, entry, from_ms(last), Span(last, last + 1))
     waits = last is not None and (entry.known_state.nominal or last + 1) <= last  # for the one that was told of
     told = [each for each in upcoming(case, entry) if each not in found.reasons and not (waits and each.kind == "next")]

@@ -39,7 +39,7 @@ _SOURCES = {"record": RECORD, "schedule": "state of the entry"}
 def of_run(case: Case, run: Run, nominal: int) -> Explanation:
     """What became of the run of an occurrence, or of the range in which it lies, by its nominal time in epoch ms."""
     what: str = run.outcome
-    if what == "left out" and run.error:  # of a once-lock nothing is told but that it was held
+    if what == "left out" and run.error:  # a held once-lock records no error
         what = "turn"
     elif what == "waiting" and run.began_at:
         what = "requeued"
@@ -61,7 +61,7 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
 
 
 def _unknown(run: Run) -> str:
-    """Return what is known of a run whose outcome is not."""
+    """Return the key of the verdict on a run whose outcome is unknown."""
     if run.began_at is None:
         return "unknown"
     if run.retry_at is not None:
