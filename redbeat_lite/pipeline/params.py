@@ -50,8 +50,8 @@ def outcome(returned: Any, *, process: bool = False) -> str:
 
     Parameters:
         returned: what its body returned: ``None``, a dict, or ``(True, dict or None)``.
-        process: it is a step of a task process. A dict with ``result`` holds the params among other things, and a pair
-            succeeds if its first item is true, whatever type it has.
+        process: whether the step is of a task process. Then a dict with ``result`` holds the params
+            among other things, and a pair succeeds if its first item is true, whatever its type.
 
     Raises:
         StepFailed: it returned ``(False, …)``, or what is no JSON object.

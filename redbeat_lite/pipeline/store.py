@@ -245,7 +245,7 @@ class PipelineStore:
         """Keep the params a stage begins with, and those of the one before it no longer, but for those of the start:
         the params of the run are told from them."""
         results = self.keys(run_id).results
-        # No transaction, which a cluster's client has not before redis-py 6.2.
+        # No transaction, because a cluster's client lacks it before redis-py 6.2.
         pipe = self.client.pipeline(transaction=False)
         pipe.hset(results, f"stage:{stage}", params)
         if stage > 1:

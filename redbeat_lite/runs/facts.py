@@ -98,7 +98,7 @@ class Seen(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What follows: incidents to open, to close and to count, failures in a row, and deadlines to set."""
+    """Incidents to open, to close and to count, failures in a row, and deadlines to set."""
 
     opened: list[Case]
     closed: list[Case]

@@ -52,7 +52,7 @@ class _Fold:
             self._end(end)
         # Those of the end last: of a run that is missed it is not said, too, that it has not ended.
         for each in sorted(self._seen.overdue, key=lambda each: each.what == "finish"):
-            # A success that has just been read has set it anew.
+            # A success among the ends above may have set this deadline again.
             if each.member not in self._deadlines:
                 self._overdue(each)
         self._hold()
@@ -136,8 +136,10 @@ class _Fold:
             kind: Kind = "missed" if deadline.what == "start" else "too_long"
             done = "begun" if kind == "missed" else "ended"
             self._open_case(kind, deadline.name, f"a run has not {done} within {within / 1000:g} s", None)
+        elif deadline.what == "start":
+            self._start(deadline, nominal, within)
         else:
-            (self._start if deadline.what == "start" else self._finish)(deadline, nominal, within)
+            self._finish(deadline, nominal, within)
 
     def _start(self, deadline: Deadline, nominal: int, within: int) -> None:
         row, name = deadline.row, deadline.name

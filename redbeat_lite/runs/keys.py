@@ -22,8 +22,8 @@ key                     type    holds
                                 how many of them count for ``on_failure``; for those that have it, or expect something;
                                 lives for 35 days after the last failure
 ``{p}:runs:alive``      zset    ``task id|attempt`` -> until when a worker vouches that this attempt runs, epoch ms; the
-                                worker removes it at the end, so what is past belongs to a worker that was killed;
-                                for 35 days
+                                worker removes it at the end, so a past time is of a killed worker;
+                                kept for 35 days
 ======================  ======  ======================================================================================
 """
 

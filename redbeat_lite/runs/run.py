@@ -60,10 +60,10 @@ class Run:
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
         error: what the last attempt failed with, cut at 500 bytes.
-        retry_at: when the retry of a failed attempt is due; ``None`` where there is none, or that is not known.
+        retry_at: when the retry of a failed attempt is due; ``None`` without one, or if not known.
         until: nominal time of the last one, where there are several.
         count: how many there are.
-        source: who tells: the ``"record"`` of runs, or the ``"schedule"``, which knows what was sent and nothing else.
+        source: ``"record"``, the record of runs, or ``"schedule"``, which only knows what was sent.
     """
 
     name: str

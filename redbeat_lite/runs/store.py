@@ -63,7 +63,7 @@ class RunStore:
         return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
 
     def failed(self, names: Sequence[str]) -> list[str]:
-        """Those of these entries of which a run has failed since the last one that succeeded.
+        """Return the names of those entries that have failed since their last success.
 
         Parameters:
             names: at most 5,000, which take the server some 5 ms.
