@@ -24,7 +24,7 @@ FASTEST = 1000
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 
 
-#: Types of fields as they are read.
+#: Types that fields must have when they are read.
 _TYPES: dict[type, tuple[str, ...]] = {
     str: ("note", "actor", "generation", "ended", "feed"),
     int: ("again", "number", "total", "sent", "attempts", "cursor"),
@@ -112,7 +112,7 @@ def backfill_of(stored: Stored) -> Backfill | None:
 
 
 def _is_intact(backfill: Backfill) -> bool:
-    """Whether the beat can work with each field; raises TypeError where one cannot be compared or iterated over."""
+    """Return whether the beat can use each field; raises TypeError if one has a wrong type."""
     most = backfill.max_active
     return (
         all(isinstance(getattr(backfill, field), kind) for kind, fields in _TYPES.items() for field in fields)

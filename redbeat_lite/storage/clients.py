@@ -57,9 +57,10 @@ def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis
 
 
 def _greet_server(connection: Any) -> None:
-    """Send what redis-py sends over a new connection, without a health check in between.
+    """Set up a new connection as redis-py does, but without a health check.
 
-    In redis-py 5 the check of a connection that the server has closed connects again, and so on without an end.
+    In redis-py 5, the health check of a connection that the server has closed connects again, which
+    begins with a health check, and so on without an end.
     """
     connection.next_health_check = float("inf")
     connection.on_connect()
@@ -131,7 +132,8 @@ class _MasterConnection(SentinelManagedConnection):
             # would connect to the last address, or to localhost:6379 if there was none.
             self.connect()  # type: ignore[no-untyped-call]  # as above
         elif check_health and elapsed() >= self._next_look:
-            # Without the check it is part of making the connection, or of a subscription, which the old master ends.
+            # A command without the check is part of connecting, or of a subscription, which the
+            # old master ends.
             self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]  # as above
 

@@ -109,10 +109,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def refusal(exc: Exception, root: str) -> Exception:
-    """Return a refusal of the server in words that help, and any other exception as it is.
+    """Return a refusal of the server with advice, and any other exception unchanged.
 
     Parameters:
-        root: how all keys begin, such as ``{redbeat-lite}``.
+        root: the beginning of all keys, such as ``{redbeat-lite}``.
     """
     text = str(exc)
     if isinstance(exc, AuthenticationError) and ("HELLO" in text or "NOAUTH" in text or "required" in text):

@@ -1,7 +1,8 @@
 """The data model: every key of the schedule, and what it holds; ``once`` and ``pipeline`` have ``keys`` of their own.
 
-All keys begin with ``p``, which is the prefix in braces, ``{redbeat-lite}:due``, or one with braces of its own,
-``myapp:{beat}:due``, so that Redis Cluster puts them in one hash slot and a script may touch them together.
+All keys begin with ``{p}``. This is the prefix in braces, as in ``{redbeat-lite}:due``, or a prefix
+that has braces at its end, as in ``myapp:{beat}:due``. So Redis Cluster puts them in one hash slot,
+and a script may use them together.
 
 ====================  =======  ======================================================================================
 key                   type     holds
@@ -87,7 +88,7 @@ class Keys:
 
     @property
     def prefix(self) -> str:
-        """How all keys begin, for example ``"{redbeat-lite}"``; a prefix for :meth:`of`, too."""
+        """The beginning of all keys, for example ``"{redbeat-lite}"``; :meth:`of` takes it, too."""
         return self.leader.removesuffix(":leader")
 
     @property

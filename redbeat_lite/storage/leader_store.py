@@ -74,8 +74,12 @@ class LeaderStore(Store):
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         lists: dict[str, int] = {}
         told = [advance.deadlines for advance in advances]
-        place, told_as = (lists.setdefault(deadlines, 6), json.dumps(told)) if any(told) else ("", "")
-        args: list[Any] = [*term, now, drawn(), place, told_as, revision]
+        place: int | str = ""
+        encoded = ""
+        if any(told):
+            place = lists.setdefault(deadlines, 6)
+            encoded = json.dumps(told)
+        args: list[Any] = [*term, now, drawn(), place, encoded, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges) if ranges else commands:

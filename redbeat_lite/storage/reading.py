@@ -42,7 +42,7 @@ class Reading:
     def read_with(self, names: Sequence[str | bytes], *asked: Asked) -> tuple[list[Stored], list[Any]]:
         """The entries of these names, one or more, as :meth:`read` gives them, and in the same round trip the replies
         to what else is asked; what raises is in the place of its reply."""
-        # One script and no transaction, which a cluster's client has not before redis-py 6.2.
+        # One script and no transaction, because a cluster's client lacks it before redis-py 6.2.
         reading = Call("schedule/read", [self.keys.entries, self.keys.state, self.keys.due], names)
         found, *replies = self.backend.scripts.together([reading, *asked])
         [parts] = checked([found])
@@ -86,8 +86,9 @@ class Reading:
                 break
             offset, size = offset + len(page) - 1, min(2 * size, PAGE)
         if offset:  # the first page was not all
-            for some in chunks(self.scan(), PAGE):  # a page for each, perhaps an empty one: others wait for it
-                names = {name for name, _ in some} - seen
+            # Even an empty page is yielded, so that the caller can do other work in between.
+            for chunk in chunks(self.scan(), PAGE):
+                names = {name for name, _ in chunk} - seen
                 yield [*self.present(names)]
                 seen |= names
 
@@ -101,9 +102,9 @@ class Reading:
             yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
 
     def scan(self, beginning: str = "") -> Iterator[tuple[bytes, float]]:
-        """All names with their due times, in no order; 1,000 are looked at in a round trip, so nobody is blocked.
+        """Yield all names with their due times, in no order, 1,000 in a round trip.
 
-        A name that is stored all the while is among them, however the entries move meanwhile.
+        A name that is stored during the whole scan is among them, even if its due time changes.
 
         Parameters:
             beginning: only names that begin with this text.
@@ -116,7 +117,7 @@ class Reading:
 
     def names(self) -> list[bytes]:
         """All names, in due order; those that are due at the same instant by name."""
-        scores = dict(self.scan())  # a scan may tell a name twice
+        scores = dict(self.scan())  # a scan may return a name twice
         return sorted(scores, key=lambda name: (scores[name], name))
 
     def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
@@ -126,7 +127,7 @@ class Reading:
         return total, found or b"", replies
 
     def asking_names(self, first: int, number: int) -> Asked:
-        """What asks for ``number`` names in due order, from rank ``first`` on: 10,000 take the server some 2 ms."""
+        """Return the command that reads names in due order from a rank on; 10,000 take 2 ms."""
         return "ZRANGE", self.keys.due, first, first + number - 1
 
     def parked(self) -> int:

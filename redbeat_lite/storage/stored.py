@@ -25,8 +25,8 @@ CUT = MAX_BYTES + 1
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: Revision of the freezes in a commit that is made whatever the revision: the messages have been sent already, so a
-#: freeze cannot hold them any more.
+#: Revision for a commit that ignores freezes: the messages have been sent already, so a freeze
+#: cannot hold them any more.
 ANY_REVISION = b"|"
 
 #: One command for the broker: ``("lpush" | "pexpire" | "publish", key or channel, value)``; or, for the record of runs,

@@ -6,7 +6,7 @@
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
 --       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries: the oldest, the newest,
---           the second oldest, and so on, so that what is due for long and what has just come due both get on
+--           the second oldest, and so on, so that a backlog and new entries both make progress
 --       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
 -- where first is the score of the first backfill, 'inf' when none is stored
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then

@@ -13,7 +13,7 @@ local function weight(letter, begun)
   elseif letter == 'r' then
     return 1
   elseif letter == 'w' then
-    return -1 -- Whoever has sent the message tells it. Whatever a worker says weighs more, even if it came first.
+    return -1 -- The sender records it. What a worker records weighs more, even if it came first.
   end
   return begun and 3 or 0 -- Before it has begun, it may be one copy's fate alone.
 end
@@ -46,8 +46,8 @@ local function clear(whole, fate, begin)
 end
 
 -- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
--- second changes nothing; but the end of a body whose row is too old to be kept is a line in the feed each time. All but
--- that it waits or has begun is such a line.
+-- second changes nothing; but the end of a body whose row is too old to be kept is a line in the
+-- feed each time. Every outcome is such a line, but for waiting and running.
 -- takes the key of the entry's rows, a list of those of feed, deadlines and incidents, the server's time in ms, and a fate,
 -- a list, which a script is given as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
@@ -58,7 +58,8 @@ end
 local function record(rows, whole, now, fate, other)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
-  -- The attempt before has failed, and no other follows. The row keeps its begin, its duration and its error.
+  -- The attempt before has failed and no other follows, so the row keeps its begin, its duration
+  -- and its error.
   local retry_expired = letter == 'e' and attempt % NESTING > 0
   if retry_expired then
     letter = 'f'
