@@ -57,15 +57,16 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_embedded(request: Request, trusted: Collection[str]) -> bool:
-    """Whether a page of another site has the browser ask for this, as an image or a frame, without going there.
+    """Return whether a page of another site loads this into itself, as an image or a frame.
 
     Parameters:
-        trusted: origins as browsers name them, whose pages may.
+        trusted: origins whose pages may do so, as browsers name them.
     """
-    said = request.headers.get
-    if said("sec-fetch-site", "none") in ("same-origin", "none") or said("origin") in trusted:
+    header = request.headers.get
+    if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
-    is_navigation = said("sec-fetch-mode") == "navigate" and said("sec-fetch-dest", "document") == "document"
+    is_document = header("sec-fetch-dest", "document") == "document"
+    is_navigation = header("sec-fetch-mode") == "navigate" and is_document
     return request.method != "POST" and not is_navigation
 
 

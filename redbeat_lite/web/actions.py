@@ -63,9 +63,9 @@ def freeze(call: Call) -> Response:
         note=note,
     )
     which = made.selection
-    held = call.site.schedules.select(which.name, tag=which.tag, task=which.task).sample()
-    none = held.complete and next(iter(held), None) is None
-    return call.done("freeze-none" if none else "freeze", "freezes")
+    sample = call.site.schedules.select(which.name, tag=which.tag, task=which.task).sample()
+    holds_none = sample.complete and next(iter(sample), None) is None
+    return call.done("freeze-none" if holds_none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:

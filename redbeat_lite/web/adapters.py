@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Requests that are answered at once; most wait for another one's read.
 _THREADS = 8
 
-#: Seconds within which the form of a post has to come.
+#: Seconds within which the body of a post has to arrive.
 _BODY_SECONDS = 10.0
 
 _T = TypeVar("_T")
@@ -93,7 +93,11 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """The body of a post, up to a byte too many; ``None`` where it was cut off and could name another entry."""
+    """Return the body of a post, one byte too long at most.
+
+    Returns ``None`` if the browser disconnects, because a form that is cut off could name another
+    entry.
+    """
     body = bytearray()
     more = True
     while more and len(body) <= MAX_BODY:
@@ -106,7 +110,7 @@ async def _body(receive: _Receive) -> bytes | None:
 
 
 async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
-    """Send an answer; ``close`` ends the connection, which brings a body that nobody wants."""
+    """Send an answer; ``close`` ends the connection, because the rest of the body is not read."""
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if close:
         headers.append((b"connection", b"close"))
@@ -115,14 +119,14 @@ async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
 
 
 def of_environ(environ: Mapping[str, Any], path: str, native: Any) -> Request:
-    """The head of a request of WSGI, or of Django, whose ``META`` is one; see :class:`Request` for the parameters."""
+    """Return the head of a request, by the environ of WSGI or the ``META`` of Django."""
     headers = {name[5:].replace("_", "-").lower(): text for name, text in environ.items() if name.startswith("HTTP_")}
     method, query, root = (environ.get(name, "") for name in ("REQUEST_METHOD", "QUERY_STRING", "SCRIPT_NAME"))
     return Request(method, path, query, headers, b"", root, environ.get("REMOTE_ADDR", ""), native)
 
 
 def whole(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """A body that was read, or nothing where it was cut off and could name another entry."""
+    """Return the body, or nothing if it was cut off, because it could name another entry then."""
     return body if len(body) >= _announced(environ) else b""
 
 
@@ -141,7 +145,7 @@ def _of_scope(scope: _Message) -> Request:
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by their names in lower case; those of one name are joined, as servers of WSGI do it."""
+    """Return headers by their names in lower case; equal names are joined as WSGI servers do."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

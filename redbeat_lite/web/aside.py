@@ -53,7 +53,7 @@ def _told(call: Call, record: Mapping[str, Any]) -> tuple[datetime | None, str, 
 
 
 def _known_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that an entry has, as whoever asks may see them. A value of an unknown shape may hold anything."""
+    """Return the fields that the user may see: known names with plain values, and arguments."""
     plain = (str, int, float, bool, type(None))
     known = {name: value for name, value in fields.items() if name in DEFINITION_FIELDS and isinstance(value, plain)}
     return {**known, **arguments(call, fields)}

@@ -40,7 +40,7 @@ class Request:
 
     @property
     def routed(self) -> str:
-        """The method by which the page answers: a head is that of what is got."""
+        """The method of the route that answers: HEAD is answered like GET."""
         return "GET" if self.method == "HEAD" else self.method
 
     def given(self) -> list[tuple[str, str]]:

@@ -39,8 +39,14 @@ from .site import Call, Site
 #: How far to look ahead on the first page, how many entries at most, and incidents that are counted.
 _AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
 
-#: Entries on a page, runs on a page, and last runs of each entry in a list.
-_ENTRIES, _RUNS, _LAST = 50, 100, 15
+#: Entries on a page.
+_ENTRIES = 50
+
+#: Runs on a page.
+_RUNS = 100
+
+#: Last runs of each entry in a list.
+_LAST = 15
 
 #: On the page of an entry: runs and changes, runs to come, and how far to look for these.
 _PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
@@ -122,7 +128,7 @@ def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: 
 def _is(entry: Entry, state: str) -> bool:
     if state == "failing":
         return entry.last_error is not None
-    return state in ("", "failed", entry.status)  # a sample has read of itself who failed
+    return state in ("", "failed", entry.status)  # a sample for "failed" has no other entries
 
 
 def entry(call: Call) -> Response:

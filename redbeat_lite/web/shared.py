@@ -24,7 +24,7 @@ class Shared:
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: dict[Hashable, tuple[float, Future[Any]]] = {}
-        #: Redis did not answer: until when nobody else waits for it, and the error.
+        #: The last time that Redis did not answer: until when nobody asks it again, and the error.
         self._outage: tuple[float, Exception] | None = None
 
     def read(self, question: Hashable, ask: Callable[[], _T]) -> _T:

@@ -53,7 +53,7 @@ _HEADERS = (
     ("Referrer-Policy", "same-origin"),
 )
 
-#: No browser stores a page on its disk: it may show arguments of tasks.
+#: Browsers must not store pages on disk, because pages may show arguments of tasks.
 _NOT_KEPT = ("Cache-Control", "private, no-store")
 
 #: The status of what is wrong with a request; of everything else that we raise on purpose it is 400.
@@ -156,7 +156,7 @@ Handler = Callable[[Call], Response]
 
 
 def _field_of(exc: Exception) -> str:
-    """The field of a form that an error is about, with a dash between its words; empty where it does not tell."""
+    """Return the form field that an error names, with dashes; an empty text if there is none."""
     param = getattr(exc, "param", None)
     name = getattr(exc, "field", None) or getattr(param, "name", None) or ""
     return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")
@@ -198,12 +198,12 @@ class Site:
         return portable(self.app.timezone)
 
     def handle(self, request: Request) -> Response:
-        """Answer a whole request. Of what is wrong the answer tells; what ``access`` raises is the host's affair."""
+        """Answer a whole request. Only errors of ``access`` are raised, for the host to handle."""
         admitted = self.admit(request)
         return admitted if isinstance(admitted, Response) else self.answer(request, admitted)
 
     def admit(self, request: Request) -> Access | Response:
-        """Decide by the head of a request, before its body is read: who may make it, or the answer."""
+        """Return the access of a request; or its answer, if its head suffices for that."""
         access = self._access(request)
         if access is None or (isinstance(access, Access) and "view" not in access.rights):
             access = Response.plain(403, "This page is not open to you. Its host says who may see it, by access=.")
@@ -217,13 +217,13 @@ class Site:
         return self.finished(request, self._answer(request, access))
 
     def finished(self, request: Request, answer: Response) -> Response:
-        """An answer with the headers that all have, and without its body where only the head is asked for."""
+        """Return an answer with the headers that all have, and without its body for HEAD."""
         length = () if answer.status in (204, 304) else (("Content-Length", str(len(answer.body))),)
         body = b"" if request.method == "HEAD" else answer.body
         return Response(answer.status, body, (*answer.headers, *length, *_HEADERS))
 
     def _answer_to_head(self, request: Request, access: Access) -> Response | None:
-        """The answer where neither an entry nor the body is needed for it."""
+        """Return the answer that needs neither an entry nor the body; ``None`` if there is none."""
         path = request.path
         if not path:  # the links of the page count from its directory
             return Response.leading_to(f"{request.root.rpartition('/')[2]}/", 308)
@@ -275,7 +275,8 @@ class Site:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"
             what = "The broker cannot be reached, or does not answer" if isinstance(exc, OperationalError) else refused
             # It may name the host and the port of the server.
-            return call.failed(503, what, text_of(exc) if call.may("edit") else "those who may edit see why")
+            why = text_of(exc) if call.may("edit") else "those who may edit see why"
+            return call.failed(503, what, why)
         finally:
             if call.request.method == "POST":
                 self.shared.forget()

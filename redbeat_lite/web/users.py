@@ -19,7 +19,7 @@ from ..errors import ConfigurationError, RedbeatError, text_of
 from .access import Access
 from .messages import Request, Response
 
-#: Sign-ins that are checked or wait for that: each takes one of the eight threads that serve the page.
+#: Most sign-ins at once, because each takes one of the eight threads that serve the page.
 _AT_ONCE = 4
 
 _BUSY = Response(429, b"Too many people sign in just now.", (("Retry-After", "1"), ("Content-Type", "text/plain")))
@@ -62,8 +62,9 @@ class Users:
             return _WHO
         if kind.lower() != "basic":
             return _WHO
-        once = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
-        if once not in self._known:  # a page asks every two seconds
+        fingerprint = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
+        # A page asks every two seconds, so a password is checked in full only once.
+        if fingerprint not in self._known:
             if not self._places.acquire(blocking=False):
                 return _BUSY
             try:
@@ -71,13 +72,13 @@ class Users:
                     return _WHO
             finally:
                 self._places.release()
-            self._known.add(once)
+            self._known.add(fingerprint)
         return self._users[name][0]
 
     def _is(self, name: str, password: str) -> bool:
         """Whether this is their password. It costs as much where there is nobody of that name."""
         _, salt, digest = self._users.get(name, (None, b"", b""))
-        with self._one_by_one:  # whoever guesses, in however many threads, takes one core at most
+        with self._one_by_one:  # so that guesses in many threads take one core at most
             return hmac.compare_digest(_digest(password, salt), digest)
 
 

@@ -72,7 +72,8 @@ def access(request: Request) -> Access | Response | None:
         return None
     rights = {right for right in RIGHTS if right == "view" or user.has_perm(f"redbeat_lite.{right}")}
     name = user.get_username()
-    # Two names may be equal in their first 100 characters, and the record takes no more and no control characters.
+    # The record takes at most 100 characters, none of them a control character. Two names that are
+    # cut could be equal.
     return Access(name if is_plain(name, MAX_ACTOR) else f"user {user.pk}", rights)
 
 
