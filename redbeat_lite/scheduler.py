@@ -118,8 +118,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Do nothing: the leader brings the configuration into Redis.
 
-        It does so when it begins, and when a part is gone or a name becomes free. Entries that a subclass adds here, by
-        :meth:`update_from_dict` for example, count as a part of the configuration.
+        The leader does so when it begins, and when a part is gone or a name becomes free. Entries
+        that a subclass adds here, by :meth:`update_from_dict` for example, are config entries, too.
         """
 
     def add(self, **fields: Any) -> Any:
@@ -160,8 +160,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """One turn: lead or stand by, dispatch what is due, wait for the next deadline or a change.
 
         Celery sleeps for whatever this returns, deaf to changes; so the waiting is done here, and the answer is 0.
-        The first one replaces the handlers of SIGTERM and SIGINT, if it is called in the main thread; :meth:`close`
-        restores them.
+        The first tick replaces the handlers of SIGTERM and SIGINT, if it is called in the main
+        thread. :meth:`close` restores them.
 
         Raises:
             SystemExit: the beat is to stop, or the worker around it is gone.
@@ -173,7 +173,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._turn()
             self._wait(seconds)
         except Exception as exc:  # noqa: BLE001 - the beat stays alive, whatever fails
-            self._stop.check()  # No failure: another thread has closed the connections.
+            self._stop.check()  # After a close() elsewhere, closed connections are no failure.
             seconds = self._outage.handle(exc)
             self._wait(seconds, after_failure=True)
         self._stop.check()
@@ -262,7 +262,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         for work in works:
             try:
                 work()
-            except Exception as exc:  # noqa: BLE001 - what follows has to be done all the same
+            except Exception as exc:  # noqa: BLE001 - the other steps have to run all the same
                 logger.debug("beat: %s failed while stopping: %r", work, exc)
         self._stop.return_signals()
         if self._outage.gave_up:
@@ -285,12 +285,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - whoever wrote the class may raise anything
-            failure = (exc.__context__ if isinstance(exc, SchedulingError) else None) or exc
+            failure: BaseException = exc
+            if isinstance(exc, SchedulingError) and exc.__context__ is not None:
+                failure = exc.__context__
             if self.app.conf.task_always_eager and entry.task in self.app.tasks:
                 logger.error("beat: task %s ran in the beat (task_always_eager) and failed: %r", entry.task, failure)
                 return None
             self._failure = failure
-            exc.__traceback__ = None  # a frame of Celery's holds the error: both would stay until a collection
+            exc.__traceback__ = None  # It would keep the error alive until a garbage collection.
             return None
 
     def _emit(self, entry: ScheduleEntry, producer: Any) -> None:

@@ -46,14 +46,14 @@ MAX_HISTORY = 1000
 MAX_NAME = 200
 
 
-#: Text without braces, or with text in braces at its end.
+#: Valid prefixes: text without braces, or with one pair of braces at its end.
 _PREFIX = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}")
 
 
 def key_root(prefix: str) -> str:
-    """Return how all keys under a prefix begin: ``{redbeat-lite}`` or ``myapp:{beat}``.
+    """Return the beginning of all keys under a prefix: ``{redbeat-lite}`` or ``myapp:{beat}``.
 
-    What is in the braces decides on the slot of a Redis Cluster.
+    Redis Cluster chooses the slot of a key by the text in its braces.
     """
     return prefix if prefix.endswith("}") else f"{{{prefix}}}"
 
@@ -121,8 +121,9 @@ class Settings:
         check_url(self.url)
         check_options(self.url, self.redis_options)
         check_text("key_prefix", self.key_prefix)
-        braces = 'text without braces, or with one pair at its end, such as "myapp:{beat}"'
-        require("key_prefix", _PREFIX.fullmatch(self.key_prefix) is not None, braces, self.key_prefix)
+        expected = 'text without braces, or with one pair at its end, such as "myapp:{beat}"'
+        is_valid = _PREFIX.fullmatch(self.key_prefix) is not None
+        require("key_prefix", is_valid, expected, self.key_prefix)
         check_text("owner", self.owner)
         check_number("lease", self.lease, 1.0)
         check_number("once_lease", self.once_lease, 1.0)
@@ -232,7 +233,7 @@ def _value(app: Celery, name: str) -> Any:
 
 
 def has_own_url(app: Celery) -> bool:
-    """Return whether ``redbeat_lite_url`` is set, so that the URL of the broker does not count."""
+    """Return whether ``redbeat_lite_url`` is set, which takes precedence over the broker's URL."""
     return "url" in _given(app)
 
 

@@ -78,7 +78,7 @@ class Ticker:
         self._woken.put(None)
 
     def stop(self) -> None:
-        """End with the call that is under way, if there is one; does not wait."""
+        """End after the call that is under way, if there is one. Does not wait for that."""
         self._stopped = True
         self._woken.put(None)
 
