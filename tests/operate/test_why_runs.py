@@ -38,14 +38,14 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "running", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
     "it is tried again": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; nobody has said that its retry has begun.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; no worker has reported that its retry began.\n"
         "It was attempted 2 times.\n"
         "The error: OSError: busy.\n"
         "Its retry is due at 2026-03-02 13:30:00+01:00.",
         known={"runs": (run(NIGHT, "retrying", attempts=2, error="OSError: busy", retry_at=t(2, 13, 30)),)},
     ),
     "nobody has told of its retry for so long that it may be lost": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00; nobody has told of its retry.\n"
+        "'nightly' did run for 2026-03-02 03:00:00+01:00; no worker has reported its retry.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "The error: OSError: busy.\n"
         "Its retry was due at 2026-03-02 03:10:00+01:00.",
@@ -66,7 +66,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "rejected", began_at=t(2, 3, 0, 1), seconds=2.0),)},
     ),
     "its body raised Ignore": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and told no outcome, as with Ignore or replace.\n"
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and reported no outcome, as with Ignore or replace.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "It said: no.",
         known={"runs": (run(NIGHT, "unknown", began_at=t(2, 3, 0, 1), seconds=2.0, error="no"),)},
