@@ -148,7 +148,8 @@ def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return headers by their names in lower case; equal names are joined as WSGI servers do."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in pairs:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        name = raw_name.decode("latin-1").lower()
+        value = raw_value.decode("latin-1")
         if name in headers:
             separator = "; " if name == "cookie" else ","
             value = f"{headers[name]}{separator}{value}"

@@ -209,8 +209,8 @@ class Site:
             access = Response.plain(403, "This page is not open to you. Its host says who may see it, by access=.")
         if isinstance(access, Response):
             return self.finished(request, access)
-        known = self._answer_to_head(request, access)
-        return access if known is None else self.finished(request, known)
+        answer = self._answer_to_head(request, access)
+        return access if answer is None else self.finished(request, answer)
 
     def answer(self, request: Request, access: Access) -> Response:
         """Answer a request that :meth:`admit` lets in."""
@@ -218,9 +218,11 @@ class Site:
 
     def finished(self, request: Request, answer: Response) -> Response:
         """Return an answer with the headers that all have, and without its body for HEAD."""
-        length = () if answer.status in (204, 304) else (("Content-Length", str(len(answer.body))),)
+        headers = [*answer.headers]
+        if answer.status not in (204, 304):
+            headers.append(("Content-Length", str(len(answer.body))))
         body = b"" if request.method == "HEAD" else answer.body
-        return Response(answer.status, body, (*answer.headers, *length, *_HEADERS))
+        return Response(answer.status, body, (*headers, *_HEADERS))
 
     def _answer_to_head(self, request: Request, access: Access) -> Response | None:
         """Return the answer that needs neither an entry nor the body; ``None`` if there is none."""
@@ -230,7 +232,7 @@ class Site:
         if path[1:] in self._assets:
             body, kind = self._assets[path[1:]]
             return Response(200, body, (("Content-Type", kind), ("Cache-Control", "max-age=31536000, immutable")))
-        methods = [method for method, known in self._routes if known == path]
+        methods = [method for method, routed in self._routes if routed == path]
         if not methods:
             return Response.plain(404, "There is no such page.")
         allowed = ("Allow", ", ".join([*methods, "OPTIONS"]).replace("GET", "GET, HEAD"))
@@ -269,7 +271,8 @@ class Site:
             http, form = _STATUS.get(type(exc), 400), self._forms.get(call.request.path)
             if form is None or call.error or call.request.method != "POST":
                 return call.failed(http, "This cannot be done", said)
-            again = replace(call, error=said, invalid=_field_of(exc), status=400 if http == 404 else http)
+            status = 400 if http == 404 else http
+            again = replace(call, error=said, invalid=_field_of(exc), status=status)
             return self._handled(again, form)
         except _AWAY as exc:
             refused = _GONE if isinstance(exc, UNREACHABLE) else "Redis refuses this"

@@ -74,7 +74,8 @@ def access(request: Request) -> Access | Response | None:
     name = user.get_username()
     # The record takes at most 100 characters, none of them a control character. Two names that are
     # cut could be equal.
-    return Access(name if is_plain(name, MAX_ACTOR) else f"user {user.pk}", rights)
+    actor = name if is_plain(name, MAX_ACTOR) else f"user {user.pk}"
+    return Access(actor, rights)
 
 
 def _login() -> str:
