@@ -171,11 +171,11 @@ class RunHistory:
             pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
         # What lies in the place of a key, or may not be read, tells nothing.
         replies = pipe.execute(raise_on_error=False)
-        told = dict(zip(asked, replies[: len(asked)], strict=True))
+        details = dict(zip(asked, replies[: len(asked)], strict=True))
         signs = dict(zip(under_way, replies[len(asked) :], strict=True))
-        guards = {row: _of_guard(told[row], now) for row in asked if row.outcome == "running"}
+        guards = {row: _of_guard(details[row], now) for row in asked if row.outcome == "running"}
         for row, until in signs.items():
-            if row.outcome == "running" and told[row] != [None, None]:
+            if row.outcome == "running" and details[row] != [None, None]:
                 continue  # Its guard has decided.
             outcome = _of_sign(row, until, now)
             if outcome is not None:
@@ -193,7 +193,7 @@ class RunHistory:
                     run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
                 yield run
             else:
-                line = line_in(told.get(row))
+                line = line_in(details.get(row))
                 run = run_of(name, row, line and line.worker, line and line.error)
                 if row.outcome == "retrying":
                     run = self._retried(entry, run, line and line.retry)

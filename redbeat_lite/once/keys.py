@@ -38,7 +38,8 @@ class OnceKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix, self._root = prefix, f"{key_root(prefix)}:"
+        self.prefix = prefix
+        self._root = f"{key_root(prefix)}:"
         parts = ("once:index", "once:fence", "once:workers", "guard:index")
         self.index, self.fence, self.workers, self.guard_index = (self._root + part for part in parts)
 

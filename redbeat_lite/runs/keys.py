@@ -36,7 +36,8 @@ class RunKeys:
     """The names under one prefix, for example ``"redbeat-lite"``."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix, self._root = prefix, f"{key_root(prefix)}:runs:"
+        self.prefix = prefix
+        self._root = f"{key_root(prefix)}:runs:"
         parts = ("feed", "incidents", "closed", "deadlines", "failures")
         self.feed, self.incidents, self.closed, self.deadlines, self.failures = (self._root + part for part in parts)
         self.alive = f"{self._root}alive"

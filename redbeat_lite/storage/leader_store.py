@@ -73,12 +73,12 @@ class LeaderStore(Store):
         keys = self.keys
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
         lists: dict[str, int] = {}
-        told = [advance.deadlines for advance in advances]
+        new_deadlines = [advance.deadlines for advance in advances]
         place: int | str = ""
         encoded = ""
-        if any(told):
+        if any(new_deadlines):
             place = lists.setdefault(deadlines, 6)
-            encoded = json.dumps(told)
+            encoded = json.dumps(new_deadlines)
         args: list[Any] = [*term, now, drawn(), place, encoded, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")

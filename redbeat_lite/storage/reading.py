@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any, Self, cast
@@ -109,11 +110,11 @@ class Reading:
         Parameters:
             beginning: only names that begin with this text.
         """
-        escaped = "".join(f"\\{char}" if char in "*?[]\\" else char for char in beginning)
-        return cast(
-            Iterator[tuple[bytes, float]],
-            self._client.zscan_iter(self.keys.due, match=f"{escaped}*" if beginning else None, count=PAGE),
-        )
+        pattern = None
+        if beginning:
+            pattern = re.sub(r"([*?\[\]\\])", r"\\\1", beginning) + "*"
+        found = self._client.zscan_iter(self.keys.due, match=pattern, count=PAGE)
+        return cast(Iterator[tuple[bytes, float]], found)
 
     def names(self) -> list[bytes]:
         """All names, in due order; those that are due at the same instant by name."""

@@ -68,7 +68,8 @@ def _follow(request: Any, hold: Hold | None, again: bool, told: Told | None = No
         # Forked in the middle of this, the child that takes the place of the one that is gone could hang.
         with held_off():
             if again and has_succeeded(request.task, request.id):
-                again, told = False, ("succeeded", "")
+                again = False
+                told = ("succeeded", "")
             if hold is not None:
                 fate = fates.fate(hold.run, told, request.request_dict, began(request))
                 Runtime.of(request.app).end(hold, again=again, patient=True, fate=fate)

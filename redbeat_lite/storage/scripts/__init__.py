@@ -86,8 +86,10 @@ class Scripts:
             raise
 
     def together(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
-        """The replies to scripts and commands that do not depend on each other, in one round trip; what one of them
-        raises is in the place of its reply. Other clients' commands may come in between.
+        """Return the replies to independent scripts and commands, in one round trip.
+
+        The exception of one that fails stands for its reply. Commands of other clients may come in
+        between.
 
         Parameters:
             asked: they change nothing: where the server does not know a script, all are sent again.

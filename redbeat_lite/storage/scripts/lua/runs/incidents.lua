@@ -6,7 +6,7 @@
 -- change what, of what, and a value; one that was closed is 'since:incident':
 --   'open' incident JSON | 'count' incident JSON | 'end' incident ms | 'told' incident '' | 'gone' incident ''
 --   'note' incident JSON: who has taken it up, if it is the same that is still open
---   'fails' entry text, '': none | 'set' deadline ms | 'done' deadline ms: unless it was set anew
+--   'fails' entry text, '': none | 'set' deadline ms | 'done' deadline ms: unless it was set again
 -- returns {0} this term is over | {2} somebody else has read on | {1, how many were opened, ended or taken up}
 local incidents, closed, deadlines, failures = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local CLOSED = 1000 -- of the stream, about
