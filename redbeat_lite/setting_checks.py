@@ -37,8 +37,8 @@ def check_timezone(app: Celery) -> None:
     try:
         _ = app.timezone
     except Exception:  # noqa: BLE001 - zoneinfo raises KeyError, ValueError or OSError
-        known = 'the name of a time zone such as "Europe/Berlin"'
-        raise ConfigurationError(f"timezone: expected {known}, got {app.conf.timezone!r}") from None
+        zone = 'the name of a time zone such as "Europe/Berlin"'
+        raise ConfigurationError(f"timezone: expected {zone}, got {app.conf.timezone!r}") from None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

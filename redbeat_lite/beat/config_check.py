@@ -99,9 +99,12 @@ def differing(app: Celery, store: Store, settings: Settings, added: Added = None
                 yield wanted.name
         elif existing.owner == settings.owner and _differs(wanted, existing, stored):
             yield wanted.name
-    here = configured(app, added).keys()
-    if here:  # The app of a web process may have none, and tells nothing of it.
-        yield from (name for name in _of_owner(store, settings.owner) if name not in here)
+    in_configuration = configured(app, added).keys()
+    if not in_configuration:
+        return  # A web process may have none, so this is no difference.
+    for name in _of_owner(store, settings.owner):
+        if name not in in_configuration:
+            yield name
 
 
 def _accepted(
@@ -121,6 +124,7 @@ def _accepted(
 
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
+    """Return whether ``wanted`` would be stored with another definition; changes it."""
     keep_resolved(existing, wanted)
     wanted.owner = existing.owner
     wanted.runs = existing.runs

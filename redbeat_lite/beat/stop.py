@@ -34,7 +34,7 @@ _SAME_REQUEST = 0.3
 
 
 class Stop:
-    """Request that one beat stops, made by a signal or by whoever closes it."""
+    """Request that one beat stops, made by a signal or by :meth:`Scheduler.close`."""
 
     def __init__(self) -> None:
         #: Whether the beat is to stop.

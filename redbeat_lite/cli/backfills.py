@@ -123,7 +123,8 @@ def begin(
         if asks:
             click.confirm("Send them?", abort=True, err=True)
         for place, each in enumerate(wanted):
-            wanted[place] = started = schedules.backfills.start(each.name, begins[each.name], end, **how)
+            started = schedules.backfills.start(each.name, begins[each.name], end, **how)
+            wanted[place] = started
             say(f"started backfill {started.id}")  # each at once: those after it may fail
     echo_json(wanted[0] if isinstance(names, str) else wanted)
 

@@ -58,7 +58,7 @@ def freezes(ctx: click.Context) -> None:
     """
     found, zone = [*schedules_of(ctx).freezes], ctx.obj.app.timezone
     echo_json(each._asdict() for each in found)
-    rows = ((each.id, each.selection, when(each.until, zone), each.actor, each.note) for each in found)
+    rows = ((one.id, one.selection, when(one.until, zone), one.actor, one.note) for one in found)
     headers = ("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE")
     echo_table(headers, rows, empty="Nothing is frozen.", rigid=("FREEZE", "UNTIL"))
 

@@ -32,5 +32,5 @@ def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
 
 def marks(entry: Entry, history: int, *, plain: bool) -> str | None:
     """The same as a character each, or a ``plain`` letter, the newest right; ``None`` where it has not run."""
-    known = LETTERS if plain or not is_unicode(sys.stdout) else MARKS
-    return "".join(known[outcome] for outcome in reversed(last_outcomes(entry, history))) or None
+    signs = LETTERS if plain or not is_unicode(sys.stdout) else MARKS
+    return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history))) or None

@@ -80,7 +80,8 @@ class Dispatcher(Committer):
         began = elapsed()
         while True:
             self._leader.stop.check()
-            term, now = self._leader.term, wall_ms()
+            term = self._leader.term
+            now = wall_ms()
             self._leader.progress("looking for due entries")
             due, upcoming = self._freezing.peek(term, now, self._limit)
             if not due:

@@ -80,7 +80,7 @@ def retries(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> I
             f"the tasks of {counted(len(names), 'entry', 'entries')} may retry, and no worker with install() reads "
             f"their queue: {listed(names)}",
             "Celery gives a retry the expires of its message, which is the time of the next run. A worker without "
-            "install() discards a retry that is due later, and no error tells of it.",
+            "install() discards a retry that is due later, without an error.",
             "Call redbeat_lite.install(app) where the app is made and restart the workers; or set expires=None for "
             "these entries.",
             names,
