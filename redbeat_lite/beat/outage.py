@@ -32,7 +32,7 @@ logger = get_logger(f"celery.{__name__}")
 _LAST_RETRY = 3.0
 
 #: After so many unexpected failures in a row another beat should try.
-_MOST_UNFORESEEN = 3
+_MOST_UNEXPECTED = 3
 
 #: Seconds between two notices that nobody leads, as far as this beat can see.
 _AGAIN = 3600.0
@@ -61,7 +61,7 @@ class Outage:
         self._failures = 0
         self._since = 0.0
         self._without_broker_since: float | None = None
-        self._unforeseen = 0
+        self._unexpected = 0
         #: Failures whose traceback is in the log: type, file and line.
         self._traced: set[tuple[type, str, int | None]] = set()
         self._cut_off: float | None = None  #: since when Redis cannot be used
@@ -98,7 +98,7 @@ class Outage:
         if self._failures:
             logger.warning("beat: working again after %.1f s", elapsed() - self._since)
         self._failures = 0
-        self._unforeseen = 0
+        self._unexpected = 0
         self._without_broker_since = None
         self._vitals.recovered()
         self._note_redis()
@@ -132,13 +132,13 @@ class Outage:
 
     def _handle_unexpected(self, exc: Exception) -> float:
         """Start over. Each write names its term and is idempotent, so a turn may be repeated."""
-        self._unforeseen += 1
+        self._unexpected += 1
         if self._is_new(exc):
-            logger.error("beat: a turn failed, which no part of the beat foresaw", exc_info=exc)
+            logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
         self._start_over()
-        if self._unforeseen >= _MOST_UNFORESEEN:
-            self._unforeseen = 0
-            self._terms.yield_lease(f"{_MOST_UNFORESEEN} turns in a row failed")
+        if self._unexpected >= _MOST_UNEXPECTED:
+            self._unexpected = 0
+            self._terms.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
         return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     def _is_new(self, exc: Exception) -> bool:
