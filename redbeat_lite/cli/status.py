@@ -43,7 +43,8 @@ def status(ctx: click.Context, timeout: float) -> None:
     rows = [*lines(found, app.timezone)]
     if names:
         which = counted(len(names), "entry", "entries")
-        rows.append(("differing", f"the leader has stored {which} otherwise than this app has: {listed(names)}"))
+        what = f"the leader has stored other definitions of {which}: {listed(names)}"
+        rows.append(("differing", what))
     echo_fields(rows)
 
 
