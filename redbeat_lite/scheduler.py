@@ -202,7 +202,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self._wakeup.wait(seconds, until=lambda: self._is_over(led, after_failure), leads=led)
 
     def _is_over(self, led: bool, after_failure: bool) -> bool:
-        """Whether to end a wait before its time; asked often, which shows that the loop is alive."""
+        """Return whether to end a wait early; each call is a sign of life of the loop."""
         self.vitals.alive()
         if self._stop.requested or parent.is_gone():
             return True
@@ -271,7 +271,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             raise SystemExit(1)
 
     def _leave_at_once(self) -> None:
-        """Do the part of stopping that others wait for."""
+        """Give up the heartbeat file and the lease, for which health checks and beats wait."""
         self.vitals.remove_heartbeat()
         self.leader.resign()
 

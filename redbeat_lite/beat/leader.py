@@ -148,7 +148,7 @@ class Leader:
             self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
 
     def checkpoint(self, doing: object) -> None:
-        """Report progress, where nothing is half done; raise SystemExit if the beat is to stop."""
+        """Report progress between two steps; raise SystemExit if the beat is to stop."""
         self.stop.check()
         self.progress(doing)
 

@@ -61,7 +61,7 @@ class Stop:
             self._previous[number] = signal.signal(number, self._handle) or signal.SIG_DFL
 
     def return_signals(self) -> None:
-        """Restore the handlers of before: the beat has ended, and the process may go on."""
+        """Restore the previous handlers, because the process may go on after the beat."""
         if threading.current_thread() is not threading.main_thread():
             return
         previous = self._previous

@@ -39,7 +39,7 @@ _IDLE = ("added later", "disabled", "paused", "finished")
 @click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
 @click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
 @click.option("--missing", is_flag=True, help="Leave out what has succeeded, runs or waits, by the record of runs.")
-@click.option("--everything", is_flag=True, help="Of several, idle ones and runs before they came, too.")
+@click.option("--everything", is_flag=True, help="Include idle entries, and runs from before they came.")
 @click.option("--note", default="", help="Why, for those who come after.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option

@@ -13,9 +13,9 @@ _SAMPLE_YEAR = 2027
 
 
 def either_day_words(schedule: BaseSchedule) -> str | None:
-    """Return how often a cron rule runs that restricts both day fields, and what to write instead.
+    """Return a warning if a cron rule restricts both day fields; else ``None``.
 
-    Returns ``None`` for every other schedule.
+    It says how often the rule runs, and what to write if both fields have to match.
     """
     if not isinstance(schedule, Cron) or not schedule.resolved:
         return None
@@ -30,7 +30,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
 
 def _both_days(schedule: Cron, days: Days) -> str:
-    """Say how to write a rule whose two day fields must both match: as ``MON#1`` for Mondays of the days 1 to 7."""
+    """Return how to write a rule whose day fields must both match: ``MON#1`` for 1-7 and MON."""
     weeks = {(day - 1) // 7 + 1 for day in days.month_days}
     is_one_week = len(weeks) == 1 and len(days.month_days) == 7
     if not is_one_week or days.last_day or days.nth_weekdays:

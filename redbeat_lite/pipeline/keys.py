@@ -58,7 +58,8 @@ class RunKeys(NamedTuple):
     @classmethod
     def of(cls, prefix: str, run_id: str) -> RunKeys:
         """Name them under ``prefix``, for example ``"redbeat-lite"``."""
-        root = f"{key_root(prefix)[:-1]}:{run_id}}}"
+        without_brace = key_root(prefix).removesuffix("}")
+        root = f"{without_brace}:{run_id}}}"
         return cls(*(f"{root}:{part}" for part in cls._fields))
 
 

@@ -21,8 +21,12 @@ _PAGE = 500
 
 
 class Line(NamedTuple):
-    """One end of a run: its row, the node name of its worker, its error, and when its retry is due (epoch ms); all but
-    the row are ``None`` where they are not known."""
+    """End of a run, as the feed has it. ``None`` stands for what is not known.
+
+    Parameters:
+        worker: node name of the worker.
+        retry: due time of the retry, epoch ms.
+    """
 
     name: str
     row: Row

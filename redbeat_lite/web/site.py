@@ -243,7 +243,7 @@ class Site:
         if request.method == "POST" and not is_own(request, self._trusted):
             return Response.plain(403, "This did not come from the page itself. Behind a proxy, see trusted_origins.")
         if is_embedded(request, self._trusted):
-            return Response.plain(403, "Another site asks for this page without showing it.")
+            return Response.plain(403, "Another site may link to this page, but not load it.")
         right = self._routes[request.routed, path][1]
         if right not in access.rights:
             return Response.plain(403, f"You may not do this; it takes the right {right!r}.")

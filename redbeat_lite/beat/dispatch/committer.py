@@ -27,7 +27,7 @@ logger = get_logger(f"celery.{__name__}")
 
 
 class Committer:
-    """Commits jobs, and notes what became of each."""
+    """Commits jobs, and notes the result of each."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Committer:
             raise refuses_all(refused_all)
 
     def _commit(self, term: Term, now: int, jobs: list[Job]) -> None:
-        """Advance the entries of these jobs, send what is left to the commit, and report what became of each."""
+        """Advance the entries of these jobs, send the messages that are left, and note results."""
         self._leader.progress("committing")
         for job in jobs:
             # Also if the commit fails: its reply may be all that was lost.
@@ -101,7 +101,7 @@ class Committer:
         self._commit(term, now, jobs)
 
     def _note_results(self, term: Term, now: int, jobs: list[Job], results: list[bool | str]) -> None:
-        """Note what a commit has made of each job: advanced, changed since it was read, or refused by the broker."""
+        """Note the result of each job: advanced, changed meanwhile, or refused by the broker."""
         refused, advanced = [], []
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, str):

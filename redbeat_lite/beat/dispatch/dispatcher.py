@@ -101,7 +101,7 @@ class Dispatcher(Committer):
         return True
 
     def _dispatch(self, term: Term, due: Sequence[Stored], now: int) -> None:
-        """Plan a batch, publish it, commit it, and give back the once-locks of what was not sent."""
+        """Plan a batch, publish it, commit it, and give back the once-locks of unsent runs."""
         jobs = self._plan(term, due, now)
         try:
             self._send_out(term, now, jobs)

@@ -32,7 +32,7 @@ logger = get_logger(f"celery.{__name__}")
 
 _Base: Any = object  # whatever class stands behind the mixin; Celery has no types
 
-#: Exceptions of a run whose child has died, or is killed in a moment.
+#: Exceptions of a run whose child has died or is about to be killed.
 _CHILD_IS_GONE = (WorkerLostError, SystemExit, KeyboardInterrupt, TimeLimitExceeded, Terminated)
 
 

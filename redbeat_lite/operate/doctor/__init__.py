@@ -60,8 +60,8 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
             "doctor",
             "warning",
             f"a check has failed: {describe(exc)}",
-            "What it looks for is not in this list.",
-            "Look for the schedule, the time zone or the task class of your own that raises this.",
+            "This list lacks what the check looks for.",
+            "Find the schedule, the time zone or the task class of yours that raises this error.",
         )
 
 

@@ -245,7 +245,7 @@ def differing(app: Celery, settings: Settings, store: Store, status: Status) -> 
             f"{counted(len(names), 'entry', 'entries')} of beat_schedule differ here from what the leader, pid "
             f"{leader.pid} on {leader.host}, has stored: {listed(names)}",
             "It runs another release or other settings, and its configuration counts while it leads.",
-            "Restart the beats that have the old configuration; if this process has, nothing.",
+            "Restart the beats that have the old configuration. Nothing, if only this process has it.",
             names,
         )
 

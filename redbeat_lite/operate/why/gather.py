@@ -33,7 +33,7 @@ _KINDS = ("term begun", "frozen", "thawed")
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
     """What is known of an entry.
 
-    Three round trips, in which the whole record of changes is looked through.
+    It takes three round trips, and reads the whole record of changes.
 
     Parameters:
         store: where the entries are; ``None``: a connection of its own.
