@@ -73,7 +73,8 @@ class FreezeList:
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         whose, told, id = self._who(), storable_note(name, note), drawn(3)
-        freeze = Freeze(id, *selection, from_ms(now), from_ms(end), told, whose.actor)
+        since = from_ms(now)
+        freeze = Freeze(id, *selection, since, until=from_ms(end), note=told, actor=whose.actor)
         self.restore(freeze)
         return freeze
 

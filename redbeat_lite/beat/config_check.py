@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -107,9 +107,15 @@ def differing(app: Celery, store: Store, settings: Settings, added: Added = None
             yield name
 
 
-def _accepted(
-    app: Celery, store: Store, settings: Settings, added: Added = None
-) -> Iterator[tuple[Entry, Entry | None, Stored]]:
+class _Accepted(NamedTuple):
+    """A config entry that is not refused, with the entry of its name that is stored, if any."""
+
+    wanted: Entry
+    existing: Entry | None
+    stored: Stored
+
+
+def _accepted(app: Celery, store: Store, settings: Settings, added: Added = None) -> Iterator[_Accepted]:
     """Yield the config entries of an app that are not refused, with what is stored of each."""
     now = wall_ms()
     written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
@@ -120,11 +126,11 @@ def _accepted(
                 wanted = checked(app, store, settings, name, written[name], now)
             except Exception:  # noqa: BLE001 - a user's code may raise anything; ``refused`` has it
                 continue
-            yield wanted, readable_parts(stored)[0], stored
+            yield _Accepted(wanted, readable_parts(stored)[0], stored)
 
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
-    """Return whether ``wanted`` would be stored with another definition; changes it."""
+    """Return whether ``wanted`` would be stored with another definition. Changes ``wanted``."""
     keep_resolved(existing, wanted)
     wanted.owner = existing.owner
     wanted.runs = existing.runs
