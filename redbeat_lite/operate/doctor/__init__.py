@@ -53,7 +53,9 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
     """Yield the findings of a check. Its failure is a finding, too, so that the others run."""
     try:
         yield from check
-    except (ConfigurationError, *FAULTS):
+    except ConfigurationError:
+        raise
+    except FAULTS:
         raise
     except Exception as exc:  # noqa: BLE001 - schedules, zones, tasks and routers of the user may raise anything
         yield Finding(

@@ -52,8 +52,7 @@ def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iter
             "workers",
             "note",
             f"no worker that records runs was heard of within the last minute; sent were those of {listed(sent)}",
-            "Nobody records whether they began and how they ended, so runs and why know only what "
-            "was sent.",
+            "Nobody records what becomes of them, so runs and why know only what was sent.",
             "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
             "the workers.",
             sent,

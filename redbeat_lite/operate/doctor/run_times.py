@@ -52,8 +52,7 @@ def either_day(entries: Iterable[Entry]) -> Iterator[Finding]:
             f"{counted(len(words), 'entry runs', 'entries run')} if day of month or day of week matches: "
             + listed(words),
             "In cron either day is enough, so they may run far more often than they look.",
-            "Nothing, if that is meant; two entries would be clearer. The first one: "
-            f"{next(iter(words.values()))}.",
+            f"Nothing, if meant so; two entries are clearer. The first one: {next(iter(words.values()))}.",
             tuple(words),
         )
 
