@@ -78,9 +78,7 @@ class RunHistory:
         self._settings = reader.settings
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
-    def of_all(
-        self, wanted: Wanted, names: Collection[str] | None, looked_at: int | None = None
-    ) -> list[Run]:
+    def of_all(self, wanted: Wanted, names: Collection[str] | None, looked_at: int | None = None) -> list[Run]:
         """Return what has ended of all entries, or of these, the last to end first.
 
         Parameters:
