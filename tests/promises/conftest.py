@@ -82,6 +82,13 @@ class Stage:
 
         return eventually(enough, within=within, what=f"{count} messages of {name!r}")
 
+    def waits_for_renewals(self, count: int = 2) -> None:
+        """Wait until the leader has renewed its lease so many times: by then it knows of changes."""
+        for _ in range(count):
+            before = self.client.pttl(LEADER)
+            # A renewal makes the time that is left longer again.
+            eventually(lambda before=before: self.client.pttl(LEADER) > before, what="a renewal")
+
     def occurrences(self) -> list[tuple[str | None, Any]]:
         """Entry and nominal time of every message in the queue."""
         return [(message.entry, message.scheduled_at) for message in queued(self.client)]

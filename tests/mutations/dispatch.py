@@ -1,0 +1,203 @@
+"""Faults of peek, plan, publish and commit."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_WAYS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_dispatch_transports.py")
+_TICKS = ("tests/beat/test_tick_failed_publish.py", "tests/beat/test_tick_clock.py")
+_SCRIPTS = ("tests/storage/test_scripts.py",)
+_KILLS = ("tests/faults/test_kill.py",)
+_FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
+_PREPARED = ("tests/beat/test_prepared.py", "tests/beat/test_dispatch_queues.py")
+_BROKERS = ("tests/faults/test_brokers.py", "tests/acceptance/test_outage.py")
+_LOCKS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_terms.py")
+
+_COMMIT = "storage/scripts/lua/schedule/commit.lua"
+_PEEK = "storage/scripts/lua/schedule/peek.lua"
+_LEADS = "if not leads(KEYS[1], ARGV[1], ARGV[2]) then"
+_DISPATCHER = "beat/dispatch/dispatcher.py"
+_COMMITTER = "beat/dispatch/committer.py"
+_PUBLISHER = "beat/dispatch/publisher.py"
+_PLANNER = "beat/dispatch/planner.py"
+_ONCE_LOCKS = "beat/dispatch/once_locks.py"
+_ADVANCES = "beat/dispatch/advances.py"
+
+DISPATCH = (
+    Mutation(
+        name="commit advances entries that were edited since they were planned",
+        file=_COMMIT,
+        old="if found and string.find(found, guards[n], 1, true) == 1 then",
+        new="if found then",
+        promise="TestEdits::test_an_edited_entry_never_fires_by_its_old_rule",
+        acceptance=_KILLS,
+        room=(*_WAYS, *_SCRIPTS),
+    ),
+    Mutation(
+        name="commit asks for no term",
+        file=_COMMIT,
+        old=_LEADS,
+        new="if false then",
+        promise="TestOneStream::test_a_leader_that_hangs_is_replaced",
+        acceptance=("tests/acceptance/test_leadership.py",),
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="commit sends although a freeze has begun",
+        file=_COMMIT,
+        old="if ARGV[7] ~= '|' and ARGV[7] ~= string.match(freezes, '^[^|]*') then",
+        new="if false then",
+        promise="TestIsolation::test_a_frozen_schedule_sends_nothing",
+        room=_FREEZES,
+    ),
+    Mutation(
+        name="commit that is sent twice is done twice",
+        file=_COMMIT,
+        old="if string.find(last, ARGV[4], 1, true) == 1 then",
+        new="if false then",
+        acceptance=("tests/faults/test_proxied.py",),
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="commit keeps the definition of an entry that is done",
+        file=_COMMIT,
+        old="write('HDEL', entries, gone)\n",
+        new="",
+        room=("tests/beat/test_tick_ends.py", *_SCRIPTS),
+    ),
+    Mutation(
+        name="peek leaves out what is due exactly now",
+        file=_PEEK,
+        old="redis.call('ZCOUNT', KEYS[2], '-inf', ARGV[3])",
+        new="redis.call('ZCOUNT', KEYS[2], '-inf', '(' .. ARGV[3])",
+        room=(*_SCRIPTS, "tests/api/test_schedules_add.py"),
+    ),
+    Mutation(
+        name="peek asks for no term",
+        file=_PEEK,
+        old=_LEADS,
+        new="if false then",
+        promise="TestOneStream::test_a_leader_that_hangs_is_replaced",
+        acceptance=("tests/acceptance/test_leadership.py",),
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="planner lets entries that are not through keep their place",
+        file=_PLANNER,
+        old="        _take_turns(jobs, now)\n",
+        new="",
+        room=("tests/beat/test_backlogs.py", "tests/beat/test_planner.py"),
+    ),
+    Mutation(
+        name="planner keeps a decoded entry by its name alone",
+        file=_PLANNER,
+        old="if known is not None and known[0] == stored.definition:",
+        new="if known is not None:",
+        promise="TestEdits::test_an_edited_entry_never_fires_by_its_old_rule",
+        room=_WAYS,
+    ),
+    Mutation(
+        name="a batch for another broker is sent after the lead was lost",
+        file=_COMMITTER,
+        old='        self._still_leading("sending a batch")\n',
+        new="",
+        acceptance=("tests/acceptance/test_leadership.py",),
+        room=_WAYS,
+    ),
+    Mutation(
+        name="what was sent before the broker went down is not committed",
+        file=_DISPATCHER,
+        old="self._commit(term, now, tried)  # they are out, and need not be sent again",
+        new="pass",
+        promise="TestDelivery::test_a_failed_publish_stays_due_under_its_id",
+        acceptance=_BROKERS,
+        room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
+    ),
+    Mutation(
+        name="what was not sent before the broker went down is committed",
+        file=_DISPATCHER,
+        old="                    if at_once:\n                        self._commit",
+        new="                    if not at_once:\n                        self._commit",
+        promise="TestDelivery::test_a_failed_publish_stays_due_under_its_id",
+        acceptance=_BROKERS,
+        room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
+    ),
+    Mutation(
+        name="a job that the broker refuses as it refuses all counts as failed alone",
+        file=_COMMITTER,
+        old="                refused_all = error\n                continue\n",
+        new="                refused_all = error\n",
+        acceptance=("tests/faults/test_refusals.py",),
+        room=("tests/beat/test_dispatch_permissions.py", "tests/beat/test_refused.py"),
+    ),
+    Mutation(
+        name="every broker in Redis passes for the schedule's database",
+        file=_PUBLISHER,
+        old='why_apart = collector.stranger_to(mark) if collector is not None else ""',
+        new='why_apart = ""',
+        promise="TestDelivery::test_a_failed_publish_stays_due_under_its_id",
+        acceptance=_BROKERS,
+        room=_WAYS,
+    ),
+    Mutation(
+        name="a kept message is used although its expiry differs",
+        file="beat/dispatch/prepared.py",
+        old="if entry.written is None or entry.written[0].common != common:",
+        new="if entry.written is None:",
+        room=("tests/beat/test_tick_ends.py", *_PREPARED),
+    ),
+    Mutation(
+        name="a kept message is used although a signal handler listens",
+        file=_PUBLISHER,
+        old="self._in_full = self._obstacle(type(self._producer.channel))",
+        new="self._in_full = None",
+        room=_PREPARED,
+    ),
+    Mutation(
+        name="the beat subscribes to the channels of results",
+        file=_PUBLISHER,
+        old="        with denied_join_result():",
+        new="        with suppress():",
+        room=("tests/beat/test_tick_cost.py",),
+    ),
+    Mutation(
+        name="Celery retries inside a publish",
+        file="entries/message.py",
+        old='    options["retry"] = False\n',
+        new="",
+        room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_failing_entries.py"),
+    ),
+    Mutation(
+        name="once-locks of messages that were sent are given back",
+        file=_ONCE_LOCKS,
+        old="claims = [claim for job in jobs if not job.out for claim in job.claims]",
+        new="claims = [claim for job in jobs for claim in job.claims]",
+        promise="TestWork::test_one_message_of_a_once_entry_is_queued",
+        acceptance=("tests/acceptance/test_overlap.py",),
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="once-locks of messages that were not sent are kept",
+        file=_COMMITTER,
+        old="                job.out = False  # Edited or removed meanwhile, so nothing was sent.\n",
+        new="                pass\n",
+        room=(*_LOCKS, "tests/beat/test_interleavings.py"),
+    ),
+    Mutation(
+        name="runs that were decided against are not recorded",
+        file=_ADVANCES,
+        old="ranges = self._ranges(job, plan, history) if history and (plan.skipped or job.left_out) else ()",
+        new="ranges = ()",
+        promise="TestMissedRuns::test_you_decide_about_missed_runs",
+        acceptance=("tests/acceptance/test_runs.py",),
+        room=("tests/beat/test_history.py", "tests/beat/test_tick_misfires.py"),
+    ),
+    Mutation(
+        name="a frozen entry stays due instead of waiting for the end of the freeze",
+        file=_ADVANCES,
+        old="return Advance(job.stored.name, state.guard, state.encode(), job.ahead.score)",
+        new="return Advance(job.stored.name, state.guard, state.encode(), now)",
+        promise="TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
+        room=_FREEZES,
+    ),
+)

@@ -1,0 +1,112 @@
+"""Faults of rules, misfires, the life of an entry, and backfills."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_LIFE = ("tests/beat/test_tick_misfires.py", "tests/schedules/test_misfire.py")
+_CLOCK = ("tests/beat/test_tick_clock.py",)
+_BACKFILLS = ("tests/beat/test_backfills.py", "tests/entries/test_backfilling.py")
+_BACKFILL_FAULTS = ("tests/faults/test_backfills.py",)
+
+_LIFECYCLE = "entries/lifecycle.py"
+_BACKFILLING = "entries/backfilling.py"
+
+ENTRIES = (
+    Mutation(
+        name="an entry that goes back in time keeps its generation",
+        file="entries/state.py",
+        old='changes.update(generation=drawn(4), deltas="")',
+        new='changes.update(deltas="")',
+        room=_CLOCK,
+    ),
+    Mutation(
+        name="an edit sends again what was sent",
+        file=_LIFECYCLE,
+        old="            nominal = unsent(after.rule(zone), nominal, now, state.last)\n",
+        new="            pass\n",
+        room=(*_LIFE, "tests/beat/test_tick_ends.py"),
+    ),
+    Mutation(
+        name="another start_at does not change when an entry runs",
+        file="entries/sameness.py",
+        old="    if before.start_at != after.start_at:\n        return False\n",
+        new="",
+        promise="TestEdits::test_an_entry_that_is_to_start_later_stops_until_then",
+        room=(*_LIFE, "tests/api/test_schedules_add.py"),
+    ),
+    Mutation(
+        name="an edit keeps the count of failed publishes",
+        file=_LIFECYCLE,
+        old='return state.moved(nominal, attempts=0, error="")',
+        new="return state.moved(nominal)",
+        room=(*_LIFE, "tests/beat/test_tick_failed_publish.py"),
+    ),
+    Mutation(
+        name="the grace of skip ignores the gap to the next run",
+        file="schedules/misfire.py",
+        old="min(DEFAULT_GRACE_MS, (following - latest) // 4)",
+        new="DEFAULT_GRACE_MS",
+        promise="TestMissedRuns::test_you_decide_about_missed_runs",
+        room=_LIFE,
+    ),
+    Mutation(
+        name="a resumption sends what was missed during the pause",
+        file=_LIFECYCLE,
+        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)",
+        new="nominal = state.nominal",
+        promise="TestIsolation::test_a_resumption_sends_nothing_that_the_pause_held_back",
+        room=(*_LIFE, "tests/beat/test_tick_misfires.py"),
+    ),
+    Mutation(
+        name="max_runs counts one run for each batch",
+        file=_LIFECYCLE,
+        old="count=state.count + len(done.emit),",
+        new="count=state.count + min(len(done.emit), 1),",
+        promise="TestEdits::test_max_runs_is_exact",
+        room=("tests/beat/test_tick_ends.py", *_LIFE),
+    ),
+    Mutation(
+        name="a backfill begins its next step with the last run of this one",
+        file=_BACKFILLING,
+        old="cursor=sent[-1] + 1 if sent else backfill.cursor,",
+        new="cursor=sent[-1] if sent else backfill.cursor,",
+        promise="TestRecords::test_the_past_is_run_again_each_occurrence_once",
+        acceptance=_BACKFILL_FAULTS,
+        room=_BACKFILLS,
+    ),
+    Mutation(
+        name="a backfill sends what another one has sent",
+        file=_BACKFILLING,
+        old="        if over < at:\n",
+        new="        if True:\n",
+        promise="TestRecords::test_the_past_is_run_again_each_occurrence_once",
+        acceptance=_BACKFILL_FAULTS,
+        room=_BACKFILLS,
+    ),
+    Mutation(
+        name="a backfill sends more than max_active at once",
+        file=_BACKFILLING,
+        old="return min(most, backfill.max_active - len(backfill.active))",
+        new="return most",
+        promise="TestRecords::test_a_backfill_has_no_more_out_than_it_may",
+        acceptance=_BACKFILL_FAULTS,
+        room=_BACKFILLS,
+    ),
+    Mutation(
+        name="a backfill ends although a lock held its last run back",
+        file="beat/backfills.py",
+        old="is_all=job.is_last and not job.left_out",
+        new="is_all=job.is_last",
+        acceptance=_BACKFILL_FAULTS,
+        room=_BACKFILLS,
+    ),
+    Mutation(
+        name="a backfill sends runs of a frozen entry",
+        file="beat/backfills.py",
+        old="if freezes.until(now, entry) is None:",
+        new="if True:",
+        promise="TestRecords::test_a_freeze_holds_a_backfill",
+        room=(*_BACKFILLS, "tests/beat/test_freezes.py"),
+    ),
+)

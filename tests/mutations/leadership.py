@@ -1,0 +1,162 @@
+"""Faults of the lease, of waiting, stopping and outages."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_LEADS = ("tests/acceptance/test_leadership.py",)
+_TERMS = ("tests/beat/test_terms.py", "tests/beat/test_standby.py")
+_STOPS = ("tests/acceptance/test_shutdown.py",)
+_OUTAGES = ("tests/acceptance/test_outage.py", "tests/faults/test_refusals.py")
+_WAKES = ("tests/acceptance/test_wakeup.py",)
+
+_LEADER = "beat/leader.py"
+_BEGINS = "beat/terms.py"
+_OUTAGE = "beat/outage.py"
+_WAKEUP = "beat/wakeup.py"
+_CALLS = "return self._leader.damaged or self._clock.was_set or has_news"
+
+LEADERSHIP = (
+    Mutation(
+        name="the trust window opens when the reply comes",
+        file=_LEADER,
+        old="            self.trust_from(sent)",
+        new="            self.trust_from(elapsed())",
+        acceptance=("tests/faults/test_network.py",),
+        room=_TERMS,
+    ),
+    Mutation(
+        name="the trust window is as long as the lease",
+        file=_LEADER,
+        old="_MARGIN = 1 / 8",
+        new="_MARGIN = 0",
+        acceptance=_LEADS,
+        room=_TERMS,
+    ),
+    Mutation(
+        name="a beat that steps down goes on renewing",
+        file=_LEADER,
+        old="        renewal.stop()\n        return why or",
+        new="        return why or",
+        promise="TestOneStream::test_a_beat_that_loses_its_lease_stands_by",
+        acceptance=_LEADS,
+        room=_TERMS,
+    ),
+    Mutation(
+        name="a beat that hangs goes on renewing",
+        file=_LEADER,
+        old="        if late < 0:\n",
+        new="        if True:\n",
+        acceptance=("tests/faults/test_leaders.py",),
+        room=_TERMS,
+    ),
+    Mutation(
+        name="a beat that stops keeps the lease",
+        file="scheduler.py",
+        old="        self.leader.resign()\n",
+        new="",
+        promise="TestOneStream::test_a_leader_that_is_stopped_hands_over",
+        acceptance=_STOPS,
+        room=("tests/beat/test_shutdown.py",),
+    ),
+    Mutation(
+        name="a beat that stops gives back the lease of another",
+        file="storage/scripts/lua/leader/resign.lua",
+        old="if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then",
+        new="if false then",
+        promise="TestOneStream::test_a_stand_by_that_stops_disturbs_nobody",
+        acceptance=_STOPS,
+        room=("tests/storage/test_scripts.py",),
+    ),
+    Mutation(
+        name="a signal does not set the stop flag",
+        file="beat/stop.py",
+        old="        self.requested = True\n        if self._signalled_at",
+        new="        if self._signalled_at",
+        promise="TestOneStream::test_a_leader_that_is_stopped_hands_over",
+        acceptance=_STOPS,
+        room=("tests/beat/test_shutdown.py",),
+    ),
+    Mutation(
+        name="a beat with a backlog does not look at the stop flag",
+        file="beat/dispatch/dispatcher.py",
+        old="            self._leader.stop.check()\n            term, now",
+        new="            term, now",
+        acceptance=_STOPS,
+        room=("tests/beat/test_shutdown.py",),
+    ),
+    Mutation(
+        name="a leader that lost its term does not begin the next one",
+        file=_BEGINS,
+        old="        self._begun = None  # A flush takes",
+        new="        # A flush takes",
+        promise="TestIsolation::test_config_entries_are_back_after_a_flush",
+        acceptance=("tests/acceptance/test_flush.py",),
+        room=_TERMS,
+    ),
+    Mutation(
+        name="a damaged schedule does not end a wait",
+        file=_BEGINS,
+        old=_CALLS,
+        new="return self._clock.was_set or has_news",
+        promise="TestIsolation::test_lost_parts_of_the_schedule_are_mended",
+        acceptance=("tests/acceptance/test_flush.py",),
+        room=_TERMS,
+    ),
+    Mutation(
+        name="a clock that was set does not end a wait",
+        file=_BEGINS,
+        old=_CALLS,
+        new="return self._leader.damaged or has_news",
+        room=("tests/beat/test_tick_clock.py",),
+    ),
+    Mutation(
+        name="the subscription to the wake channel is not awaited",
+        file=_WAKEUP,
+        old="            _await_confirmation(pubsub)\n",
+        new="",
+        acceptance=_WAKES,
+        room=("tests/beat/test_polling.py", "tests/beat/test_added_entries.py"),
+    ),
+    Mutation(
+        name="a subscription that was made again does not wake a stand-by",
+        file=_WAKEUP,
+        old='called or leads or message["type"] != "message" or message["data"] in _FOR_ALL',
+        new='called or leads or message["data"] in _FOR_ALL',
+        acceptance=_WAKES,
+        room=("tests/beat/test_standby.py", "tests/beat/test_cut_off.py"),
+    ),
+    Mutation(
+        name="the connection to the broker is kept after a failed turn",
+        file=_OUTAGE,
+        old="        self._publisher.close()  # A server that was started again has lost what kombu declared.\n",
+        new="",
+        acceptance=_OUTAGES,
+        room=("tests/beat/test_cut_off.py",),
+    ),
+    Mutation(
+        name="a broker that is down counts as a failure that nobody foresaw",
+        file=_OUTAGE,
+        old="        if isinstance(exc, BrokerDown):\n            return self._without_broker(exc)\n",
+        new="",
+        promise="TestDelivery::test_a_failed_publish_stays_due_under_its_id",
+        acceptance=_OUTAGES,
+        room=("tests/beat/test_dispatch_broker_down.py",),
+    ),
+    Mutation(
+        name="nothing starts over when the server answers with an error",
+        file=_OUTAGE,
+        old="        if isinstance(exc, ResponseError):\n            self._start_over()\n",
+        new="",
+        acceptance=_OUTAGES,
+        room=("tests/beat/test_refused.py", "tests/beat/test_cut_off.py"),
+    ),
+    Mutation(
+        name="a beat that fails again and again keeps the lead",
+        file=_OUTAGE,
+        old="_MOST_UNFORESEEN = 3\n",
+        new="_MOST_UNFORESEEN = 10**9\n",
+        acceptance=_OUTAGES,
+        room=("tests/beat/test_tick_poison.py", "tests/beat/test_refused.py"),
+    ),
+)

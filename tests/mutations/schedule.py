@@ -1,0 +1,165 @@
+"""Faults of what is stored: writes, quarantine, freezes, configuration and repair."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_SCRIPTS = ("tests/storage/test_scripts.py",)
+_CONFIG = ("tests/beat/test_config_entries.py", "tests/beat/test_interleavings.py")
+_FLUSH = ("tests/acceptance/test_flush.py",)
+_FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
+_API = ("tests/api/test_schedules_mapping.py", "tests/api/test_schedules_add.py")
+
+_PUT = "storage/scripts/lua/schedule/put.lua"
+_QUARANTINE = "storage/scripts/lua/schedule/quarantine.lua"
+_FREEZING = "beat/freezing.py"
+
+SCHEDULE = (
+    Mutation(
+        name="put wakes nobody",
+        file=_PUT,
+        old="  redis.call('PUBLISH', ARGV[1], 'head')\n",
+        new="",
+        promise="TestEdits::test_what_is_due_in_a_second_is_sent_in_time",
+        acceptance=("tests/acceptance/test_wakeup.py",),
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="put writes whatever the state is by now",
+        file=_PUT,
+        old="if is_as_read(found[n] or '', expected) then",
+        new="if true then",
+        promise="TestEdits::test_an_edit_of_an_old_version_is_refused",
+        room=(*_SCRIPTS, *_API),
+    ),
+    Mutation(
+        name="put that is sent twice answers as if it had failed",
+        file=_PUT,
+        old="if before then\n  return {1, before}\nend\n",
+        new="",
+        acceptance=("tests/faults/test_proxied.py",),
+        room=(*_SCRIPTS, *_API),
+    ),
+    Mutation(
+        name="put asks a leader for no term",
+        file=_PUT,
+        old="if ARGV[3] ~= '' and not leads(leader, ARGV[3], ARGV[4]) then",
+        new="if false then",
+        room=("tests/beat/test_terms.py", *_CONFIG),
+    ),
+    Mutation(
+        name="put leaves an entry that is stored again in quarantine",
+        file=_PUT,
+        old="      redis.call('HDEL', quarantine, name)\n",
+        new="",
+        promise="TestIsolation::test_one_bad_entry_harms_nobody_else",
+        room=(*_SCRIPTS, "tests/beat/test_tick_poison.py"),
+    ),
+    Mutation(
+        name="put does not tell the leader of pauses",
+        file=_PUT,
+        old="      redis.call('HSET', meta, 'pauses', kept)",
+        new="     ",
+        promise="TestIsolation::test_a_config_entry_stays_paused_after_a_flush",
+        acceptance=_FLUSH,
+        room=_CONFIG,
+    ),
+    Mutation(
+        name="quarantine sets aside what was mended meanwhile",
+        file=_QUARANTINE,
+        old="local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])",
+        new="local same = true",
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="quarantine leaves the due time",
+        file=_QUARANTINE,
+        old="    redis.call('ZREM', due, name)\n",
+        new="",
+        promise="TestIsolation::test_one_bad_entry_harms_nobody_else",
+        acceptance=("tests/acceptance/test_garbage.py",),
+        room=(*_SCRIPTS, "tests/beat/test_tick_poison.py"),
+    ),
+    Mutation(
+        name="quarantine asks for no term",
+        file=_QUARANTINE,
+        old="if not leads(KEYS[1], ARGV[1], ARGV[2]) then",
+        new="if false then",
+        room=_SCRIPTS,
+    ),
+    Mutation(
+        name="pauses of config entries are forgotten with the server's data",
+        file="beat/config_pauses.py",
+        old="        if name not in self._notes:\n",
+        new="        if True:\n",
+        promise="TestIsolation::test_a_config_entry_stays_paused_after_a_flush",
+        acceptance=_FLUSH,
+        room=_CONFIG,
+    ),
+    Mutation(
+        name="unchanged config entries are written again",
+        file="beat/config_entries.py",
+        old="        if definition.encode() == stored.definition:\n            return []\n",
+        new="",
+        acceptance=("tests/acceptance/test_config_entries.py",),
+        room=_CONFIG,
+    ),
+    Mutation(
+        name="repair does not count due times",
+        file="beat/repair.py",
+        old="if not entries == states == due:",
+        new="if not entries == states:",
+        promise="TestIsolation::test_lost_parts_of_the_schedule_are_mended",
+        acceptance=("tests/faults/test_contents.py",),
+        room=_CONFIG,
+    ),
+    Mutation(
+        name="a freeze of some entries holds none",
+        file="entries/freezes.py",
+        old="if freeze.selection.is_all or (entry is not None and freeze.selection.covers(entry))",
+        new="if freeze.selection.is_all",
+        promise="TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
+        room=_FREEZES,
+    ),
+    Mutation(
+        name="a freeze does not end at its time",
+        file="entries/freezes.py",
+        old="return self.thawed is None and to_ms(self.until) > now",
+        new="return self.thawed is None",
+        promise="TestIsolation::test_a_freeze_ends_at_its_time",
+        room=_FREEZES,
+    ),
+    Mutation(
+        name="freezes are forgotten with the server's data",
+        file=_FREEZING,
+        old="        lost = found.lost(Freezes.of(self._seen), wall_ms())\n",
+        new="        lost = []\n",
+        promise="TestIsolation::test_a_freeze_holds_after_a_flush",
+        acceptance=_FLUSH,
+        room=_FREEZES,
+    ),
+    Mutation(
+        name="thawed entries wait until the freeze would have ended",
+        file=_FREEZING,
+        old="self._thawing = [to_ms(each.until) for each in self.known.all if each.thawed]",
+        new="self._thawing = []",
+        promise="TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
+        room=_FREEZES,
+    ),
+    Mutation(
+        name="every prefix names the same keys",
+        file="storage/keys.py",
+        old='return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))',
+        new='return cls(*(f"{{redbeat-lite}}:{part}" for part in cls.__slots__))',
+        promise="TestEdits::test_two_prefixes_are_two_schedules",
+        room=("tests/ground/test_settings.py",),
+    ),
+    Mutation(
+        name="a prefix with braces of its own gets another pair",
+        file="settings.py",
+        old='return prefix if prefix.endswith("}") else f"{{{prefix}}}"',
+        new='return f"{{{prefix}}}"',
+        promise="TestEdits::test_two_prefixes_are_two_schedules",
+        room=("tests/ground/test_settings.py",),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Faults of once-locks and of the record of runs."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_WORKERS = ("tests/acceptance/test_overlap.py", "tests/faults/test_workers.py")
+_RUNS = ("tests/acceptance/test_runs.py",)
+_LOCKS = (
+    "tests/once/test_scripts_lock.py",
+    "tests/once/test_scripts_guard.py",
+    "tests/once/test_scripts_claims.py",
+    "tests/once/test_scripts_waiters.py",
+)
+
+_BEGIN = "storage/scripts/lua/once/begin.lua"
+_END = "storage/scripts/lua/once/end.lua"
+
+WORKERS = (
+    Mutation(
+        name="a task begins although another one holds its lock",
+        file=_BEGIN,
+        old="if owner ~= id and (owner or (head and head ~= id)) then",
+        new="if owner ~= id and (head and head ~= id) then",
+        promise="TestWork::test_two_bodies_of_a_key_never_overlap",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="a copy of a task begins while the first one runs",
+        file=_BEGIN,
+        old="if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then",
+        new="if false then",
+        promise="TestWork::test_a_message_that_is_delivered_twice_runs_once",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="a copy of a task that has ended begins",
+        file=_BEGIN,
+        old="if attempt < seen or (attempt == seen and g[1] == 'done') then",
+        new="if attempt < seen then",
+        promise="TestWork::test_a_message_that_is_delivered_twice_runs_once",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="the end of a task frees the lock of another one",
+        file=_END,
+        old="if holder ~= token then\n  return {standby, 0, 0, why}\nend\n",
+        new="",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="the end of a task wakes nobody who waits",
+        file=_END,
+        old="  return {standby, 1, 1, why}\n",
+        new="  return {standby, 1, 0, why}\n",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="the lock of a long task is not renewed",
+        file="storage/scripts/lua/once/renew.lua",
+        old="redis.call('PEXPIRE', KEYS[2], lease)\n",
+        new="",
+        promise="TestWork::test_two_bodies_of_a_key_never_overlap",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="a lock is taken at publish although another task holds it",
+        file="storage/scripts/lua/once/take.lua",
+        old="elseif owner or redis.call('EXISTS', waiters) == 1 then",
+        new="elseif redis.call('EXISTS', waiters) == 1 then",
+        promise="TestWork::test_one_message_of_a_once_entry_is_queued",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
+        name="no beginning or end of a run is recorded",
+        file="runs/recorder.py",
+        old="        self._fates.append(fate)\n",
+        new="",
+        promise="TestRecords::test_you_can_ask_what_became_of_a_run",
+        acceptance=_RUNS,
+        room=("tests/runs/test_recorder.py",),
+    ),
+    Mutation(
+        name="a late report of a beginning replaces the end of a run",
+        file="storage/scripts/lua/shared/record.lua",
+        old="if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then",
+        new="if attempt < number then",
+        acceptance=_RUNS,
+        room=("tests/runs/test_record.py", "tests/runs/test_recorder.py"),
+    ),
+)
