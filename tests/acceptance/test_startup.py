@@ -121,7 +121,9 @@ def test_the_banner_and_the_log_name_server_role_lease_entries_and_owner(beat: B
         r"maxinterval -> 5\.00 minutes \(300s\)",
     ):
         assert leader.lines(line), line
-    assert not leader.lines("WARNING|ERROR|CRITICAL")
+    # On a busy machine a run may be missed.
+    missed = leader.lines("WARNING.*missed .*, left out by its policy")
+    assert leader.lines("WARNING|ERROR|CRITICAL") == missed
     # Neither process shows it, whatever else they said; nor does what the leader says when it loses its server.
     server.stop()
     leader.says("ERROR.*cannot use redis://:[*][*]@")

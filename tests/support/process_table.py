@@ -19,6 +19,12 @@ def is_running(pid: int) -> bool:
     return pid in _parents(str(pid))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether this process was stopped by a signal; on a system without ``/proc`` every process passes for one."""
+    row = _stat(str(pid))
+    return not os.path.exists("/proc/self/stat") or row[1:2] == ["T"]
+
+
 def _parents(*which: str) -> dict[int, int]:
     """Who started each of these, or each process that there is."""
     # What "ps" of every system prints, but an image of Linux may lack it.
