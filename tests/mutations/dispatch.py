@@ -63,6 +63,7 @@ DISPATCH = (
         file=_COMMIT,
         old="write('HDEL', entries, gone)\n",
         new="",
+        promise="TestEdits::test_a_one_off_is_removed_when_it_is_done",
         room=("tests/beat/test_tick_ends.py", *_SCRIPTS),
     ),
     Mutation(
@@ -181,6 +182,7 @@ DISPATCH = (
         file=_COMMITTER,
         old="                job.out = False  # Edited or removed meanwhile, so nothing was sent.\n",
         new="                pass\n",
+        promise="TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
         room=(*_LOCKS, "tests/beat/test_interleavings.py"),
     ),
     Mutation(

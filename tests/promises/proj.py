@@ -18,6 +18,11 @@ app.conf.update(json.loads(os.environ.get("PROJ_CONF", "{}")))
 redbeat_lite.install(app)
 
 
+def route_slowly(*_: object, **__: object) -> None:
+    """Router for ``task_routes`` that leaves each message where it is, after a while."""
+    time.sleep(0.1)
+
+
 @app.task(name="proj.add")
 def add(x: int = 0, y: int = 0) -> int:
     return x + y

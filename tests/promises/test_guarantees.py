@@ -19,6 +19,10 @@ from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually, never
 
+#: Settings of a beat that takes a while between the look at what is due and the sending of each message, so that what
+#: somebody else does usually happens in between.
+SLOW = {"task_routes": ["tests.promises.proj.route_slowly"]}
+
 STREAM = {"task": "proj.add", "schedule": TICK, "expires": 600, "misfire": "all"}
 
 
@@ -169,7 +173,7 @@ class TestMissedRuns:
 class TestEdits:
     def test_an_edited_entry_never_fires_by_its_old_rule(self, stage: Stage) -> None:
         """An edited entry never fires by its old rule."""
-        stage.beat()
+        stage.beat(**SLOW)
         for _ in range(5):
             stage.schedules.add("edited", "proj.add", every(0.05), kwargs={"x": 1})
             stage.waits_for("edited")
@@ -181,7 +185,7 @@ class TestEdits:
 
     def test_a_removed_entry_never_comes_back(self, stage: Stage) -> None:
         """A removed one never comes back."""
-        beat = stage.beat()
+        beat = stage.beat(**SLOW)
         stage.schedules.add("removed", "proj.add", every(0.05))
         stage.waits_for("removed", 3)
         stage.schedules.remove("removed")
@@ -241,6 +245,16 @@ class TestEdits:
             stage.waits_for("few", number)
             eventually(lambda: schedules["few"].next_run_at is None)
             assert len(stage.messages("few")) == number
+
+    def test_a_one_off_is_removed_when_it_is_done(self, stage: Stage) -> None:
+        """``remove_when_done`` removes an entry that has finished."""
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        stage.beat()
+        stage.schedules.add("once", "proj.add", at(soon), remove_when_done=True)
+        stage.waits_for("once")
+        eventually(lambda: "once" not in stage.schedules)
+        assert not stage.client.hgetall("{redbeat-lite}:entries")
+        assert len(stage.messages("once")) == 1
 
     def test_two_prefixes_are_two_schedules(self, stage: Stage, make_app: Any) -> None:
         """``redbeat_lite_key_prefix`` keeps schedules apart."""
@@ -304,17 +318,24 @@ class TestIsolation:
     def test_a_frozen_schedule_sends_nothing(self, stage: Stage) -> None:
         """Once ``redbeat freeze '*' --for 2h`` has returned, nothing goes out."""
         stage.schedules.add("stream", "proj.add", every(0.05))
-        stage.beat()
+        stage.beat(**SLOW)
         stage.waits_for("stream", 3)
         version = stage.schedules["stream"].version
+        for _ in range(5):
+            freeze = stage.schedules.freezes.add("*", seconds="2h")
+            sent = len(stage.messages("stream"))
+            never(lambda: len(stage.messages("stream")) > sent, during=0.3)  # noqa: B023
+            stage.run("thaw", freeze.id)
+            stage.waits_for("stream", sent + 1)
         stage.run("freeze", "*", "--for", "2h")
         sent = len(stage.messages("stream"))
-        never(lambda: len(stage.messages("stream")) > sent, during=0.5)
+        never(lambda: len(stage.messages("stream")) > sent, during=0.3)
         assert stage.schedules["stream"].version == version
 
     def test_a_paused_entry_sends_nothing(self, stage: Stage) -> None:
+        """``pause``: stop an entry from firing."""
         stage.schedules.add("stream", "proj.add", every(0.05))
-        stage.beat()
+        stage.beat(**SLOW)
         stage.waits_for("stream", 3)
         stage.schedules.pause("stream", "for a while")
         sent = len(stage.messages("stream"))
@@ -482,6 +503,17 @@ class TestWork:
         stage.waits_for("stream", sent + 5)
         assert len(stage.messages("single")) == 1
         assert [run for run in stage.schedules.runs("single") if run.outcome == "left out"]
+
+    def test_the_lock_of_a_message_that_was_not_sent_is_free(self, stage: Stage) -> None:
+        """An edited entry never fires by its old rule, and its next run is not held up."""
+        stage.beat(**SLOW)
+        for number in range(4):
+            name = f"single{number}"
+            stage.schedules.add(name, "proj.add", every(TICK), kwargs={"x": number}, once=True)
+            # The beat has looked at what is due by then, and has sent nothing.
+            time.sleep(TICK + 0.05)
+            stage.schedules.update(name, schedule=every(2 * TICK))
+            stage.waits_for(name)
 
 
 def written(journal: Path, count: int) -> list[tuple[float, ...]]:
