@@ -152,6 +152,7 @@ DISPATCH = (
         file=_PUBLISHER,
         old="self._in_full = self._obstacle(type(self._producer.channel))",
         new="self._in_full = None",
+        promise="TestDelivery::test_a_signal_handler_sees_every_message",
         room=_PREPARED,
     ),
     Mutation(

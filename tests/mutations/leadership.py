@@ -47,6 +47,7 @@ LEADERSHIP = (
         file=_LEADER,
         old="        if late < 0:\n",
         new="        if True:\n",
+        promise="TestOneStream::test_a_leader_whose_loop_hangs_is_replaced",
         acceptance=("tests/faults/test_leaders.py",),
         room=_TERMS,
     ),

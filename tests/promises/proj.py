@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.signals import before_task_publish
 
 import redbeat_lite
 from redbeat_lite import Once, PipelineTask
@@ -21,6 +22,20 @@ redbeat_lite.install(app)
 def route_slowly(*_: object, **__: object) -> None:
     """Router for ``task_routes`` that leaves each message where it is, after a while."""
     time.sleep(0.1)
+
+
+def route_for_ever(*_: object, **__: object) -> None:
+    """Router for ``task_routes`` that never returns."""
+    time.sleep(3600)
+
+
+def stamp(headers: dict[str, object], **_: object) -> None:
+    """Receiver of ``before_task_publish`` that marks each message."""
+    headers["stamped"] = True
+
+
+if app.conf.get("proj_stamps"):
+    before_task_publish.connect(stamp)
 
 
 @app.task(name="proj.add")

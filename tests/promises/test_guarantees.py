@@ -87,6 +87,20 @@ class TestOneStream:
         assert gaps(messages) == {200}
         assert all(beat.alive for beat in beats)
 
+    def test_a_leader_whose_loop_hangs_is_replaced(self, stage: Stage) -> None:
+        """One that hangs is replaced after ``stall_timeout`` and the lease."""
+        settings = {
+            "redbeat_lite_lease": 1,
+            "redbeat_lite_publish_timeout": 1,
+            "redbeat_lite_stall_timeout": 2,
+        }
+        hangs = {"task_routes": ["tests.promises.proj.route_for_ever"]}
+        first = stage.beat(beat_schedule={"stream": STREAM}, **hangs, **settings)
+        second = stage.beat(beat_schedule={"stream": STREAM}, **settings)
+        first.says("no progress while")
+        eventually(lambda: stage.leader() is second, within=30)
+        assert origins(stage.waits_for("stream", 5)) == {second.pid}
+
     def test_a_beat_that_loses_its_lease_stands_by(self, stage: Stage) -> None:
         """A beat that loses its lease stands by and tries again; it does not exit."""
         beat = stage.beat(beat_schedule={"stream": STREAM}, redbeat_lite_lease=1)
@@ -146,6 +160,11 @@ class TestDelivery:
             ordered = sorted(unique.values(), key=scheduled_at)
             assert gaps(ordered) == {200}
 
+    def test_a_signal_handler_sees_every_message(self, stage: Stage) -> None:
+        """A receiver of ``before_task_publish`` may change each message, as with Celery's own beat."""
+        stage.beat(beat_schedule={"stream": STREAM}, proj_stamps=True)
+        assert all(message.headers.get("stamped") for message in stage.waits_for("stream", 5))
+
     def test_a_message_lives_for_the_gap_and_five_seconds(self, stage: Stage) -> None:
         """It lives for the gap to the next run and five seconds for clocks that differ."""
         stage.schedules.add("hourly", "proj.add", every(3600), start_at=datetime.now(UTC))
@@ -183,6 +202,15 @@ class TestMissedRuns:
         # A quarter of the interval is its grace, so only a run that has just come due may be sent.
         assert skipped is not None
         assert skipped > restarted - timedelta(seconds=0.2)
+
+    def test_skip_sends_none_that_is_late(self, stage: Stage) -> None:
+        """``skip``: none that is later than a quarter of the time to the next run."""
+        begin = datetime.now(UTC) + timedelta(seconds=0.2)
+        stage.schedules.add("late", "proj.add", every(6), start_at=begin, misfire="skip")
+        eventually(lambda: datetime.now(UTC) > begin + timedelta(seconds=6 / 4))
+        stage.beat()
+        eventually(lambda: stage.schedules["late"].skipped_count == 1, within=20)
+        assert begin not in [message.scheduled_at for message in stage.messages("late")]
 
 
 class TestEdits:
