@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutations import MUTATIONS
-from tests.mutations.__main__ import GUARANTEES, ROOT
+from tests.mutations.__main__ import GUARANTEES, ROOT, failed_tests
 from tests.mutations.mutation import DoesNotApplyError, Mutation
 
 
@@ -38,3 +38,8 @@ def test_a_mutation_whose_old_text(old: str, count: int, tmp_path: Path) -> None
     mutation = Mutation(name="fault", file="file.py", old=old, new="b")
     with pytest.raises(DoesNotApplyError, match=f"fault: file.py holds the old text {count} times"):
         mutation.mutated(tmp_path)
+
+
+def test_the_names_of_failed_tests_are_read_from_the_summary() -> None:
+    summary = "FAILED tests/a.py::test_b[two words] - assert 1 == 2\nERROR tests/a.py::test_c\n1 passed\n"
+    assert failed_tests(summary) == ["tests/a.py::test_b[two words]", "tests/a.py::test_c"]

@@ -2,8 +2,8 @@
 
 The checkout is copied. In the copy, one mutation at a time is written into its file, and suites of tests run from the
 outside to the inside until one of them fails: ``promises``, then ``acceptance`` (real processes, and faults in their
-short form), then ``room`` (the tests of the room that holds the file). The result is a line for each mutation. A
-mutation that only ``room`` catches is a promise that ``tests/promises`` lacks.
+short form), then ``room`` (the tests of the room that holds the file). The result is a line for each mutation. Where
+only ``room`` catches one, ``tests/promises`` lacks a promise.
 
 Tests that fail are run again, because one that fails by chance proves nothing; and once without the mutation, because
 one that always fails proves nothing either.
@@ -112,14 +112,15 @@ class Workshop:
         except subprocess.TimeoutExpired:
             return [*tests]
         finally:
-            # The processes that the tests have started end with pytest.
-            process.terminate()
-            process.wait()
+            if process.poll() is None:
+                # The processes that the tests have started end with pytest.
+                process.terminate()
+                process.communicate()
         if process.returncode == 0:
             return []
         failed = failed_tests(output)
         if not failed:
-            raise SuiteIsBrokenError(f"pytest ended with {process.returncode}:\n{output}")
+            raise SuiteIsBrokenError(f"pytest ended with {process.returncode}: {output[-300:]}")
         return failed
 
 
@@ -136,7 +137,7 @@ def stages_of(mutation: Mutation, suite: str) -> list[tuple[str, ...]]:
 
 def failed_tests(output: str) -> list[str]:
     """Return the tests that pytest names as failed in its summary."""
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
 
 
 def replace(path: Path, text: str) -> None:
@@ -189,7 +190,10 @@ def main() -> None:
         workshop.check_import()
         for mutation in mutations:
             began = time.monotonic()
-            verdict = workshop.verdict(mutation, asked.suites)
+            try:
+                verdict = workshop.verdict(mutation, asked.suites)
+            except SuiteIsBrokenError as exc:
+                verdict = f"NOT TESTED, {exc}"
             print(f"{mutation.name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
