@@ -30,8 +30,8 @@ def route_for_ever(*_: object, **__: object) -> None:
 
 
 def stamp(headers: dict[str, object], **_: object) -> None:
-    """Receiver of ``before_task_publish`` that marks each message."""
-    headers["stamped"] = True
+    """Receiver of ``before_task_publish`` that writes into each message what only this one has."""
+    headers["stamped"] = headers["id"]
 
 
 if app.conf.get("proj_stamps"):

@@ -163,7 +163,8 @@ class TestDelivery:
     def test_a_signal_handler_sees_every_message(self, stage: Stage) -> None:
         """A receiver of ``before_task_publish`` may change each message, as with Celery's own beat."""
         stage.beat(beat_schedule={"stream": STREAM}, proj_stamps=True)
-        assert all(message.headers.get("stamped") for message in stage.waits_for("stream", 5))
+        messages = stage.waits_for("stream", 5)
+        assert [message.headers["stamped"] for message in messages] == [message.id for message in messages]
 
     def test_a_message_lives_for_the_gap_and_five_seconds(self, stage: Stage) -> None:
         """It lives for the gap to the next run and five seconds for clocks that differ."""
