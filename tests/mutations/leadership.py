@@ -81,8 +81,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat with a backlog does not look at the stop flag",
         file="beat/dispatch/dispatcher.py",
-        old="            self._leader.stop.check()\n            term, now",
-        new="            term, now",
+        old="            self._leader.stop.check()\n            term = self._leader.term",
+        new="            term = self._leader.term",
         acceptance=_STOPS,
         room=("tests/beat/test_shutdown.py",),
     ),
