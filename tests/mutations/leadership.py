@@ -130,7 +130,7 @@ LEADERSHIP = (
     Mutation(
         name="the connection to the broker is kept after a failed turn",
         file=_OUTAGE,
-        old="        self._publisher.close()  # A server that was started again has lost what kombu declared.\n",
+        old="        self._publisher.close()  # A restarted server has lost what kombu declared.\n",
         new="",
         acceptance=_OUTAGES,
         room=("tests/beat/test_cut_off.py",),
@@ -138,7 +138,7 @@ LEADERSHIP = (
     Mutation(
         name="a broker that is down counts as a failure that nobody foresaw",
         file=_OUTAGE,
-        old="        if isinstance(exc, BrokerDown):\n            return self._without_broker(exc)\n",
+        old="        if isinstance(exc, BrokerDown):\n            return self._handle_broker(exc)\n",
         new="",
         promise="TestDelivery::test_a_failed_publish_stays_due_under_its_id",
         acceptance=_OUTAGES,
@@ -155,8 +155,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat that fails again and again keeps the lead",
         file=_OUTAGE,
-        old="_MOST_UNFORESEEN = 3\n",
-        new="_MOST_UNFORESEEN = 10**9\n",
+        old="_MOST_UNEXPECTED = 3\n",
+        new="_MOST_UNEXPECTED = 10**9\n",
         acceptance=_OUTAGES,
         room=("tests/beat/test_tick_poison.py", "tests/beat/test_refused.py"),
     ),
