@@ -56,9 +56,13 @@ class TestOnce:
         """Waiting keeps the order of the queue."""
         journal = tmp_path / "texts"
         stage.worker()
-        for number in range(5):
-            wait = {"once_key": "key", "on_conflict": "wait"}
+        wait = {"once_key": "key", "on_conflict": "wait"}
+        send(stage, "proj.note", str(journal), "0", 3, **wait)
+        eventually(lambda: locks(stage.app).list())
+        for number in range(1, 5):
+            # The worker has two processes, which may take two messages at once.
             send(stage, "proj.note", str(journal), str(number), 0.1, **wait)
+            eventually(lambda: len(locks(stage.app).list()[0].waiters) == number)  # noqa: B023
         eventually(lambda: len(lines(journal)) == 5, within=30)
         assert lines(journal) == ["0", "1", "2", "3", "4"]
 
