@@ -84,10 +84,16 @@ class Stage:
 
     def waits_for_renewals(self, count: int = 2) -> None:
         """Wait until the leader has renewed its lease so many times: by then it knows of changes."""
+        left = self.client.pttl(LEADER)
+
+        def is_renewed() -> bool:
+            """Whether the time that is left has become longer since the last look."""
+            nonlocal left
+            before, left = left, self.client.pttl(LEADER)
+            return left > before
+
         for _ in range(count):
-            before = self.client.pttl(LEADER)
-            # A renewal makes the time that is left longer again.
-            eventually(lambda before=before: self.client.pttl(LEADER) > before, what="a renewal")
+            eventually(is_renewed, what="a renewal")
 
     def occurrences(self) -> list[tuple[str | None, Any]]:
         """Entry and nominal time of every message in the queue."""
