@@ -29,7 +29,6 @@ SCHEDULE = (
         file=_PUT,
         old="if is_as_read(found[n] or '', expected) then",
         new="if true then",
-        promise="TestEdits::test_an_edit_of_an_old_version_is_refused",
         room=(*_SCRIPTS, *_API),
     ),
     Mutation(
