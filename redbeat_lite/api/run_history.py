@@ -37,7 +37,7 @@ _FIRST_SIGN_MS = 5_000
 #: expires.
 _RETRY_MS = 86_400_000
 
-#: Runs of which is asked in one go.
+#: Runs whose details are read in one round trip.
 _TOGETHER = 100
 
 

@@ -25,7 +25,7 @@ _EXAMINED = 500
 
 
 def locks(call: Call) -> Response:
-    """Who holds which, and who waits."""
+    """Show the once-locks, their holders and their waiters."""
     (key,), all_ = call.texts("key"), locks_of(call.site.app)
     ask = partial(all_.list, _SHOWN + 1) if not key else lambda: [*filter(None, [all_.get(key)])]
     found = call.site.shared.read(("locks", key), ask)
@@ -33,7 +33,7 @@ def locks(call: Call) -> Response:
 
 
 def quarantine(call: Call) -> Response:
-    """What was set aside, and why."""
+    """Show the entries in quarantine with their errors."""
     found = call.site.shared.read("quarantine", lambda: call.site.schedules.quarantined(_SHOWN + 1))
     records = [(name, *_told(call, found[name])) for name in sorted(found)[:_SHOWN]]
     return call.page("quarantine.html", records=records, more=len(found) > _SHOWN)
@@ -60,7 +60,7 @@ def _known_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doctor(call: Call) -> Response:
-    """What is or will be trouble, once somebody asks."""
+    """Show the findings of the doctor, once a user has asked for them."""
     at, found = None, None
     if "examine" in call.given:
         ask = partial(examine, call.site.app, limit=_EXAMINED)

@@ -73,7 +73,7 @@ _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
 def now(call: Call) -> Response:
-    """Who leads, what is wrong, and what comes next."""
+    """Show the leader, the open incidents and the next runs."""
     found = call.site.shared.read("now", lambda: _now(call.site))
     told = [(label, call.wrong(str(value)) if label == "refused" else value) for label, value in found["lines"]]
     return call.page("now.html", **{**found, "lines": told})
