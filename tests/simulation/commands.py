@@ -431,7 +431,9 @@ class Bound(NamedTuple):
 
 
 def _score_bound(text: bytes) -> Bound:
-    return Bound(score(text.removeprefix(b"("), NOT_A_RANGE), text.startswith(b"("))
+    """Read the end of a range of scores: no text at all means 0, and a number too large for a double is infinite."""
+    number = text.removeprefix(b"(") or b"0"
+    return Bound(score(number, NOT_A_RANGE, may_overflow=True), text.startswith(b"("))
 
 
 Pairs = list[tuple[float, bytes]]
@@ -588,30 +590,36 @@ def _id_bound(text: bytes, number: int) -> Bound:
     return Bound(at, text.startswith(b"("))
 
 
-def _lines(db: Database, key: bytes, oldest: bytes, newest: bytes) -> list[list[Any]]:
-    low, high = _id_bound(oldest, 0), _id_bound(newest, 2**64)
+def _lines_within(db: Database, key: bytes, low: Bound, high: Bound) -> list[list[Any]]:
     lines = _stream(db, key).lines
     return [[b"%d-%d" % at, list(fields)] for at, fields in lines if low.admits_from(at) and high.admits_to(at)]
 
 
-def _counted(lines: list[list[Any]], args: Args, *, exists: bool) -> list[list[Any]] | None:
-    options = _options(args, {b"COUNT": 1})
-    if b"COUNT" not in options:
+def _count(options: Args) -> int | None:
+    count = _options(options, {b"COUNT": 1}).get(b"COUNT")
+    return None if count is None else max(integer(count[0]), 0)
+
+
+def _counted(lines: list[list[Any]], count: int | None, *, exists: bool) -> list[list[Any]] | None:
+    if count is None:
         return lines
-    count = max(integer(options[b"COUNT"][0]), 0)
     return lines[:count] if count or not exists else None
 
 
 @command("XRANGE", 3, 5)
 def _xrange(db: Database, args: Args) -> Any:
-    lines = _lines(db, args[0], args[1], args[2])
-    return _counted(lines, args[3:], exists=db.find(args[0]) is not None)
+    low, high = _id_bound(args[1], 0), _id_bound(args[2], 2**64)
+    count = _count(args[3:])
+    lines = _lines_within(db, args[0], low, high)
+    return _counted(lines, count, exists=db.find(args[0]) is not None)
 
 
 @command("XREVRANGE", 3, 5)
 def _xrevrange(db: Database, args: Args) -> Any:
-    lines = _lines(db, args[0], args[2], args[1])[::-1]
-    return _counted(lines, args[3:], exists=db.find(args[0]) is not None)
+    low, high = _id_bound(args[2], 0), _id_bound(args[1], 2**64)
+    count = _count(args[3:])
+    lines = _lines_within(db, args[0], low, high)
+    return _counted(lines[::-1], count, exists=db.find(args[0]) is not None)
 
 
 # -- the server ------------------------------------------------------------------------------------

@@ -214,6 +214,10 @@ CONTRACTS: dict[str, list[Contract]] = {
 #: Arguments that no contract allows.
 ODD = ["", "x", "-1", "0", "1e400", "[", "nan", "9" * 20, "a|b|c", "\xff"]
 
+#: Words that say how often a script repeats something: a huge number would keep both servers busy for ever.
+REPETITIONS = {"one", "sizes"}
+HUGE = {"1e400", "9" * 20}
+
 
 #: Scripts that work on the same keys. Calls of one theme come together, so that they meet what the others have left.
 THEMES = {
@@ -306,7 +310,8 @@ class Calls:
 
     def _argument(self, word: str) -> list[bytes]:
         if self._random.random() < self._oddity:
-            return [self._random.choice(ODD).encode()]
+            odd = [value for value in ODD if word not in REPETITIONS or value not in HUGE]
+            return [self._random.choice(odd).encode()]
         draw: Callable[[], str | list[str]] = getattr(self._arguments, word)
         drawn = draw()
         values = [drawn] if isinstance(drawn, str) else drawn

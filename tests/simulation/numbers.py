@@ -20,7 +20,7 @@ def integer(text: bytes, error: str = NOT_AN_INTEGER) -> int:
     return int(text)
 
 
-def score(text: bytes, error: str = NOT_A_FLOAT) -> float:
+def score(text: bytes, error: str = NOT_A_FLOAT, *, may_overflow: bool = False) -> float:
     """Return a score as commands take it; raise CommandError for any other text."""
     is_bare = text == text.strip() and b"_" not in text and text != b""
     try:
@@ -28,7 +28,7 @@ def score(text: bytes, error: str = NOT_A_FLOAT) -> float:
     except ValueError:
         value = math.nan
     is_too_large = math.isinf(value) and b"inf" not in text.lower()
-    if math.isnan(value) or is_too_large:
+    if math.isnan(value) or (is_too_large and not may_overflow):
         raise CommandError(error)
     return value
 
