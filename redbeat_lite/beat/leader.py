@@ -23,7 +23,7 @@ from ..clock import elapsed
 from ..errors import UnsupportedFormat, text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.changes import line_of
-from ..storage.connections import FAULTS, Backend
+from ..storage.connections import Backend
 from ..storage.keys import UNDERSTOOD, Keys
 from ..storage.scripts import Scripts
 from ..storage.stored import Lost, Term
@@ -249,7 +249,7 @@ class _Renewal:
         try:
             args = (*self.term, round(self._lease * 1000), self._leader.least, *self._vitals.report())
             reply = scripts.run("leader/renew", self._keys, args)
-        except FAULTS as exc:
+        except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # the window closes by itself if this goes on
         if self._stopped.is_set():

@@ -5,20 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 from redis.credentials import CredentialProvider
 
 from redbeat_lite import Scheduler
 from redbeat_lite.beat import outage
 from tests.support.in_process import MakeApp
+from tests.support.waiting import eventually
+
+LEADER = "{redbeat-lite}:leader"
 
 
 class Provider(CredentialProvider):
     """As those of cloud services: it fails in errors of its own while the service is away."""
 
     is_away = False
+    refusals = 0
 
     def get_credentials(self) -> tuple[str, str]:
         if self.is_away:
+            self.refusals += 1
             raise LookupError("the service is away")
         return "default", "any"
 
@@ -54,6 +60,22 @@ def test_a_leader_lives_on_that_cannot_even_give_its_lease_back(
         assert "giving up the lead" in caplog.text
         assert beat.leader.yields_for <= 60, "however long its lease is"
         assert not beat.leader.leading
+    finally:
+        beat.close()
+
+
+def test_a_lease_is_renewed_again_after_its_passwords_were_away(make_app: MakeApp, client: redis.Redis) -> None:
+    provider = Provider()
+    options = {"credential_provider": provider}
+    beat = Scheduler(make_app(redbeat_lite_redis_options=options, redbeat_lite_lease=6.0))
+    try:
+        beat.run_due()
+        provider.is_away = True
+        client.client_kill_filter(_type="normal", skipme=True)
+        eventually(lambda: provider.refusals, what="a renewal without a password")
+        provider.is_away = False
+        left = client.pttl(LEADER)
+        eventually(lambda: client.pttl(LEADER) > left, what="a renewal")
     finally:
         beat.close()
 

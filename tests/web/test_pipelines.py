@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.web.pipelines import bands
 from tests.cli.conftest import Said
+from tests.support.stopwatch import Stopwatch
 from tests.web.conftest import Visitor
 from tests.web.test_pages import recorded
 
@@ -172,14 +172,10 @@ def test_a_run_of_many_steps_is_told_in_brief_and_quickly(visitor: Visitor, runs
     for words in ("100 of 1000: those that failed", "Note 1 s500 ✗ failed", "✗ s500", "- 998 aborted"):
         assert words in seen.text
     assert seen.html.count("<svg") < 20
-    took = min(timed(lambda: visitor.get("pipelines", id="r1")) for _ in range(5))
-    assert took < 0.2
-
-
-def timed(action: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    action()
-    return time.perf_counter() - begun
+    with Stopwatch() as watch:
+        for _ in range(5):
+            visitor.get("pipelines", id="r1")
+    watch.at_most(5 * 0.2)
 
 
 def steps(*states: State, stages: int = 1) -> tuple[StepStatus, ...]:
