@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutations import MUTATIONS
-from tests.mutations.__main__ import GUARANTEES, ROOT, failed_tests
+from tests.mutations.__main__ import PROMISES, ROOT, failed_tests
 from tests.mutations.mutation import DoesNotApplyError, Mutation
 
 
@@ -22,20 +22,25 @@ def test_every_mutation_applies_and_leaves_python_that_can_be_read() -> None:
 def test_every_mutation_has_a_name_of_its_own_and_tests_that_exist() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names)
-    promises = (ROOT / GUARANTEES).read_text()
     for mutation in MUTATIONS:
         assert mutation.room, mutation.name
-        _, _, promise = mutation.promise.partition("::")
-        assert not promise or f"def {promise}(" in promises, f"{mutation.name}: {promise}"
+        assert has_promise(mutation), f"{mutation.name}: {mutation.promise}"
         for path in (*mutation.acceptance, *mutation.room):
             assert (ROOT / path).is_file(), f"{mutation.name}: {path}"
+
+
+def has_promise(mutation: Mutation) -> bool:
+    """Whether the test that should notice a mutation exists."""
+    file, _, test = mutation.promise.partition("::")
+    function = test.rpartition("::")[2]
+    return f"def {function}(" in (ROOT / PROMISES / file).read_text()
 
 
 @pytest.mark.parametrize(("old", "count"), [("no such text", 0), ("a", 2)], ids=["is not there", "is there twice"])
 def test_a_mutation_whose_old_text(old: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "redbeat_lite").mkdir()
     (tmp_path / "redbeat_lite" / "file.py").write_text("a = 1\na = 2\n")
-    mutation = Mutation(name="fault", file="file.py", old=old, new="b")
+    mutation = Mutation(name="fault", file="file.py", old=old, new="b", promise="test_file.py::test_fault")
     with pytest.raises(DoesNotApplyError, match=f"fault: file.py holds the old text {count} times"):
         mutation.mutated(tmp_path)
 

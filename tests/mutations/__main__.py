@@ -35,7 +35,6 @@ SUITES = ("promises", "acceptance", "room")
 LONGEST = 600
 
 PROMISES = "tests/promises"
-GUARANTEES = f"{PROMISES}/test_guarantees.py"
 
 
 class SuiteIsBrokenError(Exception):
@@ -125,14 +124,12 @@ class Workshop:
 
 
 def stages_of(mutation: Mutation, suite: str) -> list[tuple[str, ...]]:
-    """Return the tests of one suite for a mutation: first the one that is expected to catch it, if any."""
+    """Return the tests of one suite for a mutation: first the one that is expected to catch it."""
     if suite == "acceptance":
         return [mutation.acceptance]
     if suite == "room":
         return [mutation.room]
-    if not mutation.promise:
-        return [(PROMISES,)]
-    return [(f"{GUARANTEES}::{mutation.promise}",), (PROMISES,)]
+    return [(f"{PROMISES}/{mutation.promise}",), (PROMISES,)]
 
 
 def failed_tests(output: str) -> list[str]:

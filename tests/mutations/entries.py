@@ -18,6 +18,7 @@ ENTRIES = (
         file="entries/state.py",
         old='changes.update(generation=drawn(4), deltas="")',
         new='changes.update(deltas="")',
+        promise="test_delivery.py::TestClocks::test_a_clock_that_is_set_back_repeats_no_id",
         room=_CLOCK,
     ),
     Mutation(
@@ -25,6 +26,7 @@ ENTRIES = (
         file=_LIFECYCLE,
         old="            nominal = unsent(after.rule(zone), nominal, now, state.last)\n",
         new="            pass\n",
+        promise="test_delivery.py::TestClocks::test_an_edit_by_a_clock_that_is_behind_repeats_no_run",
         room=(*_LIFE, "tests/beat/test_tick_ends.py"),
     ),
     Mutation(
@@ -32,7 +34,7 @@ ENTRIES = (
         file="entries/sameness.py",
         old="    if before.start_at != after.start_at:\n        return False\n",
         new="",
-        promise="TestEdits::test_an_entry_that_is_to_start_later_stops_until_then",
+        promise="test_guarantees.py::TestEdits::test_an_entry_that_is_to_start_later_stops_until_then",
         room=(*_LIFE, "tests/api/test_schedules_add.py"),
     ),
     Mutation(
@@ -40,6 +42,7 @@ ENTRIES = (
         file=_LIFECYCLE,
         old='return state.moved(nominal, attempts=0, error="")',
         new="return state.moved(nominal)",
+        promise="test_edits.py::TestEdits::test_an_edit_forgets_failed_publishes",
         room=(*_LIFE, "tests/beat/test_tick_failed_publish.py"),
     ),
     Mutation(
@@ -47,7 +50,7 @@ ENTRIES = (
         file="schedules/misfire.py",
         old="min(DEFAULT_GRACE_MS, (following - latest) // 4)",
         new="DEFAULT_GRACE_MS",
-        promise="TestMissedRuns::test_skip_sends_none_that_is_late",
+        promise="test_guarantees.py::TestMissedRuns::test_skip_sends_none_that_is_late",
         room=_LIFE,
     ),
     Mutation(
@@ -55,7 +58,7 @@ ENTRIES = (
         file=_LIFECYCLE,
         old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)",
         new="nominal = state.nominal",
-        promise="TestIsolation::test_a_resumption_sends_nothing_that_the_pause_held_back",
+        promise="test_guarantees.py::TestIsolation::test_a_resumption_sends_nothing_that_the_pause_held_back",
         room=(*_LIFE, "tests/beat/test_tick_misfires.py"),
     ),
     Mutation(
@@ -63,7 +66,7 @@ ENTRIES = (
         file=_LIFECYCLE,
         old="count=state.count + len(done.emit),",
         new="count=state.count + min(len(done.emit), 1),",
-        promise="TestEdits::test_max_runs_is_exact",
+        promise="test_guarantees.py::TestEdits::test_max_runs_is_exact",
         room=("tests/beat/test_tick_ends.py", *_LIFE),
     ),
     Mutation(
@@ -71,7 +74,7 @@ ENTRIES = (
         file=_BACKFILLING,
         old="cursor=sent[-1] + 1 if sent else backfill.cursor,",
         new="cursor=sent[-1] if sent else backfill.cursor,",
-        promise="TestRecords::test_the_past_is_run_again_each_occurrence_once",
+        promise="test_guarantees.py::TestRecords::test_the_past_is_run_again_each_occurrence_once",
         acceptance=_BACKFILL_FAULTS,
         room=_BACKFILLS,
     ),
@@ -80,7 +83,7 @@ ENTRIES = (
         file=_BACKFILLING,
         old="        if over < at:\n",
         new="        if True:\n",
-        promise="TestRecords::test_the_past_is_run_again_each_occurrence_once",
+        promise="test_guarantees.py::TestRecords::test_the_past_is_run_again_each_occurrence_once",
         acceptance=_BACKFILL_FAULTS,
         room=_BACKFILLS,
     ),
@@ -89,7 +92,7 @@ ENTRIES = (
         file=_BACKFILLING,
         old="return min(most, backfill.max_active - len(backfill.active))",
         new="return most",
-        promise="TestRecords::test_a_backfill_has_no_more_out_than_it_may",
+        promise="test_guarantees.py::TestRecords::test_a_backfill_has_no_more_out_than_it_may",
         acceptance=_BACKFILL_FAULTS,
         room=_BACKFILLS,
     ),
@@ -98,6 +101,7 @@ ENTRIES = (
         file="beat/backfills.py",
         old="is_all=job.is_last and not job.left_out",
         new="is_all=job.is_last",
+        promise="test_work.py::TestRecords::test_a_backfill_waits_for_the_lock_of_its_entry",
         acceptance=_BACKFILL_FAULTS,
         room=_BACKFILLS,
     ),
@@ -106,7 +110,7 @@ ENTRIES = (
         file="beat/backfills.py",
         old="if freezes.until(now, entry) is None:",
         new="if True:",
-        promise="TestRecords::test_a_freeze_holds_a_backfill",
+        promise="test_guarantees.py::TestRecords::test_a_freeze_holds_a_backfill",
         room=(*_BACKFILLS, "tests/beat/test_freezes.py"),
     ),
 )

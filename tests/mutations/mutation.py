@@ -19,7 +19,7 @@ class Mutation:
         file: path below ``redbeat_lite``.
         old: text that occurs exactly once in the file.
         new: text that takes its place.
-        promise: the test of ``tests/promises/test_guarantees.py`` that should notice; empty where none is known.
+        promise: the test below ``tests/promises`` that should notice.
         acceptance: test files with real processes that should notice.
         room: test files of the room that holds the file.
     """
@@ -28,7 +28,7 @@ class Mutation:
     file: str
     old: str
     new: str
-    promise: str = ""
+    promise: str
     acceptance: tuple[str, ...] = ()
     room: tuple[str, ...] = ()
 

@@ -5,13 +5,31 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery import Task as CeleryTask
 from celery.signals import before_task_publish
 
 import redbeat_lite
-from redbeat_lite import Once, PipelineTask
+from redbeat_lite import Once, PipelineTask, Scheduler
+from redbeat_lite.events import (
+    Dispatched,
+    Failed,
+    Hooks,
+    IncidentClosed,
+    IncidentOpened,
+    LeaderGained,
+    LeaderLost,
+    Misfired,
+    Quarantined,
+    Skipped,
+    Ticked,
+    subscribe,
+)
+from redbeat_lite.pipeline import task_process
+from tests.promises.gate import Gated
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], task_cls="redbeat_lite:Task")
 app.conf.update(beat_max_loop_interval=300, result_expires=None)
@@ -34,8 +52,77 @@ def stamp(headers: dict[str, object], **_: object) -> None:
     headers["stamped"] = headers["id"]
 
 
+def shift_clock(path: Path) -> None:
+    """Let the wall clock of this process differ from the machine's by the seconds in a file."""
+    machine_time = time.time
+
+    def shifted() -> float:
+        return machine_time() + float(path.read_text())
+
+    time.time = shifted
+
+
 if app.conf.get("proj_stamps"):
     before_task_publish.connect(stamp)
+
+if app.conf.get("proj_clock"):
+    shift_clock(Path(app.conf.proj_clock))
+
+if app.conf.get("proj_gated_entry"):
+    app.conf.beat_schedule["gated"] = {"task": "proj.add", "schedule": Gated()}
+
+
+class Journal(Hooks):
+    """Hooks that write down their names when they are called."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def _write(self, name: str) -> None:
+        with open(self._path, "a") as file:
+            file.write(f"{name}\n")
+
+    def dispatched(self, event: Dispatched) -> None:
+        self._write("dispatched")
+
+    def misfired(self, event: Misfired) -> None:
+        self._write("misfired")
+
+    def skipped(self, event: Skipped) -> None:
+        self._write("skipped")
+
+    def failed(self, event: Failed) -> None:
+        self._write("failed")
+
+    def quarantined(self, event: Quarantined) -> None:
+        self._write("quarantined")
+
+    def leader_gained(self, event: LeaderGained) -> None:
+        self._write("leader_gained")
+
+    def leader_lost(self, event: LeaderLost) -> None:
+        self._write("leader_lost")
+
+    def ticked(self, event: Ticked) -> None:
+        self._write("ticked")
+
+    def incident_opened(self, event: IncidentOpened) -> None:
+        self._write("incident_opened")
+
+    def incident_closed(self, event: IncidentClosed) -> None:
+        self._write("incident_closed")
+
+
+if app.conf.get("proj_heard"):
+    subscribe(app, Journal(app.conf.proj_heard))
+
+
+class FailingScheduler(Scheduler):
+    """A scheduler whose turns fail for a reason that nobody foresaw."""
+
+    def run_due(self) -> float:
+        super().run_due()
+        raise RuntimeError("as asked")
 
 
 @app.task(name="proj.add")
@@ -43,9 +130,24 @@ def add(x: int = 0, y: int = 0) -> int:
     return x + y
 
 
+@app.task(name="proj.plain", base=CeleryTask)
+def plain() -> None:
+    """A task of Celery's own class, whose messages a beat makes by copying one."""
+
+
+@app.task(name="proj.gated")
+def gated() -> None: ...
+
+
 @app.task(name="proj.fail")
 def fail() -> None:
     raise ValueError("as asked")
+
+
+@app.task(name="proj.break", base=CeleryTask)
+def break_() -> None:
+    """A task of Celery's own class: its worker tells of it beside its work, by a thread."""
+    raise ValueError("broken without a lock")
 
 
 @app.task(name="proj.sleep", once=Once(key="sleeper", on_conflict="wait", lease=3))
@@ -60,6 +162,20 @@ def sleep(seconds: float, path: str) -> None:
 @app.task(name="proj.step", base=PipelineTask)
 def step(params: dict[str, list[str]], name: str) -> dict[str, list[str]]:
     return {"done": [*params.get("done", []), name]}
+
+
+@app.task(name="proj.refuse", bind=True, base=PipelineTask)
+def refuse(self: PipelineTask, params: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """A step that says that it has failed, half way."""
+    self.progress(50, "half way")
+    return False, {}
+
+
+@app.task(name="proj.process", bind=True, base=PipelineTask)
+@task_process
+def process(data: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """A step of a task process."""
+    return True, {"seen": data["params"]["day"] == "today"}
 
 
 @app.task(name="proj.note")

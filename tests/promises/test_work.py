@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +19,7 @@ from redbeat_lite import (
     Pipeline,
     PipelineTask,
     acting_as,
+    cron,
     every,
     lock,
     locks,
@@ -24,7 +28,15 @@ from redbeat_lite import (
 from redbeat_lite.web import Access, Request, Site
 from tests.promises.conftest import Stage
 from tests.support.process_table import descendants
-from tests.support.waiting import eventually
+from tests.support.proxy import Proxy
+from tests.support.stopwatch import Stopwatch
+from tests.support.waiting import eventually, never
+
+
+class Child(NamedTuple):
+    """A process that a worker has started."""
+
+    pid: int
 
 
 def lines(path: Path) -> list[str]:
@@ -32,15 +44,6 @@ def lines(path: Path) -> list[str]:
 
 
 class TestOnce:
-    def test_one_message_of_an_entry_is_queued_or_running(self, stage: Stage) -> None:
-        """With ``once=True``, exactly one message is queued or running at any moment."""
-        stage.beat()
-        stage.schedules.add("slow", "proj.add", every(0.2), once=True)
-        stage.schedules.add("other", "proj.add", every(0.2))
-        stage.waits_for("other", 10)
-        assert len(stage.messages("slow")) == 1
-        assert stage.schedules["slow"].skipped_count >= 5
-
     def test_a_worker_that_is_killed_frees_its_key(self, stage: Stage, tmp_path: Path) -> None:
         """A worker killed with SIGKILL frees the key within the lease."""
         journal = tmp_path / "bodies"
@@ -55,16 +58,19 @@ class TestOnce:
     def test_who_waits_runs_in_order(self, stage: Stage, tmp_path: Path) -> None:
         """Waiting keeps the order of the queue."""
         journal = tmp_path / "texts"
-        stage.worker()
+        worker = stage.worker()
         wait = {"once_key": "key", "on_conflict": "wait"}
-        send(stage, "proj.note", str(journal), "0", 3, **wait)
-        eventually(lambda: locks(stage.app).list())
-        for number in range(1, 5):
-            # The worker has two processes, which may take two messages at once.
-            send(stage, "proj.note", str(journal), str(number), 0.1, **wait)
-            eventually(lambda: len(locks(stage.app).list()[0].waiters) == number)  # noqa: B023
-        eventually(lambda: len(lines(journal)) == 5, within=30)
-        assert lines(journal) == ["0", "1", "2", "3", "4"]
+        with lock(stage.app, "key"):
+            for number in range(8):
+                # The worker has two processes, which may take two messages at once.
+                send(stage, "proj.note", str(journal), str(number), **wait)
+                eventually(lambda: len(waiters(stage)) > number, within=20)  # noqa: B023
+        children = [Child(pid) for pid in descendants(worker.pid)]
+        with Stopwatch(worker, stage.server, *children) as watch:
+            eventually(lambda: len(lines(journal)) == 8, within=30)
+        # The end of each task wakes the next one. Without that, a sweeper does, once a second.
+        watch.at_most(4)
+        assert lines(journal) == [str(number) for number in range(8)]
 
     def test_a_skipped_call_hangs_nobody(self, stage: Stage, tmp_path: Path) -> None:
         """Skipping hangs nobody: ``get()`` ends with OnceSkipped."""
@@ -88,6 +94,24 @@ class TestOnce:
         eventually(lambda: any("ended" in line for line in lines(journal)), within=30)
         assert len(lines(journal)) == 2
 
+    def test_a_block_that_lasts_for_longer_than_the_lease_keeps_its_lock(self, stage: Stage) -> None:
+        """Two bodies of one key never overlap while the lease holds, which is renewed."""
+        with lock(stage.app, "key", lease=3) as held:
+            never(lambda: held.lost, during=3.5)
+            with lock(stage.app, "key") as second:
+                assert not second
+
+    def test_the_end_of_a_block_that_lost_its_lock_frees_nothing(self, stage: Stage) -> None:
+        """A holder that lost its lock learns so, and its release does nothing."""
+        with ExitStack() as blocks:
+            with lock(stage.app, "key") as first:
+                assert locks(stage.app).clear("key")
+                second = blocks.enter_context(lock(stage.app, "key"))
+                assert second
+                assert second.fence > first.fence
+            with lock(stage.app, "key") as third:
+                assert not third
+
     def test_a_block_holds_a_lock(self, stage: Stage) -> None:
         with lock(stage.app, "key", lease=5) as held:
             assert held
@@ -95,6 +119,12 @@ class TestOnce:
                 assert not second
         with lock(stage.app, "key") as third:
             assert third
+
+
+def waiters(stage: Stage) -> Sequence[str]:
+    """The tasks that wait for the key "key"."""
+    info = locks(stage.app).get("key")
+    return info.waiters if info else ()
 
 
 def send(stage: Stage, task: str, *args: Any, **options: Any) -> Any:
@@ -126,6 +156,47 @@ class TestPipelines:
         status = run.wait(30)
         assert status.state == "FAILED"
         assert "broken as asked" in (status.error or "")
+
+
+class TestRecords:
+    def test_a_backfill_waits_for_the_lock_of_its_entry(self, stage: Stage) -> None:
+        """A backfill waits for the entry's once-lock and is never left out."""
+        now = datetime.now(UTC)
+        begin = now - timedelta(days=2)
+        schedules = stage.schedules
+        schedules.add("hourly", "proj.add", cron("0 * * * *", tz="UTC"), start_at=begin, once=True)
+        stage.beat()
+        three_hours = (now - timedelta(hours=27), now - timedelta(hours=24))
+        backfill = schedules.backfills.start("hourly", *three_hours, max_active=None, rate=1000)
+        stage.waits_for("hourly")
+        stage.worker()
+        eventually(lambda: schedules.backfills[backfill.id].ended == "done", within=30)
+        eventually(lambda: len(schedules.runs("hourly", outcome="succeeded")) == 3, within=20)
+
+    def test_a_report_that_is_sent_twice_counts_once(self, stage: Stage, proxy: Proxy) -> None:
+        """A late copy never overwrites a newer fate."""
+        worker = stage.worker(redbeat_lite_url=proxy.url)
+        stage.beat()
+        expect = {"finish_within": 600}
+
+        def is_recorded(name: str) -> bool:
+            return bool(stage.schedules.runs(name, outcome="failed"))
+
+        # The server has the scripts of the worker after this run.
+        stage.add_due("first", "proj.break", expect=expect)
+        eventually(lambda: is_recorded("first"), within=20)
+        # Begin and end of the second run wait for the server, and then the reply to both is lost.
+        proxy.refuse()
+        stage.add_due("second", "proj.break", expect=expect)
+        eventually(lambda: len(worker.lines("proj.break.* raised")) == 2, within=20)
+        proxy.lose_reply_to = re.compile(rb"broken without a lock")
+        proxy.accept()
+        eventually(lambda: proxy.lost, within=20)
+        stage.add_due("third", "proj.break", expect=expect)
+        eventually(lambda: is_recorded("third"), within=20)
+        # The feed, from which the beat counts failures.
+        ends = stage.client.xrange("{redbeat-lite}:runs:feed")
+        assert [fields[b"name"] for _, fields in ends] == [b"first", b"second", b"third"]
 
 
 class TestInput:
@@ -179,19 +250,8 @@ class TestPeople:
         [message] = stage.messages("entry")
         assert message.kwargs == {"x": 7}
 
-    def test_the_commands_answer(self, stage: Stage) -> None:
-        stage.beat()
-        stage.run("add", "entry", "proj.add", "--every", "60")
-        for words in (["list"], ["show", "entry"], ["next"], ["status"], ["runs"], ["why", "entry"]):
-            assert stage.run(*words)
-        stage.run("health")
-        stage.run("pause", "entry", "--note", "for a while")
-        assert "paused" in stage.run("list")
-        stage.run("resume", "entry")
-        stage.run("remove", "entry")
-        assert "entry" not in stage.schedules
-
     def test_the_page_is_read_only_unless_granted(self, stage: Stage) -> None:
+        """You can look instead of type: a page, read-only unless you grant more."""
         stage.schedules.add("entry", "proj.add", every(60))
         same_site = {"sec-fetch-site": "same-origin"}
         post = Request("POST", "/pause", "", same_site, b"name=entry")

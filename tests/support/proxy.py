@@ -36,6 +36,8 @@ class Proxy:
         self.swallow_replies = False
         #: Seconds by which everything that is sent is held up.
         self.delay = 0.0
+        #: Seconds by which replies are held up.
+        self.delay_replies = 0.0
         #: What the server answers to a request with this in it is lost, and the connection with it; each match once.
         self.lose_reply_to: re.Pattern[bytes] | None = None
         #: How many replies were.
@@ -90,6 +92,7 @@ class Proxy:
         self.black_hole = self.swallow_requests = self.swallow_replies = False
         self.lose_reply_to = None
         self.delay = 0.0
+        self.delay_replies = 0.0
         if self._listener is None:
             self.accept()
 
@@ -125,6 +128,8 @@ class Proxy:
                     return
                 if self.delay:
                     time.sleep(self.delay)
+                if source is server and self.delay_replies:
+                    time.sleep(self.delay_replies)
                 if source is client:
                     loses = loses or self._loses_reply_to(received)
                 elif loses:

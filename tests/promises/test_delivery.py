@@ -1,0 +1,294 @@
+"""README, "What it guarantees" of delivery: lost replies, failing servers, clocks that are set."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery import Celery
+
+from redbeat_lite import Entry, Schedules, at, cron, every
+from redbeat_lite.testing import schedule_clock
+from tests.promises.conftest import GATED, TICK, Clock, Stage, apart
+from tests.support.messages import Message, by_entry, of_entry
+from tests.support.proxy import Proxy
+from tests.support.server import DURABLE, Server
+from tests.support.waiting import eventually
+
+
+class TestLostReplies:
+    def test_a_message_whose_reply_was_lost_keeps_its_once_lock(self, stage: Stage, proxy: Proxy) -> None:
+        """No occurrence is lost or doubled, and one message of a once-entry is queued at any moment."""
+        stage.schedules.add("stream", "proj.add", every(TICK))
+        stage.beat(broker_url=proxy.url)
+        # The server has the scripts of the beat by then.
+        stage.waits_for("stream", 2)
+        proxy.lose_reply_to = re.compile(rb'"id": "[-0-9a-f]{36}"')
+        stage.schedules.add("single", "proj.add", every(TICK), once=True)
+        stage.waits_for("single")
+        sent = len(stage.messages("stream"))
+        stage.waits_for("stream", sent + 5)
+        assert proxy.lost >= 5
+        assert len(stage.messages("single")) == 1
+        occurrences = stage.occurrences()
+        assert len(occurrences) == len(set(occurrences))
+
+
+class TestBrokers:
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    def test_what_was_sent_before_the_broker_went_away_is_sent_once(
+        self, stage: Stage, own_server: Callable[..., Server], dispatch: str
+    ) -> None:
+        """A failed publish is not a lost run, and what went out before it is not sent again."""
+        broker = own_server(**DURABLE)
+        beat = stage.beat(**apart(stage, broker), **GATED, redbeat_lite_dispatch=dispatch)
+        stage.add_due("declares the queue")
+        eventually(lambda: broker.own_client.llen("celery") == 1)
+        stage.gate.close()
+        now = datetime.now(UTC)
+        # A message for an exchange asks the broker which queues are bound to it.
+        exchange = {"exchange": "celery", "routing_key": "celery"}
+        stage.schedules.add_many(
+            [
+                Entry("before", "proj.add", at(now - timedelta(seconds=1))),
+                Entry("fails", "proj.gated", at(now), options=exchange),
+            ]
+        )
+        stage.gate.holds()
+        broker.stop(kill=True)
+        stage.gate.open()
+        beat.says("cannot reach the broker")
+        broker.start()
+        beat.says("working again")
+        with broker.client() as queue:
+            eventually(lambda: of_entry(queue, "fails"), within=20)
+            assert {name: len(messages) for name, messages in by_entry(queue).items()} == {
+                "declares the queue": 1,
+                "before": 1,
+                "fails": 1,
+            }
+
+    def test_a_beat_that_crashes_after_it_has_sent_sends_again_under_the_same_id(
+        self, stage: Stage, own_server: Callable[..., Server]
+    ) -> None:
+        """At least once everywhere else. A beat that crashes between sending and noting it sends
+        again, *under the same task id*.
+        """
+        broker = own_server()
+        settings = {**apart(stage, broker), "redbeat_lite_dispatch": "plain", "redbeat_lite_lease": 1}
+        beat = stage.beat(**settings, **GATED)
+        stage.gate.close()
+        now = datetime.now(UTC)
+        sent = Entry("sent", "proj.add", at(now - timedelta(seconds=1)))
+        held = Entry("held", "proj.gated", at(now))
+        stage.schedules.add_many([sent, held])
+        stage.gate.holds()
+        assert len(of_entry(broker.own_client, "sent")) == 1
+        beat.kill()
+        beat.wait()
+        stage.beat(**settings)
+        eventually(lambda: len(of_entry(broker.own_client, "sent")) >= 2, within=20)
+        assert len({message.id for message in of_entry(broker.own_client, "sent")}) == 1
+
+    def test_a_message_that_the_broker_refuses_is_tried_again(
+        self, stage: Stage, own_server: Callable[..., Server]
+    ) -> None:
+        """A failed publish is not a lost run. It stays due and is tried again."""
+        broker = own_server()
+        stage.beat(**apart(stage, broker))
+        # The first message declares the queue.
+        stage.add_due("taken", options={"queue": "odd"})
+        eventually(lambda: of_entry(broker.own_client, "taken", "odd"))
+        broker.own_client.delete("odd")
+        broker.own_client.set("odd", "not a list")
+        stage.add_due("refused", options={"queue": "odd"})
+        error = eventually(lambda: stage.schedules["refused"].last_error, within=20)
+        assert "WRONGTYPE" in error
+        broker.own_client.delete("odd")
+        eventually(lambda: of_entry(broker.own_client, "refused", "odd"), within=20)
+
+    def test_a_publish_is_not_retried_by_celery(self, stage: Stage, own_server: Callable[..., Server]) -> None:
+        """A publish that hangs is cut at ``publish_timeout``."""
+        broker = own_server()
+        forever = {"max_retries": 10_000, "interval_start": 1, "interval_step": 0, "interval_max": 1}
+        settings = {"redbeat_lite_dispatch": "plain", "task_publish_retry_policy": forever}
+        beat = stage.beat(**apart(stage, broker), **settings)
+        stage.schedules.add("stream", "proj.add", every(TICK))
+        eventually(lambda: broker.own_client.llen("celery"))
+        broker.stop(kill=True)
+        beat.says("cannot reach the broker")
+
+    def test_the_last_message_of_an_entry_does_not_expire(self, stage: Stage) -> None:
+        """It lives for the gap to the next run, and without end where there is none."""
+        stage.schedules.add("few", "proj.plain", every(TICK), max_runs=5)
+        stage.beat()
+        messages = stage.waits_for("few", 5)
+        assert all(message.headers["expires"] for message in messages[:4])
+        assert messages[4].headers["expires"] is None
+        assert "expiration" not in messages[4].properties
+
+    def test_a_beat_does_not_wait_for_results(self, stage: Stage) -> None:
+        """Constant round trips per batch: nothing is asked of the result backend."""
+
+        def subscriptions() -> int:
+            commands = stage.client.info("commandstats")
+            return int(commands["cmdstat_subscribe"]["calls"])
+
+        stage.beat(redbeat_lite_dispatch="plain", result_backend=stage.server.url)
+        before = subscriptions()
+        stage.schedules.add("stream", "proj.add", every(TICK))
+        stage.waits_for("stream", 5)
+        assert subscriptions() == before
+
+    def test_messages_reach_the_broker_when_the_schedule_moves_to_another_server(
+        self, stage: Stage, own_server: Callable[..., Server], proxy: Proxy
+    ) -> None:
+        """Exactly once if the broker is the very database that holds the schedule, else at least once."""
+        successor = own_server(**{"repl-diskless-sync-delay": "0"})
+        beat = stage.beat(redbeat_lite_url=proxy.url)
+        stage.add_due("before")
+        stage.waits_for("before")
+        beat.says("exactly once")
+        replicate(successor, stage.server)
+        proxy.refuse()
+        beat.says("beat: cannot use")
+        successor.own_client.replicaof("NO", "ONE")
+        proxy.target = successor.port
+        proxy.accept()
+        beat.says("working again")
+        Schedules(stage.app_of(successor)).add("after", "proj.add", at(datetime.now(UTC)))
+        stage.waits_for("after")
+        assert not of_entry(successor.own_client, "after")
+
+    def test_a_beat_follows_a_fail_over(self, stage: Stage, own_server: Callable[..., Server]) -> None:
+        """Nothing that goes wrong with one connection reaches another."""
+        old, new = (own_server(**{"repl-diskless-sync-delay": "0"}) for _ in range(2))
+        with Proxy(old.port) as proxy:
+            replicate(new, old)
+            beat = stage.beat(broker_url=proxy.url, redbeat_lite_lease=1)
+            schedules = Schedules(stage.app_of(old))
+            schedules.add("stream", "proj.add", every(TICK))
+            eventually(lambda: of_entry(new.own_client, "stream"), within=20)
+            new.own_client.replicaof("NO", "ONE")
+            proxy.target = new.port
+            # The old server keeps the connections of the beat, and refuses what writes.
+            old.own_client.replicaof("127.0.0.1", str(new.port))
+            beat.says("read only replica")
+            sent = len(of_entry(new.own_client, "stream"))
+            eventually(lambda: len(of_entry(new.own_client, "stream")) > sent, within=30)
+
+
+class TestRights:
+    def test_a_beat_that_may_not_hear_of_changes_sends_all_the_same(
+        self, stage: Stage, own_server: Callable[..., Server]
+    ) -> None:
+        """A lost message of the wake channel costs time, and no run."""
+        server = own_server()
+        rights = ("on", ">secret-of-the-beat", "+@all", "~*", "resetchannels")
+        server.own_client.execute_command("ACL", "SETUSER", "beat", *rights)
+        url = server.url.replace("//", "//beat:secret-of-the-beat@")
+        beat = stage.beat(broker_url=url)
+        beat.says("may not subscribe")
+        Schedules(stage.app_of(server)).add("entry", "proj.add", at(datetime.now(UTC)))
+        eventually(lambda: of_entry(server.own_client, "entry"), within=20)
+
+
+def replicate(replica: Server, primary: Server) -> None:
+    """Let one server hold what another holds, from now on."""
+    replica.own_client.replicaof("127.0.0.1", str(primary.port))
+    eventually(lambda: replica.own_client.info("replication")["master_link_status"] == "up", within=20)
+
+
+class TestClocks:
+    @pytest.mark.parametrize(
+        ("day", "end", "hours"), [("2026-03-29", "2026-03-30", 23), ("2026-10-25", "2026-10-26", 25)]
+    )
+    def test_a_daily_job_runs_once_a_day_and_an_hourly_one_every_real_hour(
+        self, day: str, end: str, hours: int
+    ) -> None:
+        """Clock changes do what you expect. A daily job runs once a day, an hourly one every real
+        hour.
+        """
+        zone = "Europe/Berlin"
+        entries = [
+            Entry("daily", "proj.add", cron("30 2 * * *", tz=zone)),
+            Entry("hourly", "proj.add", cron("0 * * * *", tz=zone)),
+        ]
+        clock = schedule_clock(day, tz=zone, app=Celery("proj", set_as_current=False), entries=entries)
+        names = [fired.name for fired in clock.run(end)]
+        assert names.count("daily") == 1
+        assert names.count("hourly") == hours
+
+    def test_a_clock_that_is_set_forward_ends_the_wait(self, stage: Stage, clock: Clock) -> None:
+        """A wall clock that jumps forward counts as being down."""
+        stage.schedules.add("later", "proj.add", every(3600), start_at=datetime.now(UTC) + timedelta(minutes=50))
+        # Without renewals, nothing but the clock ends the wait.
+        beat = stage.beat(proj_clock=str(clock.path), redbeat_lite_lease=600)
+        beat.says("beat: leading")
+        clock.set(3600)
+        stage.waits_for("later")
+
+    def test_a_clock_that_is_set_back_repeats_no_id(self, stage: Stage, clock: Clock) -> None:
+        """A clock that jumps back delays no entry by more than its own interval."""
+        stage.schedules.add("stream", "proj.add", every(TICK), misfire="all", expires=600)
+        stage.beat(proj_clock=str(clock.path))
+        stage.waits_for("stream", 5)
+        clock.set(-3)
+        eventually(lambda: repeated(stage.messages("stream")) > 2, within=30)
+        ids = [message.id for message in stage.messages("stream")]
+        assert len(ids) == len(set(ids))
+
+    def test_an_edit_by_a_clock_that_is_behind_repeats_no_run(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An edited entry never fires by its old rule, and nothing is sent for the past."""
+        every_second = cron("* * * * * *", tz="UTC")
+        stage.schedules.add("stream", "proj.add", every_second, misfire="all", expires=600)
+        stage.beat()
+        stage.waits_for("stream", 2)
+        machine_time = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: machine_time() - 30)
+            stage.schedules.update("stream", schedule=every(1, align=True))
+        sent = len(stage.messages("stream"))
+        stage.waits_for("stream", sent + 2)
+        assert not repeated(stage.messages("stream"))
+
+
+def repeated(messages: list[Message]) -> int:
+    """How many of these messages have a nominal time that an earlier one has."""
+    times = [message.scheduled_at for message in messages]
+    return len(times) - len(set(times))
+
+
+class TestBacklogs:
+    def test_a_backlog_does_not_delay_what_has_just_come_due(self, stage: Stage) -> None:
+        """Both ends of the queue are sent in turn, so that a backlog delays nobody."""
+        begin = datetime.now(UTC) - timedelta(minutes=10)
+        backlog = [Entry(f"old{number}", "proj.add", at(begin + timedelta(seconds=number))) for number in range(100)]
+        stage.schedules.add_many(backlog)
+        stage.add_due("new")
+        stage.beat(redbeat_lite_batch_size=10)
+        stage.waits_for("new")
+        names = [name for name, _ in stage.occurrences()]
+        assert names.index("new") < 10
+
+    def test_entries_that_make_up_for_much_take_turns(self, stage: Stage, clock: Clock) -> None:
+        """A backlog delays nobody."""
+        for number in range(2):
+            stage.schedules.add(f"much{number}", "proj.add", every(1), misfire="all", expires=None)
+        stage.schedules.add("little", "proj.add", every(28_800))
+        # Something has always just come due.
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        streams = [Entry(f"stream{number}", "proj.add", every(0.05), start_at=tomorrow) for number in range(10)]
+        stage.schedules.add_many(streams)
+        # By the clock of the beat a day has passed since.
+        clock.set(86_400)
+        beat = stage.beat(redbeat_lite_batch_size=2, proj_clock=str(clock.path))
+        stage.waits_for("little", within=60)
+        beat.kill()
+        names = [name for name, _ in stage.occurrences()]
+        assert names.index("little") < 5000
