@@ -38,13 +38,11 @@ class Clearing(Model):
         self.deadlines = dict(deadlines)
         self.open = {OPEN[kind] for kind in kinds}
 
-    def tell(self, fate: Fate) -> None:
-        old = self.rows.get(fate.attempt.nominal)
-        if self.is_news(old, fate) or (old is None and fate.began is not None):
-            self.clear(fate)
-        super().tell(fate)
+    def refuse(self, old: Fate | None, fate: Fate) -> None:
+        if old is None and fate.began is not None:
+            self.settle_deadlines(fate)
 
-    def clear(self, fate: Fate) -> None:
+    def settle_deadlines(self, fate: Fate) -> None:
         began, run = fate.began is not None, fate.attempt.nominal - THEN
         nothing_more = not began and fate.outcome != "lost"
         self.settle("start", run, began, nothing_more or fate.attempt.number > 0, "begun")

@@ -38,6 +38,11 @@ def fate(run: int, number: int, outcome: Outcome, began: bool = True, history: i
     return Fate(attempt, outcome, time.monotonic() if began else None, **more)
 
 
+def has_ended(fate: Fate) -> bool:
+    """Whether a body has ended. A retry that expired has failed without one."""
+    return fate.outcome in ENDED and fate.began is not None
+
+
 class Model:
     """What must be in Redis: of each run one fate, and a line for each that was news."""
 
@@ -53,23 +58,33 @@ class Model:
         if retry_expired:
             fate = fate._replace(outcome="failed")
         if not self.is_news(old, fate) or (retry_expired and old is not None and old.outcome == "failed"):
+            self.refuse(old, fate)
             return
-        if retry_expired and old is not None and old.began is not None:
-            fate = fate._replace(attempt=old.attempt, began=old.began)
+        if retry_expired and old is not None:
+            fate = fate._replace(began=old.began)
+        self.settle_deadlines(fate)
+        if fate.began is not None and retry_expired and old is not None:
+            fate = fate._replace(attempt=old.attempt)
         if fate.outcome != "running":
             self.feed.append((fate.attempt.task_id, LETTERS[fate.outcome], str(fate.attempt.number)))
         self.rows[run] = fate
         self.rows = {each: self.rows[each] for each in sorted(self.rows)[-self.history :]}
 
+    def refuse(self, old: Fate | None, fate: Fate) -> None:
+        """What is refused changes no row."""
+
+    def settle_deadlines(self, fate: Fate) -> None:
+        """There are none here."""
+
     def is_news(self, old: Fate | None, new: Fate) -> bool:
         if old is None:
             full = len(self.rows) >= self.history and min(self.rows) > new.attempt.nominal
-            return new.outcome in ENDED or not full
+            return has_ended(new) or not full
         if new.attempt.number != old.attempt.number:
             return new.attempt.number > old.attempt.number
-        if old.outcome in ENDED:
+        if has_ended(old):
             return False
-        if new.outcome in (*ENDED, "running"):
+        if has_ended(new) or new.outcome == "running":
             return True
         if old.began is None and old.outcome != "lost":
             return new.began is not None
@@ -130,6 +145,11 @@ def test_the_order_in_which_it_is_told_does_not_matter(any_store: RunStore, data
     told += [fate(0, number, *copy) for number, copy in data.draw(st.lists(copies, max_size=6))]
     any_store.record(data.draw(st.permutations(told)))
     assert seen(any_store)[0] == [(THEN, ends[-1], len(ends) - 1, True)]
+
+
+def test_an_expired_copy_of_a_retry_that_runs_does_not_end_it(store: RunStore) -> None:
+    store.record([fate(0, 0, "retrying"), fate(0, 1, "running"), fate(0, 1, "expired", began=False)])
+    assert [row.outcome for row in store.rows(["entry"], 1)[0]] == ["running"]
 
 
 @pytest.mark.parametrize(

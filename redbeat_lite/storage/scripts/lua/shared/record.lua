@@ -6,7 +6,7 @@ local NESTING = 1000000 -- as in redbeat_lite/runs/row.py: what lies below it co
 -- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/row.py.
 -- takes a letter, and whether the body has begun: a message may be expired, revoked or rejected before, and after
 local function weight(letter, begun)
-  if letter == 's' or letter == 'f' or letter == 'y' then
+  if begun and (letter == 's' or letter == 'f' or letter == 'y') then
     return 4 -- A body that ended. What a copy says of the same attempt changes nothing.
   elseif letter == 'l' then
     return 2 -- Its worker died; of a revoke, which kills it too, that is told by both.
