@@ -17,7 +17,6 @@ from typing import Any
 
 from celery import Celery, Task, signals
 
-from redbeat_lite.beat import stop
 from redbeat_lite.events import Hooks, LeaderGained, subscribe
 
 app = Celery(os.environ.get("PROJ_NAME", "proj"), broker=os.environ["PROJ_URL"])
@@ -61,6 +60,8 @@ for _ in range(int(os.environ.get("PROJ_HUNG_HOOKS", 0))):
 
 
 if os.environ.get("PROJ_PATIENCE"):
+    from redbeat_lite.beat import stop  # Not at the top: the release before has no such module.
+
     stop._PATIENCE = float(os.environ["PROJ_PATIENCE"])
 
 

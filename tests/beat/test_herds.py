@@ -33,6 +33,9 @@ from tests.support.messages import queued
 NOW, GAP = 1_800_000_000_000, 3_600_000
 HOURLY = encode(Entry("any", "add", every(GAP / 1000), misfire="all")).encode()
 
+#: A herd that is too large for the ordinary run.
+LONG = [pytest.mark.soak, pytest.mark.timeout(600)]
+
 #: Entries and messages of a batch.
 SIZE, MOST = 10, 200
 
@@ -133,8 +136,8 @@ class Journal(list[tuple[float, list[Advance]]]):
     [
         (3000, 1),
         (12, 1200),
-        pytest.param(100_000, 1, marks=pytest.mark.soak),
-        pytest.param(12, 36_000, marks=pytest.mark.soak),
+        pytest.param(100_000, 1, marks=LONG),
+        pytest.param(12, 36_000, marks=LONG),
     ],
 )
 def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
@@ -149,9 +152,10 @@ def test_an_entry_that_is_none_of_the_herd_waits_for_two_batches(
     inner_beat.run_due()
     begin = int(time.time() * 1000) - (runs - 1) * 3_600_000
     names = [f"herd{n}" for n in range(herd)]
-    states = [EntryState.decode(each.state or b"").edited(nominal=begin) for each in inner_beat.store.present(names)]
-    edits = zip(names, inner_beat.store.read(names), states, strict=True)
-    assert all(inner_beat.store.put(Edit(name, old.state, new.encode(), None, begin) for name, old, new in edits))
+    stored = [*inner_beat.store.present(names)]
+    states = [EntryState.decode(old.state or b"").edited(nominal=begin).encode() for old in stored]
+    edits = (Edit(old.name, old.state, new, None, begin) for old, new in zip(stored, states, strict=True))
+    assert all(inner_beat.store.put(edits))
     schedules.add("other", "add", every(0.05), misfire="all", options={"queue": "other"})
     journal = Journal(monkeypatch)
     journal.append((time.time(), [Advance(b"other", "", None, None)]))
