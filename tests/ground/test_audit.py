@@ -198,3 +198,115 @@ def test_a_violation_names_its_law_its_entry_and_its_lines() -> None:
     records = [add(), *ALL, sent(3000, 3100), {"kind": "end", "at": 10_000}]
     [violation] = violations(History(records))
     assert str(violation) == "sent once: e: 3000 was sent 2 times (lines 4, 11)"
+
+
+# -- task bodies -----------------------------------------------------------------------------------
+
+
+def test_a_body_that_a_fault_kept_from_renewing_may_be_overtaken() -> None:
+    slept = body("a", 0, 300) | {"lost": True}
+    assert broken(slept, body("b", 200, 400)) == ["one per key"]
+    assert broken(slept, body("b", 200, 400), fault(50, 250)) == []
+    assert broken(slept, body("b", 200, 400), fault(210, 250)) == ["one per key"]
+
+
+def test_a_body_of_a_frozen_process_may_be_overtaken() -> None:
+    bodies = [body("a", 0, 300) | {"pid": 7}, body("a", 200, 400) | {"pid": 8}]
+    frozen = fault(50, 250)
+    assert broken(*bodies, frozen | {"pids": [7]}) == []
+    assert broken(*bodies, frozen | {"pids": [8]}) == ["one per key", "one per task"]
+
+
+def test_a_body_keeps_its_key_for_no_longer_than_it_may() -> None:
+    long = body("a", 0, 300) | {"holds": 150}
+    assert broken(long, body("b", 150, 200)) == []
+    assert broken(long, body("b", 140, 200)) == ["one per key"]
+
+
+def test_a_fence_that_does_not_rise_is_found() -> None:
+    first, second = body("a", 0, 100) | {"fence": 5}, body("b", 100, 200)
+    assert broken(first, second | {"fence": 6}) == []
+    assert broken(first, second | {"fence": 5}) == ["rising fences"]
+    retried = body("a", 0, 50, done=False) | {"fence": 5}
+    assert broken(retried, body("a", 60, 100) | {"fence": 5}) == []
+
+
+def test_a_waiter_that_is_overtaken_is_found() -> None:
+    first, second = body("a", 0, 100) | {"place": 1}, body("b", 100, 200) | {"place": 2}
+    assert broken(first, second, body("c", 200, 300)) == []
+    assert broken(first | {"place": 3}, second) == ["waiters in order"]
+
+
+def test_copies_of_a_task_that_nobody_guards_may_run() -> None:
+    copy = body("a", 0, 100, key=None) | {"copies": True}
+    assert broken(copy, copy) == []
+
+
+def test_a_task_that_was_never_done_is_found() -> None:
+    task = {"kind": "task", "id": "a"}
+    assert broken(task, body("a", 0, 100)) == []
+    assert broken(task, body("a", 0, 100, done=False)) == ["tasks are done"]
+    assert broken(task) == ["tasks are done"]
+
+
+# -- pipelines -------------------------------------------------------------------------------------
+
+
+def run(run_id: str = "r", **fields: Any) -> Record:
+    """A pipeline of two steps and then one."""
+    return {"kind": "run", "id": run_id, "steps": {"a": 0, "b": 0, "c": 1}, **fields}
+
+
+def step(name: str, began: int, ended: int, run_id: str = "r", succeeded: bool = True) -> Record:
+    stage = 1 if name == "c" else 0
+    fields = {"run": run_id, "step": name, "stage": stage, "succeeded": succeeded}
+    return body(f"{run_id}.{name}.{began}", began, ended, key=None) | fields
+
+
+def success(name: str, at: int) -> Record:
+    return {"kind": "success", "run": "r", "step": name, "at": at}
+
+
+WHOLE_RUN = [run(), step("a", 0, 100), step("b", 0, 200), step("c", 200, 300)]
+
+
+def test_a_run_whose_stages_follow_each_other_is_sound() -> None:
+    assert broken(*WHOLE_RUN) == []
+    assert broken(*WHOLE_RUN, success("a", 120), success("b", 200)) == []
+
+
+def test_a_stage_that_begins_too_early_is_found() -> None:
+    assert broken(*WHOLE_RUN[:3], step("c", 150, 300)) == ["stages in order"]
+    assert broken(*WHOLE_RUN, success("b", 201)) == ["stages in order"]
+
+
+def test_a_stage_that_begins_though_a_step_before_it_failed_is_found() -> None:
+    failed = step("b", 0, 200, succeeded=False)
+    assert broken(run(), step("a", 0, 100), failed) == []
+    assert broken(run(), step("a", 0, 100), failed, step("c", 300, 400)) == ["stages in order"]
+
+
+def test_a_failed_step_may_run_again() -> None:
+    failed = step("b", 0, 200, succeeded=False)
+    assert broken(run(), step("a", 0, 100), failed, step("b", 300, 400), step("c", 400, 500)) == []
+
+
+def test_a_step_that_runs_again_after_its_success_is_found() -> None:
+    assert broken(*WHOLE_RUN, step("a", 400, 500)) == ["steps succeed once"]
+    killed = step("a", 0, 100, succeeded=False)
+    assert broken(run(), killed, success("a", 110), step("a", 200, 300)) == ["steps succeed once"]
+
+
+def test_too_many_steps_at_once_are_found() -> None:
+    one_by_one = [step("a", 0, 100), step("b", 100, 200), step("c", 200, 300)]
+    assert broken(run(at_once=1), *one_by_one) == []
+    assert broken(run(at_once=2), *WHOLE_RUN[1:]) == []
+    assert "steps at once" in broken(run(at_once=1), *WHOLE_RUN[1:])
+
+
+def test_two_runs_of_a_line_at_a_time_are_found() -> None:
+    other = [step(name, began, began + 50, "s") for name, began in (("a", 250), ("b", 260), ("c", 320))]
+    first = [run(line="nightly"), *WHOLE_RUN[1:]]
+    assert broken(*first, run("s", line="nightly"), *other) == ["one run at a time"]
+    assert broken(*first, run("s", line="weekly"), *other) == []
+    assert broken(*first, run("s", line="nightly", fails=True), *other) == []

@@ -1,4 +1,4 @@
-"""Checks a history of a schedule against eight laws. It knows nothing of the package.
+"""Checks a history of a schedule against its laws. It knows nothing of the package.
 
 A history is a list of records, one JSON object a line. All instants are epoch milliseconds of one
 clock. The fields of a record depend on its ``kind``:
@@ -18,8 +18,8 @@ clock. The fields of a record depend on its ``kind``:
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
     ``"hand"`` or ``"backfill"``.
-``body``
-    A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death), ``done``.
+``body``, ``task``, ``run``, ``success``
+    Task bodies and pipelines, with laws of their own: see `tests.support.audit_bodies`.
 ``end``
     The watching ended ``at`` this instant.
 
@@ -35,26 +35,14 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from tests.support.audit_bodies import WORK_LAWS, Record, Violation, Work
+
+__all__ = ["History", "Record", "Violation", "check", "violations"]
 
 FOREVER = 10**15
-
-Record = dict[str, Any]
-
-
-class Violation(NamedTuple):
-    """A law that does not hold, for which entry, key or task, and the lines that show it."""
-
-    law: str
-    about: str
-    lines: tuple[int, ...]
-    what: str
-
-    def __str__(self) -> str:
-        lines = ", ".join(map(str, self.lines))
-        return f"{self.law}: {self.about}: {self.what} (lines {lines})"
 
 
 class Window(NamedTuple):
@@ -123,8 +111,8 @@ class History:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.entries: dict[str, Entry] = {}
-        self.bodies: list[tuple[int, Record]] = []
-        self.faults: list[Record] = []
+        self.work = Work()
+        self.faults = self.work.faults
         self.frozen: list[tuple[Window, frozenset[str] | None]] = []
         self.late, self.slack, self.exactly = 1000, 0, True
         self.end = 0
@@ -151,8 +139,8 @@ class History:
             self._entry(record["entry"]).calls.append((line, record))
         elif kind == "sent":
             self._entry(record["entry"]).sent.append((line, record))
-        elif kind == "body":
-            self.bodies.append((line, record))
+        elif kind in Work.KINDS:
+            self.work.take(line, record)
         elif kind == "fault":
             self.faults.append(record)
         elif kind == "end":
@@ -387,38 +375,6 @@ def definition_at(entry: Entry, nominal: int) -> Definition | None:
     return next((each for each in entry.definitions if each.window.surely(nominal)), None)
 
 
-def one_per_key(history: History) -> Iterator[Violation]:
-    """One body of a key at a time."""
-    keys: dict[str, list[tuple[int, Record]]] = defaultdict(list)
-    for line, body in history.bodies:
-        if body.get("key") is not None:
-            keys[body["key"]].append((line, body))
-    for key, bodies in keys.items():
-        bodies.sort(key=lambda item: item[1]["began"])
-        last_line, last = bodies[0]
-        for line, body in bodies[1:]:
-            if body["began"] < last["ended"]:
-                what = f"{body['id']} began while {last['id']} ran"
-                yield Violation("one per key", key, (last_line, line), what)
-            if body["ended"] >= last["ended"]:
-                last_line, last = line, body
-
-
-def one_per_task(history: History) -> Iterator[Violation]:
-    """One body for a task id: none runs again once one is done, and no two run at a time."""
-    tasks: dict[str, list[tuple[int, Record]]] = defaultdict(list)
-    for line, body in history.bodies:
-        tasks[body["id"]].append((line, body))
-    for task, bodies in tasks.items():
-        bodies.sort(key=lambda item: item[1]["began"])
-        for (last_line, last), (line, body) in pairwise(bodies):
-            if last.get("done"):
-                what = f"ran again at {body['began']} though it was done"
-                yield Violation("one per task", task, (last_line, line), what)
-            elif body["began"] < last["ended"]:
-                yield Violation("one per task", task, (last_line, line), "ran twice at a time")
-
-
 ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
     sent_once,
     old_rule,
@@ -434,7 +390,8 @@ def violations(history: History) -> list[Violation]:
     by_entry = [
         violation for law in ENTRY_LAWS for entry in history.entries.values() for violation in law(history, entry)
     ]
-    return [*by_entry, *one_per_key(history), *one_per_task(history)]
+    of_work = [violation for law in WORK_LAWS for violation in law(history.work)]
+    return [*by_entry, *of_work]
 
 
 def check(records: Iterable[Record]) -> None:

@@ -1,0 +1,250 @@
+"""The laws of task bodies and of pipelines, for `tests.support.audit`.
+
+Records of these kinds are read here, beside ``fault``:
+
+``body``
+    A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death), ``done``.
+    It may have more fields. ``fence``: the number that its lock gave it. ``place``: its place among
+    those that waited for the key. ``holds``: ms for which it may keep the key. ``lost``: it knew that
+    its lock was lost. ``pid``: of its process. ``copies``: copies of its message may run as well.
+    ``run``, ``step`` and ``stage``: it ran as a step of a pipeline, and perhaps ``succeeded``.
+``task``
+    A task was sent that has to be done in the end: ``id``.
+``run``
+    A pipeline was started: ``id``, ``steps`` (name -> stage, from 0). It may have ``at_once``: so many
+    steps may run at a time. It may have ``line``: no two runs of a line may run at a time. ``fails``
+    says that the test lets it fail or cancels it, so that its bodies may outlive its turn.
+``success``
+    The product said that a ``step`` of a ``run`` succeeded ``at`` this instant.
+
+A fault that lists ``pids`` froze these processes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+Record = dict[str, Any]
+Line = tuple[int, Record]
+
+
+class Violation(NamedTuple):
+    """A law that does not hold, for which entry, key or task, and the lines that show it."""
+
+    law: str
+    about: str
+    lines: tuple[int, ...]
+    what: str
+
+    def __str__(self) -> str:
+        lines = ", ".join(map(str, self.lines))
+        return f"{self.law}: {self.about}: {self.what} (lines {lines})"
+
+
+class Work:
+    """All that a history says of bodies and pipelines."""
+
+    KINDS = ("body", "task", "run", "success")
+
+    def __init__(self) -> None:
+        self.bodies: list[Line] = []
+        self.tasks: list[Line] = []
+        self.runs: list[Line] = []
+        self.successes: list[Line] = []
+        self.faults: list[Record] = []
+
+    def take(self, line: int, record: Record) -> None:
+        """Add a record of one of these kinds."""
+        lists = dict(zip(self.KINDS, (self.bodies, self.tasks, self.runs, self.successes), strict=True))
+        lists[record["kind"]].append((line, record))
+
+    def by(self, field: str) -> dict[str, list[Line]]:
+        """Return the bodies in the order in which they began, by a field that not all of them have."""
+        groups: dict[str, list[Line]] = defaultdict(list)
+        for line, body in sorted(self.bodies, key=lambda item: int(item[1]["began"])):
+            if body.get(field) is not None:
+                groups[body[field]].append((line, body))
+        return groups
+
+    def may_be_overtaken(self, body: Record, until: int) -> bool:
+        """Return whether a fault up to this instant took from the body what nobody else might have.
+
+        The body knows that, or its process was frozen and could not know.
+        """
+        faults = [each for each in self.faults if each["began"] <= until and body["began"] <= each["ended"]]
+        was_frozen = any(body.get("pid") in fault.get("pids", ()) for fault in faults)
+        return was_frozen or bool(body.get("lost") and faults)
+
+
+# -- keys and tasks --------------------------------------------------------------------------------
+
+
+def one_per_key(work: Work) -> Iterator[Violation]:
+    """One body of a key at a time.
+
+    A body that a fault has kept from renewing its lock may be overtaken.
+    """
+    for key, bodies in work.by("key").items():
+        last_line, last = bodies[0]
+        for line, body in bodies[1:]:
+            if body["began"] < held_until(last) and not work.may_be_overtaken(last, body["began"]):
+                what = f"{body['id']} began while {last['id']} ran"
+                yield Violation("one per key", key, (last_line, line), what)
+            if held_until(body) >= held_until(last):
+                last_line, last = line, body
+
+
+def held_until(body: Record) -> int:
+    """Return the instant up to which the key belongs to this body."""
+    ended = int(body["ended"])
+    holds = body.get("holds")
+    return ended if holds is None else min(ended, body["began"] + holds)
+
+
+def rising_fences(work: Work) -> Iterator[Violation]:
+    """The fence of a key rises with each task that gets its lock."""
+    for key, bodies in work.by("key").items():
+        with_fence = [item for item in bodies if item[1].get("fence") is not None]
+        for (last_line, last), (line, body) in pairwise(with_fence):
+            is_same_task = body["id"] == last["id"]
+            rises = body["fence"] > last["fence"] or (is_same_task and body["fence"] == last["fence"])
+            if not rises:
+                what = f"{body['id']} got {body['fence']} after {last['fence']}"
+                yield Violation("rising fences", key, (last_line, line), what)
+
+
+def waiters_in_order(work: Work) -> Iterator[Violation]:
+    """Those that wait for a key get it in the order in which they came."""
+    for key, bodies in work.by("key").items():
+        waiters = [item for item in bodies if item[1].get("place") is not None]
+        for (last_line, last), (line, body) in pairwise(waiters):
+            if body["place"] < last["place"]:
+                what = f"{last['id']} overtook {body['id']}"
+                yield Violation("waiters in order", key, (last_line, line), what)
+
+
+def one_per_task(work: Work) -> Iterator[Violation]:
+    """One body for a task id: none runs again once one is done, and no two run at a time."""
+    for task, bodies in work.by("id").items():
+        guarded = [item for item in bodies if not item[1].get("copies")]
+        for (last_line, last), (line, body) in pairwise(guarded):
+            if work.may_be_overtaken(last, body["began"]):
+                continue
+            if last.get("done"):
+                what = f"ran again at {body['began']} though it was done"
+                yield Violation("one per task", task, (last_line, line), what)
+            elif body["began"] < last["ended"]:
+                yield Violation("one per task", task, (last_line, line), "ran twice at a time")
+
+
+def tasks_are_done(work: Work) -> Iterator[Violation]:
+    """Each task that has to be done in the end is done."""
+    done = {body["id"] for _, body in work.bodies if body.get("done")}
+    for line, task in work.tasks:
+        if task["id"] not in done:
+            yield Violation("tasks are done", task["id"], (line,), "was never done")
+
+
+# -- pipelines -------------------------------------------------------------------------------------
+
+
+class Pipeline(NamedTuple):
+    """One run of a pipeline."""
+
+    line: int
+    record: Record
+    bodies: list[Line]
+    succeeded: dict[str, int]  #: step -> the instant at which it first succeeded
+
+    @property
+    def id(self) -> str:
+        return str(self.record["id"])
+
+
+def pipelines(work: Work) -> Iterator[Pipeline]:
+    """Yield the runs of pipelines, in the order in which they were started."""
+    bodies = work.by("run")
+    told: dict[str, dict[str, int]] = defaultdict(dict)
+    for _, success in work.successes:
+        times = told[success["run"]]
+        times[success["step"]] = min(success["at"], times.get(success["step"], success["at"]))
+    for line, record in work.runs:
+        of_run = bodies.get(record["id"], [])
+        yield Pipeline(line, record, of_run, {**successes_of(of_run), **told[record["id"]]})
+
+
+def successes_of(bodies: Sequence[Line]) -> dict[str, int]:
+    """Return when each step first succeeded, as its body says."""
+    times: dict[str, int] = {}
+    for _, body in bodies:
+        if body.get("succeeded"):
+            times[body["step"]] = min(body["ended"], times.get(body["step"], body["ended"]))
+    return times
+
+
+def stages_in_order(work: Work) -> Iterator[Violation]:
+    """A stage begins only after all steps of the one before it succeeded."""
+    for run in pipelines(work):
+        stages = run.record["steps"]
+        for line, body in run.bodies:
+            before = [step for step, stage in stages.items() if stage == body["stage"] - 1]
+            never = body["began"] + 1
+            open_steps = [step for step in before if run.succeeded.get(step, never) > body["began"]]
+            if open_steps:
+                what = f"{body['step']} began before {', '.join(open_steps)} had succeeded"
+                yield Violation("stages in order", run.id, (run.line, line), what)
+
+
+def steps_succeed_once(work: Work) -> Iterator[Violation]:
+    """A step that has succeeded does not run again."""
+    for run in pipelines(work):
+        for line, body in run.bodies:
+            if body["began"] > run.succeeded.get(body["step"], body["began"]):
+                what = f"{body['step']} began again after its success"
+                yield Violation("steps succeed once", run.id, (run.line, line), what)
+
+
+def steps_at_once(work: Work) -> Iterator[Violation]:
+    """No more steps of a run run at a time than it allows."""
+    for run in pipelines(work):
+        limit = run.record.get("at_once")
+        if limit is None:
+            continue
+        for line, body in run.bodies:
+            began = body["began"]
+            running = {other["step"] for _, other in run.bodies if other["began"] <= began < other["ended"]}
+            if len(running) > limit:
+                what = f"{len(running)} ran at {began}, and the limit is {limit}"
+                yield Violation("steps at once", run.id, (run.line, line), what)
+
+
+def one_run_at_a_time(work: Work) -> Iterator[Violation]:
+    """No two runs of a line run at a time, unless one of them may fail: its steps may outlive it."""
+    lines: dict[str, list[Pipeline]] = defaultdict(list)
+    for run in pipelines(work):
+        about = run.record.get("line")
+        if about is not None and run.bodies and not run.record.get("fails"):
+            lines[about].append(run)
+    for about, runs in lines.items():
+        runs.sort(key=lambda run: int(run.bodies[0][1]["began"]))
+        for last, run in pairwise(runs):
+            last_ended = max(body["ended"] for _, body in last.bodies)
+            if run.bodies[0][1]["began"] < last_ended:
+                what = f"{run.id} began while {last.id} ran"
+                yield Violation("one run at a time", about, (last.line, run.line), what)
+
+
+WORK_LAWS: Sequence[Callable[[Work], Iterator[Violation]]] = (
+    one_per_key,
+    rising_fences,
+    waiters_in_order,
+    one_per_task,
+    tasks_are_done,
+    stages_in_order,
+    steps_succeed_once,
+    steps_at_once,
+    one_run_at_a_time,
+)
