@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.support")
+pytest.register_assert_rewrite("tests.support", "tests.harness")
 
 import redis
 from celery import Celery, _state

@@ -1,0 +1,157 @@
+"""The log of one run: JSON lines that any process appends, in the format of `tests.support.audit`.
+
+A process appends a record in one write, so records of several processes do not mix. All instants
+are epoch milliseconds of the machine's clock.
+
+A process that is killed notes nothing more. So a call and a body note themselves when they begin,
+and bodies again while they live. Records with the same ``note`` are one record: the last one counts,
+at the place of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import redis
+
+from tests.support.audit import Record
+
+#: Environment variable with the path of the log, for processes that a test starts.
+PATH_VARIABLE = "HARNESS_HISTORY"
+
+
+def now_ms() -> int:
+    """Return the machine's time in epoch ms, also where ``time.time`` is shifted for a test."""
+    return time.time_ns() // 1_000_000
+
+
+class Body:
+    """One run of a task body, from its first sign of life to its last.
+
+    Parameters:
+        log: where it is noted.
+        record: its record; ``began``, ``ended`` and ``note`` are set here.
+    """
+
+    def __init__(self, log: HistoryLog, record: Record) -> None:
+        now = now_ms()
+        self._log = log
+        self.record = {"kind": "body", **record, "began": now, "ended": now, "done": False}
+        self.record["note"] = uuid4().hex
+        self._log.append(self.record)
+
+    def lives(self) -> None:
+        """Note a sign of life. A body that is killed ended with its last one."""
+        self.record["ended"] = now_ms()
+        self._log.append(self.record)
+
+    def ends(self, *, done: bool = True, **fields: Any) -> None:
+        """Note the end.
+
+        Parameters:
+            done: False if the task is to run again, because it is retried.
+            fields: more about the end.
+        """
+        self.record.update(fields, done=done)
+        self.lives()
+
+
+class HistoryLog:
+    """A log in a file.
+
+    Parameters:
+        path: the file; it is made by the first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of_environment(cls) -> HistoryLog:
+        """Return the log that the test which started this process has named.
+
+        Raises:
+            KeyError: it has named none.
+        """
+        return cls(Path(os.environ[PATH_VARIABLE]))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for a process that notes here."""
+        return {PATH_VARIABLE: str(self.path)}
+
+    def append(self, *records: Record) -> None:
+        """Append these records in one write."""
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, lines.encode())
+        finally:
+            os.close(file)
+
+    def body(self, task_id: str, key: str | None, **fields: Any) -> Body:
+        """Note that a task body begins in this process.
+
+        Parameters:
+            task_id: the id of its task.
+            key: bodies with the same key may not run at a time; None for no such promise.
+            fields: more about it.
+        """
+        return Body(self, {"id": task_id, "key": key, "pid": os.getpid(), **fields})
+
+    @contextmanager
+    def call(self, act: str, entry: str | None = None, **fields: Any) -> Iterator[Record]:
+        """Note a call of the API around the block that makes it.
+
+        A ``redis.RedisError`` leaves open whether the call took effect, any other exception says
+        that it was refused. Both are raised again. The block may add fields to the record.
+
+        Parameters:
+            act: one of those in `tests.support.audit`.
+            entry: the name of the entry; None for a freeze and a thaw.
+            fields: what the act needs, such as ``rule`` or ``if_version``.
+        """
+        record: Record = {"kind": "call", "act": act, "note": uuid4().hex, **fields}
+        record |= {"began": now_ms(), "returned": None, "ok": None}
+        if entry is not None:
+            record["entry"] = entry
+        self.append(record)
+        try:
+            yield record
+        except redis.RedisError:
+            self.append(record)
+            raise
+        except Exception:
+            self.append(record | {"returned": now_ms(), "ok": False})
+            raise
+        self.append(record | {"returned": now_ms(), "ok": True})
+
+    @contextmanager
+    def fault(self, **fields: Any) -> Iterator[Record]:
+        """Note a fault that lasts as long as the block. The block may add fields to the record."""
+        record: Record = {"kind": "fault", **fields, "began": now_ms()}
+        yield record
+        self.append({"ended": now_ms(), **record})
+
+    def records(self) -> list[Record]:
+        """Return all records so far, in the order in which they were first noted."""
+        if not self.path.exists():
+            return []
+        records: dict[object, Record] = {}
+        with self.path.open() as lines:
+            for number, line in enumerate(lines):
+                record = json.loads(line)
+                records[record.get("note", number)] = record
+        return list(records.values())
+
+    def bodies(self) -> list[Record]:
+        """Return the bodies so far, in the order in which they began."""
+        bodies = [record for record in self.records() if record["kind"] == "body"]
+        return sorted(bodies, key=lambda body: int(body["began"]))
