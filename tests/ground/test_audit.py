@@ -223,6 +223,13 @@ def test_a_body_keeps_its_key_for_no_longer_than_it_may() -> None:
     assert broken(long, body("b", 140, 200)) == ["one per key"]
 
 
+def test_a_lock_that_was_cleared_is_free() -> None:
+    bodies = [body("a", 0, 300), body("b", 200, 400)]
+    assert broken({"kind": "clear", "key": "k", "at": 150}, *bodies) == []
+    assert broken({"kind": "clear", "key": "k", "at": 250}, *bodies) == ["one per key"]
+    assert broken({"kind": "clear", "key": "l", "at": 150}, *bodies) == ["one per key"]
+
+
 def test_a_fence_that_does_not_rise_is_found() -> None:
     first, second = body("a", 0, 100) | {"fence": 5}, body("b", 100, 200)
     assert broken(first, second | {"fence": 6}) == []
@@ -242,11 +249,12 @@ def test_copies_of_a_task_that_nobody_guards_may_run() -> None:
     assert broken(copy, copy) == []
 
 
-def test_a_task_that_was_never_done_is_found() -> None:
-    task = {"kind": "task", "id": "a"}
+def test_a_task_that_never_came_to_its_end_is_found() -> None:
+    task, killed = {"kind": "task", "id": "a"}, body("a", 0, 100, done=False)
     assert broken(task, body("a", 0, 100)) == []
-    assert broken(task, body("a", 0, 100, done=False)) == ["tasks are done"]
-    assert broken(task) == ["tasks are done"]
+    assert broken(task, killed | {"finished": True}) == []
+    assert broken(task, killed) == ["tasks run"]
+    assert broken(task) == ["tasks run"]
 
 
 # -- pipelines -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The processes of the stress: each takes jobs from a list and runs them under locks, badly.
 
-It crashes inside some runs, publishes some messages twice and loses some wake-ups. What happened is written to Redis in
-the order in which the server saw it; the test judges it.
+It crashes inside some runs, publishes some messages twice and loses some wake-ups. The runs note themselves in the
+history, which is audited.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import redis
 
 from redbeat_lite.once.store import Held, LockStore
+from tests.harness.history import HistoryLog
 
 #: Nobody renews: a process that stands still for longer than this loses its lock, and rightly so. Where eight of them
 #: start at once on two cores, half a second of that was seen.
@@ -71,18 +72,18 @@ class Chaos:
             self.client.hset("places", job["id"], f"{place:.0f}")
 
     def inside(self, job: dict[str, Any], held: Held, message: str) -> None:
-        log = f"log:{job['key']}"
         place = self.client.hget("places", job["id"])
         self.client.hdel("places", job["id"])
-        self.client.rpush(log, json.dumps(["start", job["id"], held.fence, place]))
+        waited = None if place is None else int(place)
+        body = HistoryLog.of_environment().body(job["id"], job["key"], fence=held.fence, place=waited)
         if self.random.random() < CRASH:
             # A broker delivers it again, for it was never acknowledged.
-            pipe = self.client.pipeline()
-            pipe.rpush(log, json.dumps(["crash", job["id"], held.fence, place])).lpush("jobs", message).execute()
+            body.lives()
+            self.client.lpush("jobs", message)
             os._exit(1)
         time.sleep(self.random.random() * 0.004)
-        pipe = self.client.pipeline()
-        pipe.rpush(log, json.dumps(["end", job["id"], held.fence, place])).execute()
+        body.ends()
+        self.client.incr("ended")
         ended = self.store.end(held)
         if ended.waiters:
             self.wake(job["key"])

@@ -19,17 +19,18 @@ from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
-from tests.once.conftest import Crew, one_pool_will_do
-from tests.once.server import Server
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Crew
+from tests.once.conftest import one_pool_will_do
 from tests.once.test_task import make_app, one
-from tests.once.workers import Proj, until
+from tests.support.server import Server
 
 pytestmark = [pytest.mark.timeout(60)]
 
 
 @pytest.fixture
 def app(once_server: Server) -> Celery:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
     return make_app(once_server.url, once_server.url)
 
@@ -139,7 +140,7 @@ def test_what_follows_finds_the_lock_free_and_only_what_runs_has_started(app: Ce
 
 
 @one_pool_will_do
-def test_only_what_runs_in_a_worker_has_started(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_only_what_runs_in_a_worker_has_started(proj: OnceClient, any_pool: Crew, key: str) -> None:
     def call(how: str = "") -> Any:
         return proj.tasks.foreign_tracked.apply_async((key,), {"how": how}, once_key=key, on_conflict="wait")
 
@@ -158,8 +159,8 @@ def test_only_what_runs_in_a_worker_has_started(proj: Proj, any_pool: Crew, key:
 
 @one_pool_will_do
 @pytest.mark.parametrize("task", ["plain", "foreign"])
-def test_a_call_by_name_with_a_key_is_locked(proj: Proj, any_pool: Crew, key: str, task: str) -> None:
-    send = partial(proj.app.send_task, f"onceproj.{task}", queue="once", once_key=f"named:{key}")
+def test_a_call_by_name_with_a_key_is_locked(proj: OnceClient, any_pool: Crew, key: str, task: str) -> None:
+    send = partial(proj.app.send_task, f"once.{task}", queue="once", once_key=f"named:{key}")
     first = send((key, 0, "until"))
     proj.started(key)
     skipped, waiting = send((key,)), send((key,), on_conflict="wait")
@@ -168,23 +169,23 @@ def test_a_call_by_name_with_a_key_is_locked(proj: Proj, any_pool: Crew, key: st
     until(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
     proj.go(key)
     assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
-    assert [entry["event"] for entry in proj.log(key)] == ["start", "end"] * 2
+    assert proj.count_ended(key) == 2
     until(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
 
 
 @one_pool_will_do
-def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: Proj, any_pool: Crew, key: str) -> None:
-    result = proj.app.send_task("onceproj.plain", (key,), queue="once", once_key="")
+def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: OnceClient, any_pool: Crew, key: str) -> None:
+    result = proj.app.send_task("once.plain", (key,), queue="once", once_key="")
     assert result.get(timeout=10) == key
     assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.text()
 
 
 @one_pool_will_do
 @pytest.mark.parametrize("on_conflict", ["skip", "wait"])
-def test_a_task_of_another_class_is_held_back_too(proj: Proj, any_pool: Crew, key: str, on_conflict: str) -> None:
+def test_a_task_of_another_class_is_held_back_too(proj: OnceClient, any_pool: Crew, key: str, on_conflict: str) -> None:
     """Its lock ran out in a queue that nobody looked after, and somebody else has taken it."""
     once = Once(key=key, scope="queue", on_conflict=on_conflict, lease=3)
-    claim = Claim("entry", "onceproj.foreign", (key,), {}, once, uuid4().hex)
+    claim = Claim("entry", "once.foreign", (key,), {}, once, uuid4().hex)
     with lock(proj.app, key, lease=3) as held:
         assert held
         proj.app.send_task(claim.task_name, claim.args, task_id=claim.task_id, headers=headers(claim))

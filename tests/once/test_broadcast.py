@@ -6,19 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.once.server import Server
-from tests.once.workers import Proj, Worker, until
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Worker, once_worker
+from tests.support.server import Server
 
 pytestmark = [pytest.mark.timeout(60)]
 
 
 @pytest.fixture
-def listeners(proj: Proj, worker_server: Server) -> Iterator[list[Worker]]:
+def listeners(proj: OnceClient, worker_server: Server) -> Iterator[list[Worker]]:
     """Two workers that hear what is broadcast."""
     # A connection over which the exchange was not declared takes it for a direct one.
     with proj.app.producer_or_acquire() as producer:
         proj.app.amqp.queues["everybody"].exchange(producer.channel).declare()
-    workers = [Worker(worker_server, "solo", name=f"ear{n}", queues="everybody") for n in range(2)]
+    workers = [once_worker(worker_server.url, "solo", name=f"ear{n}", queues="everybody") for n in range(2)]
 
     def both_hear() -> bool:
         # They say that they are ready before they have subscribed.
@@ -31,12 +32,12 @@ def listeners(proj: Proj, worker_server: Server) -> Iterator[list[Worker]]:
         worker.close()
 
 
-def test_a_broadcast_runs_in_each_worker(proj: Proj, key: str, listeners: list[Worker]) -> None:
+def test_a_broadcast_runs_in_each_worker(proj: OnceClient, key: str, listeners: list[Worker]) -> None:
     proj.tasks.plain.apply_async((key,), queue="everybody")
     assert len({entry["pid"] for entry in proj.ended(key, 2)}) == 2
 
 
-def test_a_broadcast_with_a_lock_runs_in_one(proj: Proj, key: str, listeners: list[Worker]) -> None:
+def test_a_broadcast_with_a_lock_runs_in_one(proj: OnceClient, key: str, listeners: list[Worker]) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, queue="everybody")
     proj.started(key)
     until(lambda: any("this copy is kept" in each.text() for each in listeners))

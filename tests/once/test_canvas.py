@@ -12,13 +12,14 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite import OnceRejected, OnceSkipped
-from tests.once.conftest import Crew, one_pool_will_do
-from tests.once.workers import Proj, until
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Crew
+from tests.once.conftest import one_pool_will_do
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool"), one_pool_will_do]
 
 
-def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+def test_a_chain_whose_member_is_skipped_ends(proj: OnceClient, key: str, busy: Any) -> None:
     busy("skip")
     result = chain(proj.tasks.add.si(1), proj.tasks.skip.si(key), proj.tasks.add.s("tail")).apply_async()
     with pytest.raises(OnceSkipped):
@@ -26,23 +27,23 @@ def test_a_chain_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any) -
 
 
 @pytest.mark.parametrize("task", ["skip", "queue_skip"], ids=["when it is taken", "at publish"])
-def test_a_chord_whose_member_is_skipped_ends(proj: Proj, key: str, busy: Any, task: str) -> None:
+def test_a_chord_whose_member_is_skipped_ends(proj: OnceClient, key: str, busy: Any, task: str) -> None:
     busy(task)
-    result = chord([getattr(proj.tasks, task).si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
+    result = chord([proj.task(task).si(key), proj.tasks.add.si(1)])(proj.tasks.collect.s(key))
     with pytest.raises(OnceSkipped):
         result.get(timeout=15)
     with pytest.raises(ChordError, match="OnceSkipped"):
         proj.app.AsyncResult(result.id).get(timeout=15)
 
 
-def test_a_chain_whose_first_member_is_skipped_at_publish_ends(proj: Proj, key: str, busy: Any) -> None:
+def test_a_chain_whose_first_member_is_skipped_at_publish_ends(proj: OnceClient, key: str, busy: Any) -> None:
     busy("queue_skip")
     result = chain(proj.tasks.queue_skip.si(key), proj.tasks.add.s("tail")).apply_async()
     with pytest.raises(OnceSkipped):
         result.get(timeout=15)
 
 
-def test_a_group_whose_members_are_skipped_ends(proj: Proj, key: str, busy: Any) -> None:
+def test_a_group_whose_members_are_skipped_ends(proj: OnceClient, key: str, busy: Any) -> None:
     busy("skip")
     result = group(proj.tasks.skip.si(key), proj.tasks.add.si(1)).apply_async()
     with pytest.raises(OnceSkipped):
@@ -50,7 +51,7 @@ def test_a_group_whose_members_are_skipped_ends(proj: Proj, key: str, busy: Any)
     assert result.results[1].get(timeout=10) == [1]
 
 
-def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy: Any) -> None:
+def test_chain_chord_and_group_members_that_wait_run(proj: OnceClient, key: str, busy: Any) -> None:
     busy("wait")
     chained = chain(proj.tasks.wait.si(key, n=1), proj.tasks.wait.si(key, n=2)).apply_async()
     joined = chord([proj.tasks.wait.si(key, n=n) for n in (3, 4)])(proj.tasks.collect.s("all"))
@@ -62,7 +63,7 @@ def test_chain_chord_and_group_members_that_wait_run(proj: Proj, key: str, busy:
     assert grouped.get(timeout=20) == [5, 6]
 
 
-def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: OnceClient, any_pool: Crew, key: str) -> None:
     header = [proj.tasks.foreign.si(key), proj.tasks.foreign.si(key)]  # which nobody guards
     raw = proj.sent_by_an_entry(chord(header, proj.tasks.foreign.si(f"{key}-body")))
     proj.inject(raw)
@@ -75,7 +76,7 @@ def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: Proj, any_pool: Cre
 
 
 @pytest.fixture
-def taken(proj: Proj, any_pool: Crew, key: str) -> Any:
+def taken(proj: OnceClient, any_pool: Crew, key: str) -> Any:
     """The key of ``queue_raise`` is held."""
     first = proj.tasks.queue_raise.delay(key, how="until")
     proj.started(key)
@@ -84,14 +85,14 @@ def taken(proj: Proj, any_pool: Crew, key: str) -> Any:
     first.get(timeout=15)
 
 
-def the_workers_live(proj: Proj, crew: Crew) -> None:
+def the_workers_live(proj: OnceClient, crew: Crew) -> None:
     assert proj.tasks.add.delay(1).get(timeout=10) == [1]
-    assert all(worker.process.poll() is None for worker in crew.workers)
+    assert all(worker.alive for worker in crew.workers)
     assert "raised outside body" not in crew.text()
 
 
 def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
-    proj: Proj, any_pool: Crew, taken: Any, key: str
+    proj: OnceClient, any_pool: Crew, taken: Any, key: str
 ) -> None:
     tasks = proj.tasks
     refused = tasks.queue_raise.si(key).set(link_error=tasks.plain.si(key + "-errback"))
@@ -107,13 +108,13 @@ def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
     with pytest.raises(OnceRejected):
         middle.get(timeout=1)
     proj.ended(key + "-errback")
-    until(lambda: proj.count(key + "-chain-errback", "end") >= 1)
+    until(lambda: proj.count_ended(key + "-chain-errback") >= 1)
     assert proj.count(key) == 1
     the_workers_live(proj, any_pool)
 
 
 def test_a_link_that_is_refused_does_not_harm_the_task_it_is_linked_to(
-    proj: Proj, any_pool: Crew, taken: Any, key: str
+    proj: OnceClient, any_pool: Crew, taken: Any, key: str
 ) -> None:
     result = proj.tasks.add.apply_async(
         (1,), link=[proj.tasks.queue_raise.si(key), proj.tasks.plain.si(key + "-other")]
@@ -126,7 +127,7 @@ def test_a_link_that_is_refused_does_not_harm_the_task_it_is_linked_to(
 
 @pytest.mark.parametrize("kind", ["group", "chord", "body"])
 def test_a_refused_member_of_what_follows_fails_alone(
-    proj: Proj, any_pool: Crew, taken: Any, key: str, kind: str
+    proj: OnceClient, any_pool: Crew, taken: Any, key: str, kind: str
 ) -> None:
     tasks = proj.tasks
     refused, other = tasks.queue_raise.si(key), tasks.add.si(2)
@@ -150,12 +151,14 @@ def test_a_refused_member_of_what_follows_fails_alone(
     the_workers_live(proj, any_pool)
 
 
-def test_a_call_in_a_body_raises_there(proj: Proj, any_pool: Crew, taken: Any, key: str) -> None:
+def test_a_call_in_a_body_raises_there(proj: OnceClient, any_pool: Crew, taken: Any, key: str) -> None:
     result = proj.tasks.calls.delay(key)
     assert result.get(timeout=15) == "OnceRejected"
 
 
-def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(
+    proj: OnceClient, any_pool: Crew, key: str
+) -> None:
     tasks = proj.tasks
     first = tasks.wait.delay(key, how="until")
     proj.started(key)
@@ -163,7 +166,7 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj,
     chained = chain(tasks.wait.si(key), tasks.add.s("tail")).apply_async()
     until(lambda: len(proj.waiters(key)) == 2)
     # As time would do.
-    proj.client.hset(f"{{t}}:once:parked:onceproj.wait:{key}", mapping={f"d:{one}": 1 for one in proj.waiters(key)})
+    proj.client.hset(f"{{t}}:once:parked:once.wait:{key}", mapping={f"d:{one}": 1 for one in proj.waiters(key)})
     proj.go(key)
     assert first.get(timeout=10) == 0
     with pytest.raises(OnceSkipped, match="until its message was older than the guard remembers"):
@@ -177,9 +180,9 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(proj: Proj,
 
 @pytest.mark.parametrize("task", ["skip", "queue_skip"])
 def test_what_follows_a_task_of_its_own_key_finds_the_lock_free(
-    proj: Proj, any_pool: Crew, key: str, task: str
+    proj: OnceClient, any_pool: Crew, key: str, task: str
 ) -> None:
-    signature = getattr(proj.tasks, task).si
+    signature = proj.task(task).si
     chains = [chain(*[signature(f"{key}-{n}")] * 3).apply_async() for n in range(10)]
     chords = [chord([signature(f"{key}-c{n}")], signature(f"{key}-c{n}")).apply_async() for n in range(3)]
     signature(f"{key}-link").apply_async(link=signature(f"{key}-link"))
@@ -188,11 +191,13 @@ def test_what_follows_a_task_of_its_own_key_finds_the_lock_free(
     proj.ended(f"{key}-link", 2)
 
 
-def test_a_body_that_calls_that_of_its_base_keeps_the_lock_to_its_own_end(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_a_body_that_calls_that_of_its_base_keeps_the_lock_to_its_own_end(
+    proj: OnceClient, any_pool: Crew, key: str
+) -> None:
     result = proj.tasks.derived.apply_async((key,), link=proj.tasks.add.si(1))
     proj.started(key)
     assert proj.ended(key, 1), "the base's body"
     with pytest.raises(OnceSkipped):
-        proj.tasks.plain.apply_async((key + "-other",), once_key=f"onceproj.derived:{key}").get(timeout=10)
+        proj.tasks.plain.apply_async((key + "-other",), once_key=f"once.derived:{key}").get(timeout=10)
     proj.go(key)
     assert result.get(timeout=10) == key

@@ -11,15 +11,14 @@ from itertools import pairwise
 import pytest
 
 from tests.support.processes import ROOT, Process
-
-from .server import Server
+from tests.support.server import Server
 
 HERE = ROOT / "examples" / "once"
 
 
 @pytest.fixture
 def env(once_server: Server) -> dict[str, str]:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
     return {"BROKER_URL": once_server.url, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
 

@@ -14,9 +14,8 @@ from redbeat_lite import Schedules
 from redbeat_lite.entries.message import headers
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.store import RunStore
-from tests.once.conftest import Crew
-from tests.once.stages import BOTH, Stage, in_pools
-from tests.once.workers import Proj, until
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import BOTH, Crew, Stage, in_pools
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,15 +26,16 @@ KINDS = ("plain", "foreign")
 class Record:
     """What is recorded of entries whose names begin with a key."""
 
-    def __init__(self, proj: Proj, key: str) -> None:
+    def __init__(self, proj: OnceClient, key: str) -> None:
         self.proj, self.key = proj, key
         self.store = RunStore(proj.client, "t")
 
     def send(self, task: str, entry: str = "", *, how: str = "", queue: str = "once", **options: Any) -> Any:
         """Send what an entry of this name would, as one of its runs."""
         told = headers(f"{self.key}-{entry}", round(time.time() * 1000))
-        sent = self.proj.tasks.app.tasks[f"onceproj.{task}"]
-        return sent.apply_async((f"{self.key}-{entry}",), {"how": how}, queue=queue, headers=told, **options)
+        return self.proj.task(task).apply_async(
+            (f"{self.key}-{entry}",), {"how": how}, queue=queue, headers=told, **options
+        )
 
     def rows(self, entry: str = "") -> list[Row]:
         return self.store.rows([f"{self.key}-{entry}"], 10)[0]
@@ -54,7 +54,7 @@ class Record:
 
 
 @pytest.fixture
-def record(proj: Proj, key: str) -> Record:
+def record(proj: OnceClient, key: str) -> Record:
     return Record(proj, key)
 
 
@@ -67,7 +67,7 @@ def test_what_a_body_came_to_in_every_pool(stages: Any, pools: Any) -> None:
             stage.proj.go(f"{stage.key}-{kind}-again")
             ids = [record.send(kind, f"{kind}-good", queue=stage.queue).id for _ in range(3)]
             record.send(kind, f"{kind}-bad", how="fail", queue=stage.queue)
-            record.send(kind, f"{kind}-again", how="retry", queue=stage.queue)
+            record.send(kind, f"{kind}-again", how="retry until", queue=stage.queue)
             record.send(kind, f"{kind}-quiet", how="ignore", queue=stage.queue)
         for kind in KINDS:
             until(lambda kind=kind: record.outcomes(f"{kind}-good") == ["succeeded"] * 3)
@@ -83,7 +83,7 @@ def test_what_a_body_came_to_in_every_pool(stages: Any, pools: Any) -> None:
     stages(pools, play)
 
 
-def test_a_task_that_replaces_itself_stays_one_run(record: Record, proj: Proj, prefork: Crew) -> None:
+def test_a_task_that_replaces_itself_stays_one_run(record: Record, proj: OnceClient, prefork: Crew) -> None:
     replaced = record.send("plain", "replaced", how="replace")
     proj.go(f"{record.key}-replaced")
     row = record.comes_to("succeeded", "replaced")
@@ -91,25 +91,25 @@ def test_a_task_that_replaces_itself_stays_one_run(record: Record, proj: Proj, p
     assert [line["outcome"] for line in record.feed("replaced")] == ["u", "s"]
 
 
-def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: Proj, prefork: Crew) -> None:
+def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: OnceClient, prefork: Crew) -> None:
     past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(seconds=1)
     for kind in KINDS:
         record.send(kind, f"{kind}-late", expires=past)
         proj.app.control.revoke(waits := record.send(kind, f"{kind}-unwanted", eta=later).id)
         assert waits
-    proj.app.send_task("onceproj.gone", queue="once", headers=headers(f"{record.key}-gone", 0))
-    proj.app.send_task("onceproj.plain", queue="once", headers={"periodic_task_name": record.key}, args=[record.key])
+    proj.app.send_task("once.gone", queue="once", headers=headers(f"{record.key}-gone", 0))
+    proj.app.send_task("once.plain", queue="once", headers={"periodic_task_name": record.key}, args=[record.key])
     for kind in KINDS:
         record.comes_to("expired", f"{kind}-late")
         record.comes_to("revoked", f"{kind}-unwanted")
     record.comes_to("rejected", "gone")
-    assert "knows no task 'onceproj.gone'" in record.feed("gone")[0]["error"]
+    assert "knows no task 'once.gone'" in record.feed("gone")[0]["error"]
     proj.ended(record.key)
     assert not record.store.rows([record.key], 1)[0], "somebody else's"
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "late"])
-def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: Proj, prefork: Crew, kind: str) -> None:
+def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: OnceClient, prefork: Crew, kind: str) -> None:
     died = record.send(kind, "died", how="until")
     revoked = record.send(kind, "revoked", how="until")
     [start] = proj.started(f"{record.key}-died")
@@ -129,7 +129,9 @@ def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: Proj, prefor
 
 
 @pytest.mark.parametrize(
-    ("task", "how", "limit"), [("skip_requeue", "die", None), ("kept", "hang once", 1)], ids=["death", "time limit"]
+    ("task", "how", "limit"),
+    [("skip_requeue", "die once", None), ("kept", "hang once", 1)],
+    ids=["death", "time limit"],
 )
 def test_a_message_that_is_requeued_for_its_child_is_no_failure(
     record: Record, prefork: Crew, task: str, how: str, limit: float | None
@@ -160,7 +162,7 @@ def test_a_cold_shutdown_fails_no_message_that_goes_back_to_its_queue(stages: An
     stages(["prefork"], play)
 
 
-def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: Proj, prefork: Crew) -> None:
+def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: OnceClient, prefork: Crew) -> None:
     record.send("skip", "taken", how="until")
     proj.started(f"{record.key}-taken")
     record.send("skip", "taken")
@@ -170,7 +172,9 @@ def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: Proj, 
     assert [row.begin is None for row in record.rows("taken")] == [True, False]
 
 
-def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(record: Record, proj: Proj, prefork: Crew) -> None:
+def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(
+    record: Record, proj: OnceClient, prefork: Crew
+) -> None:
     first = record.send("late", "copied", how="until")
     proj.started(f"{record.key}-copied")
     proj.copy(first.id)
@@ -189,7 +193,7 @@ def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(record: Record, 
     until(lambda: record.outcomes("parked") == ["succeeded"] * 2)
 
 
-def test_workers_whose_clocks_are_off_agree(proj: Proj, key: str, stages: Any) -> None:
+def test_workers_whose_clocks_are_off_agree(proj: OnceClient, key: str, stages: Any) -> None:
     def play(stage: Stage) -> None:
         for skew in (-60, 60):
             stage.worker(name=f"off{skew}", skew=skew, concurrency=1)

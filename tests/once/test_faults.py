@@ -22,10 +22,9 @@ from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.dead_children import is_gone
-from tests.once.conftest import Crew
-from tests.once.onceproj import LEASE, VISIBILITY
-from tests.once.stages import BOTH, Stage, in_pools
-from tests.once.workers import Proj, until
+from tests.harness.project import LEASE, VISIBILITY
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import BOTH, Crew, Stage, in_pools
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,8 +33,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("task", ["skip", "skip_late", "skip_requeue"])
-def test_a_killed_child_frees_the_key_within_a_second(proj: Proj, prefork: Crew, key: str, task: str) -> None:
-    result = getattr(proj.tasks, task).delay(key, how="die")
+def test_a_killed_child_frees_the_key_within_a_second(proj: OnceClient, prefork: Crew, key: str, task: str) -> None:
+    result = proj.task(task).delay(key, how="die once")
     proj.started(key)
     if task == "skip_requeue":
         assert result.get(timeout=15) == key
@@ -46,10 +45,10 @@ def test_a_killed_child_frees_the_key_within_a_second(proj: Proj, prefork: Crew,
     watch.at_most(1)
     with pytest.raises(Exception, match="exited prematurely"):
         result.get(timeout=10)
-    assert getattr(proj.tasks, task).delay(key).get(timeout=10) == key
+    assert proj.task(task).delay(key).get(timeout=10) == key
 
 
-def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: OnceClient, prefork: Crew, key: str) -> None:
     proj.tasks.wait.delay(key, how="until")
     (first,) = proj.started(key)
     waiting = proj.tasks.wait.delay(key, n=2)
@@ -58,7 +57,7 @@ def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: Proj, prefork: 
     assert waiting.get(timeout=10) == 2
 
 
-def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.late.delay(key, how="until")
     (first,) = proj.started(key)
     proj.copy(result.id)
@@ -71,25 +70,25 @@ def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: Proj, prefork
 
 
 def test_a_canvas_whose_worker_dies_while_it_applies_it_is_finished_by_another(
-    proj: Proj, prefork: Crew, key: str
+    proj: OnceClient, prefork: Crew, key: str
 ) -> None:
     plain, fatal = proj.tasks.plain.si, proj.tasks.fatal.si
     inner = chord([plain(key), fatal(key), plain(key)], plain(f"{key}-inner"))
     proj.inject(proj.sent_by_an_entry(chord([plain(key), inner], plain(f"{key}-body"))))
     proj.ended(f"{key}-body")
     assert proj.tasks.add.delay(1).get(timeout=10) == [1]
-    assert proj.client.get(f"died:{key}") == "2"
+    assert proj.marks.count(f"died-{key}") == 2
     assert [proj.count(each) for each in (key, f"{key}-inner", f"{key}-body")] == [4, 1, 1]
 
 
-def test_a_soft_time_limit_frees_the_key(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_soft_time_limit_frees_the_key(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, soft_time_limit=1)
     with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
         result.get(timeout=15)
     until(lambda: not proj.lock(key, "skip"), 1)
 
 
-def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "stubborn"}, time_limit=1)
     (start,) = proj.started(key)
     # Celery reports the failure first, then asks the child to end, and kills it a tenth of a second later.
@@ -103,7 +102,7 @@ def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: Proj, pref
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_revoking_a_running_task_frees_the_key(proj: Proj, prefork: Crew, key: str, how: str) -> None:
+def test_revoking_a_running_task_frees_the_key(proj: OnceClient, prefork: Crew, key: str, how: str) -> None:
     result = proj.tasks.skip.delay(key, how="until")
     proj.started(key)
     result.revoke(terminate=True, signal=how)
@@ -112,7 +111,7 @@ def test_revoking_a_running_task_frees_the_key(proj: Proj, prefork: Crew, key: s
     assert proj.tasks.skip.delay(key + "x").get(timeout=10)
 
 
-def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork: Crew, key: str) -> None:
+def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.delay(key, how="gil", seconds=LEASE + 2)
     (start,) = proj.started(key)
     fences, stolen = set(), 0
@@ -120,7 +119,7 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: Proj, prefork:
     def over() -> bool:
         nonlocal stolen
         fence = proj.lock(key, "skip").get("fence")
-        ended = proj.count(key, "end") == 1
+        ended = proj.count_ended(key) == 1
         # Read in this order: a lock that is gone before the end was noted was lost.
         stolen += fence is None and not ended
         fences.add(fence)
@@ -140,7 +139,7 @@ def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stage
 
     def fault(stage: Stage) -> None:
         stage.worker()
-        claim = Claim("e", "onceproj.plain", (stage.key,), {}, Once(key=stage.key, lease=lease), "")
+        claim = Claim("e", "once.plain", (stage.key,), {}, Once(key=stage.key, lease=lease), "")
         stage.send("plain", how="compute", seconds=lease + 0.5, options={"headers": headers(claim)})
         stage.proj.started(stage.key)
         ended = False
@@ -154,7 +153,7 @@ def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stage
     stages(pools, fault)
 
 
-def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, proj: Proj) -> None:
+def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, proj: OnceClient) -> None:
     """Celery can kill a greenlet, and then the key is free. It cannot kill a thread: that keeps its lock."""
 
     def fault(stage: Stage) -> None:
@@ -174,9 +173,8 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
         until(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
         proj.go(stage.key)
         until(lambda: not proj.lock(stage.key, "skip"))
-        assert [entry["event"] for entry in proj.log(stage.key) if entry["id"] == first.id] == (
-            ["start"] if stage.pool == "gevent" else ["start", "end"]
-        )
+        [body] = [body for body in proj.bodies(stage.key) if body["id"] == first.id]
+        assert body["finished"] == (stage.pool != "gevent")
 
     stages(("threads", "gevent"), fault)
 
@@ -194,7 +192,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
         stage.proj.started(stage.key)
         key, foreign = stage.key + "-f", None
         if stage.pool in BOTH:
-            claim = Claim("e", "onceproj.foreign_late", (key,), {}, Once(lease=LEASE), "")
+            claim = Claim("e", "once.foreign_late", (key,), {}, Once(lease=LEASE), "")
             options = {"queue": stage.queue, "headers": headers(claim)}
             foreign = stage.proj.tasks.foreign_late.apply_async((key,), {"how": "until"}, **options)
             stage.proj.started(key)
@@ -205,7 +203,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
                 stage.proj.copy(foreign.id)
             # Whose start does not count, however busy the machine is.
             second = stage.worker(ready=False)
-            name = f"{{t}}:once:lock:onceproj.skip_late:{stage.key}"
+            name = f"{{t}}:once:lock:once.skip_late:{stage.key}"
             until(lambda: not stage.proj.client.exists(name))
         watch.at_most(LEASE + 1)
         second.ready()
@@ -217,7 +215,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
             stage.proj.started(key, 2)
             stage.proj.go(key)
             assert foreign.get(timeout=10) == key
-            assert stage.proj.count(key, "end") == 1
+            assert stage.proj.count_ended(key) == 1
 
     stages(pools, fault)
 
@@ -259,7 +257,7 @@ def test_a_cold_shutdown_frees_the_key(stages: Any, pools: Any) -> None:
         if stage.pool in BOTH:
             stage.worker()
             stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
-            assert {entry["id"] for entry in stage.proj.log(stage.key)} == {result.id}
+            assert {body["id"] for body in stage.proj.bodies(stage.key)} == {result.id}
         else:
             until(lambda: not stage.proj.lock(stage.key, "skip_late"), LEASE + 1)
 
@@ -271,19 +269,18 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
         proj, sleeper = stage.proj, stage.worker()
         first = stage.send("skip", how="until")
         (begun,) = proj.started(stage.key)
-        sleeper.signal_all(signal.SIGSTOP)
-        stage.worker()
-        until(lambda: not proj.lock(stage.key, "skip"), LEASE + 3)
         # In one pool the next holder is still there when the sleeper wakes, in the other it has come and gone.
         there = stage.pool == "prefork"
-        second = stage.send("skip", how="until" if there else "")
-        proj.started(stage.key, 2)
-        until(lambda: there or not proj.lock(stage.key, "skip"))
-        sleeper.signal_all(signal.SIGCONT)
+        with sleeper.frozen():
+            stage.worker()
+            until(lambda: not proj.lock(stage.key, "skip"), LEASE + 3)
+            second = stage.send("skip", how="until" if there else "")
+            proj.started(stage.key, 2)
+            until(lambda: there or not proj.lock(stage.key, "skip"))
         until(lambda: "Lost the once-lock" in sleeper.text(), LEASE / 3 + 1.5)
         proj.go(stage.key)
         until(lambda: {first.state, second.state} == {"SUCCESS"})
-        ends = {entry["id"]: entry for entry in proj.log(stage.key) if entry["event"] == "end"}
+        ends = {body["id"]: body for body in proj.ended_bodies(stage.key)}
         assert (ends[first.id]["lost"], ends[second.id]["lost"]) == (True, False)
         assert ends[first.id]["fence"] == begun["fence"] < ends[second.id]["fence"]
 
@@ -292,11 +289,11 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
 
 def test_a_worker_whose_main_process_hangs_gives_up_what_it_does_not_run(stages: Any) -> None:
     def fault(stage: Stage) -> None:
-        stage.worker(concurrency=1, prefetch=4)
+        stage.worker(concurrency=1, conf={"worker_prefetch_multiplier": 4})
         running = stage.send("late", how="until")
         stage.proj.started(stage.key)
         prefetched = stage.proj.tasks.late.apply_async((stage.key + "-2",), {"how": "hang main"}, queue=stage.queue)
-        until(lambda: stage.proj.client.exists(f"hung:{prefetched.id}"))
+        until(lambda: stage.proj.marks.count(f"hung-{prefetched.id}"))
         second = stage.worker()
         # Once for the worker to be noticed, once for its message to become visible. Kombu 5.5 looks every 10 s.
         stage.proj.started(stage.key + "-2", seconds=2 * VISIBILITY + 20)
@@ -313,7 +310,7 @@ def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any, 
     """An eta beyond the timeout; and three messages prefetched behind a long one; each with an idle worker beside."""
 
     def fault(stage: Stage) -> None:
-        first = stage.worker(concurrency=1, prefetch=4)
+        first = stage.worker(concurrency=1, conf={"worker_prefetch_multiplier": 4})
         keys = [f"{stage.key}-{n}" for n in range(4)]
         tasks, options = stage.proj.tasks, {"queue": stage.queue}
         results = [tasks.late.apply_async((keys[0],), {"seconds": VISIBILITY + 2}, **options)]
@@ -324,8 +321,8 @@ def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any, 
         second = stage.worker()
         until(lambda: all(result.state == "SUCCESS" for result in results), VISIBILITY + 20)
         for key in keys:
-            (start,) = [entry for entry in stage.proj.log(key) if entry["event"] == "start"]
-            assert not start["redelivered"], key
+            (body,) = stage.proj.bodies(key)
+            assert not body["redelivered"], key
         assert "copy is" not in first.text() + second.text()
 
     stages(pools, fault)
@@ -345,7 +342,7 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
         ]
         until(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]), 40)
         assert [proj.count(f"{stage.key}-{n}") for n in range(8)] == [1] * 8
-        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 6
+        assert (stage.starts(), stage.ends()) == (6, 6)
 
     stages(pools, fault)
 
@@ -354,7 +351,7 @@ def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any
     def fault(stage: Stage) -> None:
         first = stage.worker()
         until(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
-        second = stage.worker(visibility=60)
+        second = stage.worker(conf={"visibility": 60})
         until(lambda: "with visibility_timeout 4s, this worker with 60s" in second.text())
 
     stages(["threads"], fault)
@@ -363,9 +360,9 @@ def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any
 # -- what users suffer -------------------------------------------------------------------------------------------------
 
 
-def emit(proj: Proj, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
+def emit(proj: OnceClient, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     """What the beat does with one due occurrence."""
-    claim = Claim("entry", "onceproj.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
+    claim = Claim("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
     if take(Runtime.of(proj.app).store, [claim]) == [False]:
         return False
     proj.app.send_task(
@@ -387,13 +384,13 @@ def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(sta
         sent, end = 0, time.monotonic() + LEASE + 4.5
         while time.monotonic() < end:
             sent += emit(proj, stage.queue, stage.key, once, seconds=1.2)
-            done = proj.count(stage.key, "end")
-            assert sent - done <= 1 or proj.count(stage.key, "end") > done, proj.log(stage.key)
+            done = proj.count_ended(stage.key)
+            assert sent - done <= 1 or proj.count_ended(stage.key) > done, proj.bodies(stage.key)
             time.sleep(0.1)  # The interval of the entry.
         assert blocker.state == "SUCCESS"
-        until(lambda: proj.count(stage.key, "end") == sent)
+        until(lambda: proj.count_ended(stage.key) == sent)
         assert sent >= 2
-        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * sent
+        assert stage.starts() == sent
 
     stages(pools, fault)
 
@@ -403,9 +400,9 @@ def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
         proj = stage.proj
         period, periods, sent, start = 0.045, 100, [], time.monotonic()
         for _ in range(periods):
-            key = f"onceproj.queue_skip:{stage.key}"
+            key = f"once.queue_skip:{stage.key}"
             once = Once(key=key, scope="queue", lease=LEASE)
-            claim = Claim("e", "onceproj.queue_skip", (stage.key,), {"seconds": 0.5}, once, uuid4().hex)
+            claim = Claim("e", "once.queue_skip", (stage.key,), {"seconds": 0.5}, once, uuid4().hex)
             if take(Runtime.of(proj.app).store, [claim]) == [True]:
                 sent.append(proj.app.AsyncResult(claim.task_id))
                 proj.tasks.queue_skip.apply_async(

@@ -30,8 +30,8 @@ from redbeat_lite.once.worker import dead_children, keeper, visibility
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
-from tests.once.server import Server
-from tests.once.workers import until
+from tests.harness.witness import until
+from tests.support.server import Server
 
 #: Above the kernel's greatest process id.
 GONE = 2**22 + 1

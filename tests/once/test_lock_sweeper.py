@@ -25,9 +25,9 @@ from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker.visibility import workers
 from redbeat_lite.storage.replies import server_ms
-from tests.once.server import Server
-from tests.once.workers import until
+from tests.harness.witness import until
 from tests.support.cases import together
+from tests.support.server import Server
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.once.stages import Stage
-from tests.once.workers import Proj, until
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Stage
 
 pytestmark = pytest.mark.timeout(60)
 
 
 @contextmanager
-def listening(proj: Proj) -> Iterator[dict[str, list[str]]]:
+def listening(proj: OnceClient) -> Iterator[dict[str, list[str]]]:
     """The types of events by task id, and those of workers under an empty one, from when it can hear them."""
     seen: dict[str, list[str]] = defaultdict(list)
     with proj.app.connection() as connection:
@@ -35,9 +35,9 @@ def listening(proj: Proj) -> Iterator[dict[str, list[str]]]:
             thread.join(20)
 
 
-def test_monitors_see_the_end_of_a_task_that_is_skipped(stages: Any, proj: Proj) -> None:
+def test_monitors_see_the_end_of_a_task_that_is_skipped(stages: Any, proj: OnceClient) -> None:
     def play(stage: Stage) -> None:
-        stage.worker(worker_send_task_events=True)
+        stage.worker(conf={"worker_send_task_events": True})
         first = stage.send("skip", how="until")
         proj.started(stage.key)
         until(lambda: seen[""], what="the receiver hears")

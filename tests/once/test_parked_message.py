@@ -14,8 +14,8 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite.broker import given_up_soon
 from redbeat_lite.once import parked_message
-from tests.once.server import Server
 from tests.support.kombus import needs_batches
+from tests.support.server import Server
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def app(once_server: Server) -> Celery:
     app = Celery("unit", broker=once_server.url, set_as_current=False)
     app.conf.task_queues = [Queue("q"), Queue("short", expires=60)]
     app.conf.broker_transport_options = {"priority_steps": [0, 5]}
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
     return app
 
@@ -39,7 +39,7 @@ def message(task_id: str, queue: str = "q", **properties: Any) -> str:
 
 def waiting(server: Server, name: str) -> list[str]:
     """The ids of the messages of a list, in the order in which workers take them."""
-    with server.client() as client:
+    with server.client(decode_responses=True) as client:
         return [json.loads(raw)["headers"]["id"] for raw in reversed(client.lrange(name, 0, -1))]
 
 
@@ -62,7 +62,7 @@ def test_it_keeps_its_priority(app: Celery, once_server: Server) -> None:
 @needs_batches
 def test_a_queue_that_goes_by_itself_still_does(app: Celery, once_server: Server) -> None:
     app.send_task("t", task_id="new", queue="short")
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.delete("short")
         parked_message.publish(app, message("old", "short"))
         assert 0 < client.pttl("short") <= 60_000

@@ -15,8 +15,10 @@ from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held
-from tests.once.conftest import Crew, one_pool_will_do
-from tests.once.workers import Proj, until
+from tests.harness.history import now_ms
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Crew
+from tests.once.conftest import one_pool_will_do
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
 
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
 # -- conflicts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_task_is_skipped_and_nobody_hangs(proj: Proj, key: str, busy: Any) -> None:
+def test_a_second_task_is_skipped_and_nobody_hangs(proj: OnceClient, key: str, busy: Any) -> None:
     first = busy("skip")
     second = proj.tasks.skip.delay(key)
     with pytest.raises(OnceSkipped, match=first.id):
@@ -38,11 +40,11 @@ def test_a_second_task_is_skipped_and_nobody_hangs(proj: Proj, key: str, busy: A
 @one_pool_will_do
 @pytest.mark.parametrize(("task", "state"), [("skip", "REVOKED"), ("reject", "FAILURE")])
 def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiting(
-    proj: Proj, key: str, busy: Any, any_pool: Crew, task: str, state: str
+    proj: OnceClient, key: str, busy: Any, any_pool: Crew, task: str, state: str
 ) -> None:
     first = busy(task)
-    result, raw = proj.capture(lambda: getattr(proj.tasks, task).apply_async((key,), queue="nowhere"))
-    dying = Held("dying", result.id, 0, 3_000, key=f"onceproj.{task}:{key}", life_ms=60_000)
+    result, raw = proj.capture(lambda: proj.task(task).apply_async((key,), queue="nowhere"))
+    dying = Held("dying", result.id, 0, 3_000, key=f"once.{task}:{key}", life_ms=60_000)
     assert Runtime.of(proj.app).store.begin(dying).word == "taken"
     proj.inject(raw)
     with pytest.raises((OnceSkipped, OnceRejected), match=first.id):
@@ -61,7 +63,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
 @one_pool_will_do
 @pytest.mark.parametrize("header", [{"redbeat_began": 1.0}, {"redbeat_hold": "x"}])
 def test_a_header_of_a_message_does_not_bypass_the_lock(
-    proj: Proj, key: str, busy: Any, header: dict[str, Any]
+    proj: OnceClient, key: str, busy: Any, header: dict[str, Any]
 ) -> None:
     first = busy("skip")
     second = proj.tasks.skip.apply_async((key,), headers=header)
@@ -72,7 +74,7 @@ def test_a_header_of_a_message_does_not_bypass_the_lock(
     assert proj.count(key) == 1
 
 
-def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any) -> None:
+def test_a_second_task_is_rejected_as_a_failure(proj: OnceClient, key: str, busy: Any) -> None:
     busy("reject")
     second = proj.tasks.reject.delay(key)
     with pytest.raises(OnceRejected):
@@ -81,12 +83,12 @@ def test_a_second_task_is_rejected_as_a_failure(proj: Proj, key: str, busy: Any)
 
 
 @one_pool_will_do
-def test_other_keys_run_meanwhile(proj: Proj, key: str, busy: Any) -> None:
+def test_other_keys_run_meanwhile(proj: OnceClient, key: str, busy: Any) -> None:
     busy("skip")
     assert proj.tasks.skip.delay(key + "-other").get(timeout=10) == key + "-other"
 
 
-def test_waiters_run_in_their_order_and_hold_no_slot(proj: Proj, key: str, busy: Any) -> None:
+def test_waiters_run_in_their_order_and_hold_no_slot(proj: OnceClient, key: str, busy: Any) -> None:
     busy("wait")
     waiting = []
     for n in range(1, 9):
@@ -96,15 +98,14 @@ def test_waiters_run_in_their_order_and_hold_no_slot(proj: Proj, key: str, busy:
     assert proj.tasks.plain.delay(key + "-plain").get(timeout=10)
     proj.go(key)
     assert [result.get(timeout=20) for result in waiting] == list(range(1, 9))
-    log = proj.log(key)
-    assert [entry["event"] for entry in log] == ["start", "end"] * 9
-    assert [entry["id"] for entry in log[2::2]] == [result.id for result in waiting]
-    fences = [entry["fence"] for entry in log]
-    assert fences == sorted(fences)
+    bodies = proj.ended_bodies(key)
+    assert len(bodies) == 9
+    assert [body["id"] for body in bodies[1:]] == [result.id for result in waiting]
+    assert all(body["fence"] for body in bodies), "the audit compares them"
 
 
 @one_pool_will_do
-def test_waiters_do_not_wait_for_the_queue_too(proj: Proj, key: str, busy: Any) -> None:
+def test_waiters_do_not_wait_for_the_queue_too(proj: OnceClient, key: str, busy: Any) -> None:
     busy("wait")
     waiting = [proj.tasks.wait.delay(key, n=n) for n in range(6)]
     until(lambda: len(proj.waiters(key)) == 6)
@@ -119,17 +120,15 @@ def test_waiters_do_not_wait_for_the_queue_too(proj: Proj, key: str, busy: Any) 
 
 
 @pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_a_burst_of_one_key_runs_whole_and_in_order(proj: Proj, key: str, most: int) -> None:
+def test_a_burst_of_one_key_runs_whole_and_in_order(proj: OnceClient, key: str, most: int) -> None:
     waiting = [proj.tasks.wait.delay(key, n=n) for n in range(most)]
     until(lambda: all(result.ready() for result in waiting), 60)
     assert [result.get() for result in waiting] == list(range(most))
-    fences = [entry["fence"] for entry in proj.log(key) if entry["event"] == "start"]
-    assert fences == sorted(fences)
-    assert len(set(fences)) == most
+    assert len({body["fence"] for body in proj.bodies(key)}) == most
 
 
 @one_pool_will_do
-def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: Proj, key: str, busy: Any) -> None:
+def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: OnceClient, key: str, busy: Any) -> None:
     busy("crowded")
     waiting = []
     for n in range(2):
@@ -142,14 +141,14 @@ def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: Proj, key
 
 
 @one_pool_will_do
-def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: str, busy: Any) -> None:
+def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: OnceClient, key: str, busy: Any) -> None:
     busy("wait")
     result = chain(
         proj.tasks.wait.si(key, n=7).set(link=proj.tasks.plain.si(key + "-link"), priority=3),
         proj.tasks.add.s("tail"),
     ).apply_async()
     until(lambda: proj.waiters(key))
-    raw = proj.client.hget(f"{{t}}:once:parked:onceproj.wait:{key}", f"m:{result.parent.id}")
+    raw = proj.client.hget(f"{{t}}:once:parked:once.wait:{key}", f"m:{result.parent.id}")
     assert json.loads(raw)["properties"]["priority"] == 3
     proj.go(key)
     assert result.get(timeout=15) == [7, "tail"]
@@ -157,7 +156,7 @@ def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: Proj, key: st
 
 
 @one_pool_will_do
-def test_per_call_key_and_policy_never_reach_the_arguments(proj: Proj, key: str, busy: Any) -> None:
+def test_per_call_key_and_policy_never_reach_the_arguments(proj: OnceClient, key: str, busy: Any) -> None:
     proj.tasks.plain.apply_async((key,), {"how": "until"}, once_key=key)
     proj.started(key)
     with pytest.raises(OnceSkipped):
@@ -170,26 +169,26 @@ def test_per_call_key_and_policy_never_reach_the_arguments(proj: Proj, key: str,
     assert waiting.get(timeout=10) == [1, 2]
 
 
-def test_the_lock_is_freed_by_success_failure_and_ignore(proj: Proj, key: str) -> None:
+def test_the_lock_is_freed_by_success_failure_and_ignore(proj: OnceClient, key: str) -> None:
     for n, how in enumerate(("", "fail", "ignore"), 1):
         proj.tasks.skip.delay(key, how=how)
         proj.started(key, n)
         until(lambda: not proj.lock(key, "skip"), 2)
 
 
-def test_a_retry_keeps_the_lock(proj: Proj, key: str) -> None:
-    first = proj.tasks.skip.delay(key, how="retry")
+def test_a_retry_keeps_the_lock(proj: OnceClient, key: str) -> None:
+    first = proj.tasks.skip.delay(key, how="retry until")
     until(lambda: first.state == "RETRY")
     with pytest.raises(OnceSkipped):
         proj.tasks.skip.delay(key).get(timeout=10)
     proj.go(key)
     assert first.get(timeout=15) == key
-    assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
+    assert [body["retries"] for body in proj.bodies(key)] == [0, 1]
 
 
 @one_pool_will_do
-def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
-    first = proj.tasks.loose.delay(key, how="retry", seconds=3600)
+def test_a_retry_can_let_go_of_the_lock(proj: OnceClient, key: str) -> None:
+    first = proj.tasks.loose.delay(key, how="retry until", seconds=3600)
     # Its result is stored before the lock is given back.
     until(lambda: first.state == "RETRY" and not proj.lock(key, "loose"))
     assert proj.tasks.loose.delay(key).get(timeout=10) == key
@@ -197,31 +196,31 @@ def test_a_retry_can_let_go_of_the_lock(proj: Proj, key: str) -> None:
 
 
 @one_pool_will_do
-def test_automatic_retries_keep_the_lock_and_run(proj: Proj, key: str) -> None:
-    assert proj.tasks.auto.delay(key).get(timeout=15) == key
-    assert [entry["retries"] for entry in proj.log(key)] == [0, 1, 2]
+def test_automatic_retries_keep_the_lock_and_run(proj: OnceClient, key: str) -> None:
+    assert proj.tasks.auto.delay(key, how="fail twice").get(timeout=15) == key
+    assert [body["retries"] for body in proj.bodies(key)] == [0, 1, 2]
     until(lambda: not proj.lock(key, "auto"))
 
 
-def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: Proj, key: str) -> None:
+def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: OnceClient, key: str) -> None:
     result = proj.tasks.skip.delay(key, how="replace")
     until(lambda: proj.lock(key, "skip").get("state") == "queued")
     with pytest.raises(OnceSkipped):
         proj.tasks.skip.delay(key).get(timeout=10)
     proj.go(key)
     assert result.get(timeout=15) == key
-    assert {entry["id"] for entry in proj.log(key)} == {result.id}
+    assert {body["id"] for body in proj.bodies(key)} == {result.id}
     assert proj.count(key) == 2
 
 
 @one_pool_will_do
-def test_a_task_that_replaces_itself_with_another_key_frees_its_own(proj: Proj, key: str) -> None:
+def test_a_task_that_replaces_itself_with_another_key_frees_its_own(proj: OnceClient, key: str) -> None:
     assert proj.tasks.skip.delay(key, how="move").get(timeout=15) == key + "-moved"
     until(lambda: not proj.lock(key, "skip"), 1)
 
 
-def test_a_rejected_message_that_is_requeued_runs_again(proj: Proj, key: str) -> None:
-    result = proj.tasks.late.delay(key, how="reject")
+def test_a_rejected_message_that_is_requeued_runs_again(proj: OnceClient, key: str) -> None:
+    result = proj.tasks.late.delay(key, how="requeue")
     assert result.get(timeout=15) == key
     assert proj.count(key) == 2
 
@@ -229,7 +228,7 @@ def test_a_rejected_message_that_is_requeued_runs_again(proj: Proj, key: str) ->
 # -- STARTED -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_runs_has_started(proj: Proj, key: str, busy: Any) -> None:
+def test_only_what_runs_has_started(proj: OnceClient, key: str, busy: Any) -> None:
     first = busy("tracked")
     assert first.state == "STARTED"
     assert first.info.keys() == {"pid", "hostname"}
@@ -241,7 +240,7 @@ def test_only_what_runs_has_started(proj: Proj, key: str, busy: Any) -> None:
 
 
 @one_pool_will_do
-def test_a_late_copy_leaves_a_failure_as_it_is(proj: Proj, key: str, any_pool: Crew) -> None:
+def test_a_late_copy_leaves_a_failure_as_it_is(proj: OnceClient, key: str, any_pool: Crew) -> None:
     result, raw = proj.capture(lambda: proj.tasks.tracked.apply_async((key, 0, "fail"), queue="nowhere"))
     for _ in range(2):
         proj.inject(raw)
@@ -255,7 +254,7 @@ def test_a_late_copy_leaves_a_failure_as_it_is(proj: Proj, key: str, any_pool: C
 
 
 @one_pool_will_do
-def test_one_queued_or_running(proj: Proj, key: str) -> None:
+def test_one_queued_or_running(proj: OnceClient, key: str) -> None:
     first = proj.tasks.queue_skip.apply_async((key,), {"how": "until"}, countdown=1)
     for _ in range(3):
         with pytest.raises(OnceSkipped):
@@ -269,21 +268,21 @@ def test_one_queued_or_running(proj: Proj, key: str) -> None:
 
 
 @one_pool_will_do
-def test_a_conflict_at_publish_raises_where_it_is_asked_to(proj: Proj, key: str, busy: Any) -> None:
+def test_a_conflict_at_publish_raises_where_it_is_asked_to(proj: OnceClient, key: str, busy: Any) -> None:
     busy("queue_raise")
     with pytest.raises(OnceRejected):
         proj.tasks.queue_raise.delay(key)
 
 
 @one_pool_will_do
-def test_a_publish_that_raises_frees_the_lock(proj: Proj, key: str) -> None:
+def test_a_publish_that_raises_frees_the_lock(proj: OnceClient, key: str) -> None:
     with pytest.raises(Exception, match="JSON serializable"):
         proj.tasks.queue_skip.delay(key, seconds=object())
     assert not proj.lock(key, "queue_skip")
 
 
 @one_pool_will_do
-def test_an_expired_message_frees_the_lock(proj: Proj, key: str) -> None:
+def test_an_expired_message_frees_the_lock(proj: OnceClient, key: str) -> None:
     result = proj.tasks.queue_skip.apply_async((key,), expires=datetime.now(UTC) - timedelta(seconds=1))
     until(lambda: result.state == "REVOKED")
     until(lambda: not proj.lock(key, "queue_skip"))
@@ -291,12 +290,12 @@ def test_an_expired_message_frees_the_lock(proj: Proj, key: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["plain", "foreign"])
-def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str, task: str) -> None:
+def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: str, task: str) -> None:
     runtime = Runtime.of(proj.app)
     once = Once(scope="queue", lease=3)
 
     def emit(task_id: str) -> bool:
-        function = getattr(proj.tasks, task)
+        function = proj.task(task)
         claim = Claim("entry", function.name, (key,), {"how": "until"}, once, task_id, task=function)
         if take(runtime.store, [claim]) == [False]:
             return False
@@ -314,7 +313,7 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: Proj, key: str, t
 # -- revoked ---------------------------------------------------------------------------------------------------------
 
 
-def test_revoking_a_queued_task_frees_the_key(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_revoking_a_queued_task_frees_the_key(proj: OnceClient, any_pool: Crew, key: str) -> None:
     task_id = uuid4().hex
     proj.all_have_heard()  # a worker of greenlets takes messages before it listens to what is broadcast
     proj.app.control.revoke(task_id)
@@ -325,7 +324,7 @@ def test_revoking_a_queued_task_frees_the_key(proj: Proj, any_pool: Crew, key: s
     assert proj.count(key) == 0
 
 
-def test_revoking_a_parked_task_lets_the_next_one_run(proj: Proj, any_pool: Crew, key: str) -> None:
+def test_revoking_a_parked_task_lets_the_next_one_run(proj: OnceClient, any_pool: Crew, key: str) -> None:
     if any_pool.pool == "solo":
         pytest.skip("a solo worker that runs a task hears of no revoke")
     first = proj.tasks.wait.delay(key, how="until")
@@ -346,7 +345,7 @@ def test_revoking_a_parked_task_lets_the_next_one_run(proj: Proj, any_pool: Crew
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: Proj, key: str) -> None:
+def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: OnceClient, key: str) -> None:
     result = proj.tasks.late.apply_async((key,), {"how": "until"}, link=proj.tasks.plain.si(key + "-link"))
     proj.started(key)
     proj.copy(result.id)
@@ -360,7 +359,7 @@ def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: Proj,
 
 
 @one_pool_will_do
-def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
+def test_a_copy_delivered_after_the_end_is_dropped(proj: OnceClient, key: str, any_pool: Crew) -> None:
     result = proj.tasks.late.apply_async((key,), {"how": "until"}, link=proj.tasks.plain.si(key + "-link"))
     proj.started(key)
     raw = next(raw for raw in proj.client.hvals("unacked") if json.loads(raw)[0]["headers"]["id"] == result.id)
@@ -375,8 +374,8 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: Proj, key: str, any_poo
 
 
 @one_pool_will_do
-def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_pool: Crew) -> None:
-    result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry"}, queue="nowhere"))
+def test_a_late_copy_of_an_older_attempt_is_dropped(proj: OnceClient, key: str, any_pool: Crew) -> None:
+    result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry until"}, queue="nowhere"))
     proj.inject(raw)
     # Its result is stored before the guard knows of its end.
     until(lambda: result.state == "RETRY" and proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
@@ -384,11 +383,11 @@ def test_a_late_copy_of_an_older_attempt_is_dropped(proj: Proj, key: str, any_po
     until(lambda: f"{result.id}] has ended already" in any_pool.text())
     proj.go(key)
     assert result.get(timeout=15) == key
-    assert [entry["retries"] for entry in proj.log(key) if entry["event"] == "start"] == [0, 1]
+    assert [body["retries"] for body in proj.bodies(key)] == [0, 1]
 
 
 @one_pool_will_do
-def test_an_expired_copy_does_not_revoke_the_first(proj: Proj, key: str, any_pool: Crew) -> None:
+def test_an_expired_copy_does_not_revoke_the_first(proj: OnceClient, key: str, any_pool: Crew) -> None:
     result = proj.tasks.late.apply_async((key,), {"how": "until"})
     proj.started(key)
     proj.copy(result.id, expired=True)
@@ -398,8 +397,8 @@ def test_an_expired_copy_does_not_revoke_the_first(proj: Proj, key: str, any_poo
     assert result.state == "SUCCESS"
 
 
-def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: Proj, key: str, any_pool: Crew) -> None:
-    claim = Claim("entry", "onceproj.foreign", (key,), {"how": "until"}, Once(scope="queue", lease=3), uuid4().hex)
+def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: OnceClient, key: str, any_pool: Crew) -> None:
+    claim = Claim("entry", "once.foreign", (key,), {"how": "until"}, Once(scope="queue", lease=3), uuid4().hex)
     options = {"task_id": claim.task_id, "headers": headers(claim), "queue": "nowhere"}
     result, raw = proj.capture(lambda: proj.app.send_task(claim.task_name, claim.args, claim.kwargs, **options))
     proj.inject(raw)
@@ -417,7 +416,7 @@ def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: Proj, key: 
 
 
 @one_pool_will_do
-def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
+def test_a_message_past_its_deadline_is_not_run(proj: OnceClient, key: str) -> None:
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), queue="nowhere"))
     message = json.loads(raw)
     message["headers"]["redbeat_deadline"] = 1
@@ -431,29 +430,29 @@ def test_a_message_past_its_deadline_is_not_run(proj: Proj, key: str) -> None:
 
 
 @one_pool_will_do
-def test_a_block_and_a_task_hold_each_other_back(proj: Proj, key: str) -> None:
-    with lock(proj.app, f"onceproj.skip:{key}", lease=3) as held:
+def test_a_block_and_a_task_hold_each_other_back(proj: OnceClient, key: str) -> None:
+    with lock(proj.app, f"once.skip:{key}", lease=3) as held:
         assert held
         assert held.fence is not None
         with pytest.raises(OnceSkipped):
             proj.tasks.skip.delay(key).get(timeout=10)
-        with lock(proj.app, f"onceproj.skip:{key}", lease=3) as second:
+        with lock(proj.app, f"once.skip:{key}", lease=3) as second:
             assert not second
     assert proj.tasks.skip.delay(key).get(timeout=10) == key
 
 
 @one_pool_will_do
-def test_a_block_wakes_the_task_that_waits_for_it(proj: Proj, key: str) -> None:
-    with lock(proj.app, f"onceproj.wait:{key}", lease=3):
+def test_a_block_wakes_the_task_that_waits_for_it(proj: OnceClient, key: str) -> None:
+    with lock(proj.app, f"once.wait:{key}", lease=3):
         waiting = proj.tasks.wait.delay(key, n=5)
         until(lambda: proj.waiters(key))
     assert waiting.get(timeout=10) == 5
 
 
 @one_pool_will_do
-def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, key: str) -> None:
+def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: OnceClient, key: str) -> None:
     store = Runtime.of(proj.app).store
-    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"onceproj.wait:{key}")
+    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"once.wait:{key}")
     assert store.begin(releaser).word == "run"
     waiting = proj.tasks.wait.delay(key, n=4)
     until(lambda: proj.waiters(key))
@@ -462,38 +461,39 @@ def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: Proj, k
 
 
 @one_pool_will_do
-def test_locks_are_listed_and_cleared(proj: Proj, key: str, busy: Any) -> None:
+def test_locks_are_listed_and_cleared(proj: OnceClient, key: str, busy: Any) -> None:
     first = busy("wait")
     second = proj.tasks.wait.delay(key, n=2)
     until(lambda: proj.waiters(key))
-    name = f"onceproj.wait:{key}"
+    name = f"once.wait:{key}"
     info = next(info for info in locks(proj.app).list() if info.key == name)
     assert (info.state, info.task_id, info.waiters) == ("running", first.id, (second.id,))
-    (start,) = [entry for entry in proj.log(key) if entry["event"] == "start"]
-    assert info.holder == f"{socket.gethostname()}:{start['pid']}"
-    assert abs(info.since.timestamp() - start["at"]) < 5
-    assert info.fence == start["fence"]
+    (body,) = [body for body in proj.bodies(key) if body["id"] == first.id]
+    assert info.holder == f"{socket.gethostname()}:{body['pid']}"
+    assert abs(info.since.timestamp() - body["began"] / 1000) < 5
+    assert info.fence == body["fence"]
     assert locks(proj.app).get(name) == info or locks(proj.app).get(name).task_id == first.id
+    proj.log.append({"kind": "clear", "key": name, "at": now_ms()})
     assert locks(proj.app).clear(name)
     assert second.get(timeout=10) == 2
     assert not locks(proj.app).clear(name + "-none")
 
 
-def test_a_class_with_hooks_of_its_own_works(proj: Proj, key: str) -> None:
+def test_a_class_with_hooks_of_its_own_works(proj: OnceClient, key: str) -> None:
     result = proj.tasks.own.delay(key, how="fail")
     with pytest.raises(ValueError, match="as asked"):
         result.get(timeout=10)
-    until(lambda: proj.client.llen(f"hooks:{key}") == 3)
-    assert sorted(proj.client.lrange(f"hooks:{key}", 0, -1)) == ["before_start", "on_accepted", "on_failure"]
+    for hook in ("before_start", "on_accepted", "on_failure"):
+        until(lambda hook=hook: proj.marks.count(f"{hook}-{key}") == 1, what=hook)
     until(lambda: not proj.lock(key, "own"))
 
 
-def test_max_hold_lets_go_of_a_task_that_hangs(proj: Proj, key: str, any_pool: Crew) -> None:
+def test_max_hold_lets_go_of_a_task_that_hangs(proj: OnceClient, key: str, any_pool: Crew) -> None:
     first = proj.tasks.bounded.delay(key, how="until")
     proj.started(key)
     # Renewed for a second and a half, then the lease of one second runs out.
     assert until(lambda: not proj.lock(key, "bounded"), 4) is True
-    until(lambda: f"Lost the once-lock 'onceproj.bounded:{key}'" in any_pool.text(), 2)
+    until(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.text(), 2)
     # It runs on, so a copy of it has to stand by all the same.
     proj.copy(first.id)
     until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), 5)

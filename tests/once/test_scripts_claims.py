@@ -10,8 +10,8 @@ from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
 from redbeat_lite.once.store import LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
+from tests.harness.witness import until
 from tests.once.script_calls import begin, claim, held
-from tests.once.workers import until
 
 
 def test_a_batch_is_taken_in_one_round_trip(store: LockStore) -> None:

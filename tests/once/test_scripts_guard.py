@@ -7,8 +7,8 @@ import pytest
 from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.storage.replies import server_ms
+from tests.harness.witness import until
 from tests.once.script_calls import begin, held
-from tests.once.workers import until
 
 
 def test_a_copy_of_a_finished_attempt_is_dropped(store: LockStore) -> None:

@@ -13,9 +13,9 @@ from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.claims import Claim, give_back, take
 from redbeat_lite.once.store import KEPT_MS, Held, LockStore
 from redbeat_lite.storage.replies import server_ms
+from tests.harness.witness import until
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake
-from tests.once.workers import until
 
 
 def test_a_free_lock_is_taken_and_freed(store: LockStore) -> None:

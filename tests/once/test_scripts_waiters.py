@@ -8,8 +8,8 @@ import pytest
 
 from redbeat_lite.once.store import KEPT_MS, LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
+from tests.harness.witness import until
 from tests.once.script_calls import begin, held, wake
-from tests.once.workers import until
 
 
 def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStore) -> None:

@@ -13,16 +13,16 @@ from celery import chain
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers
-from tests.once.onceproj import LEASE
-from tests.once.stages import BOTH, Stage, in_pools
-from tests.once.workers import Proj, Worker, until
-from tests.support.server import Server as LockServer
+from tests.harness.project import LEASE
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import BOTH, Stage, Worker, in_pools
+from tests.support.server import DURABLE, Server
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @in_pools("prefork", others=BOTH)
-def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: Proj, pools: Any) -> None:
+def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj: OnceClient, pools: Any) -> None:
     ready: list[str] = []
     flushed: list[bool] = []
 
@@ -53,7 +53,9 @@ def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj:
 
 
 @in_pools("prefork", others=BOTH)
-def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: Any, proj: Proj, pools: Any) -> None:
+def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(
+    stages: Any, proj: OnceClient, pools: Any
+) -> None:
     parts: list[Stage] = []
     workers: list[Worker] = []
     restarted: list[bool] = []
@@ -73,14 +75,14 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(stages: A
         assert proj.count(stage.key) == 1
         proj.go(stage.key)
         until(lambda: all(result.state == "SUCCESS" for result in waiting), 40)
-        starts = [entry["id"] for entry in proj.log(stage.key) if entry["event"] == "start"]
+        starts = [body["id"] for body in proj.bodies(stage.key)]
         assert starts == [first.id, *(result.id for result in waiting)]
-        assert [entry["event"] for entry in proj.log(stage.key)] == ["start", "end"] * 3
+        assert stage.ends() == 3
 
     def restart() -> None:
         until(lambda: len(parts) == len(pools), 40)
         proj.server.stop()
-        until(lambda: all("onnection to broker lost" in w.text() or w.process.poll() is not None for w in workers))
+        until(lambda: all("onnection to broker lost" in w.text() or not w.alive for w in workers))
         proj.server.start()
         restarted.append(True)
 
@@ -99,10 +101,10 @@ def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: 
     """
 
     def play(stage: Stage) -> None:
-        worker = stage.worker(redbeat_lite_url=locks.url)
+        worker = stage.worker(conf={"redbeat_lite_url": locks.url})
         first = stage.send("skip", how=how, seconds=LEASE + 5)
         (begun,) = stage.proj.started(stage.key)
-        name = f"{{t}}:once:lock:onceproj.skip:{stage.key}"
+        name = f"{{t}}:once:lock:once.skip:{stage.key}"
         locks.freeze()
         if fault == "restarts":
             locks.thaw()
@@ -121,16 +123,16 @@ def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: 
         assert stage.starts() == 1
         assert stage.proj.ended(stage.key)[0]["lost"] is False
 
-    with LockServer(appendonly="yes", appendfsync="always") as locks:
+    with Server(**DURABLE) as locks:
         stages(["prefork"], play)
 
 
 @in_pools("prefork", others=BOTH)
 def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_saved(
-    stages: Any, proj: Proj, pools: Any
+    stages: Any, proj: OnceClient, pools: Any
 ) -> None:
     def fault(stage: Stage) -> None:
-        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
+        worker = stage.worker(concurrency=3, conf={"redbeat_lite_url": "redis+socket:///nowhere/s"})
         keys = [f"{stage.key}-{name}" for name in ("plain", "late", "retried")]
         calls = [proj.tasks.plain.si(keys[0]), proj.tasks.skip_late.si(keys[1]), proj.tasks.insists.si(keys[2])]
         plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
@@ -150,12 +152,12 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
     stages(pools, fault)
 
 
-def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: Proj) -> None:
+def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: Any, proj: OnceClient) -> None:
     def fault(stage: Stage) -> None:
-        worker = stage.worker(concurrency=3, redbeat_lite_url="redis+socket:///nowhere/s")
+        worker = stage.worker(concurrency=3, conf={"redbeat_lite_url": "redis+socket:///nowhere/s"})
         result = stage.send("skip")
         # The same for a task of another class, which has its lock from the beat.
-        foreign = Claim("e", "onceproj.foreign", (stage.key,), {}, Once(scope="queue"), uuid4().hex)
+        foreign = Claim("e", "once.foreign", (stage.key,), {}, Once(scope="queue"), uuid4().hex)
         proj.app.send_task(
             foreign.task_name, foreign.args, task_id=foreign.task_id, headers=headers(foreign), queue=stage.queue
         )

@@ -12,8 +12,8 @@ from celery.contrib.testing.worker import start_worker
 
 from redbeat_lite import Once, Task, install
 from redbeat_lite.once.store import LockStore
-from tests.once.server import Server
-from tests.once.workers import until
+from tests.harness.witness import until
+from tests.support.server import Server
 
 #: Seconds that a lock lives unless somebody keeps it.
 LEASE = 1.0

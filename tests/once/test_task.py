@@ -24,10 +24,10 @@ from redbeat_lite.once.hold import Hold
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held, LockStore, Wanted
-from tests.once.server import Server
-from tests.once.workers import until
+from tests.harness.witness import until
 from tests.support.cases import together
 from tests.support.processes import run_python
+from tests.support.server import DURABLE, Server
 
 UNSPEAKABLE = object()
 
@@ -46,7 +46,7 @@ def make_app(url: str = "redis+socket:///nowhere/s", backend: str = "cache+memor
 
 @pytest.fixture
 def app(once_server: Server) -> Celery:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
     return make_app(once_server.url)
 
@@ -474,7 +474,7 @@ class Cache:
 
 
 def test_a_cache_with_an_atomic_add_serves_as_well(once_server: Server) -> None:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
         cache = Cache(client)
         with lock(cache, "k", lease=60) as held:
@@ -486,7 +486,7 @@ def test_a_cache_with_an_atomic_add_serves_as_well(once_server: Server) -> None:
 
 
 def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_server: Server) -> None:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
         cache = Cache(client)
         with lock(cache, "k", lease=1) as held:
@@ -498,8 +498,7 @@ def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_ser
 def test_a_block_survives_a_server_that_is_away_and_knows_while_its_lease_has_run_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = Server("--appendonly", "yes", "--appendfsync", "always")
-    try:
+    with Server(**DURABLE) as server:
         app = make_app(server.url)
         with lock(app, "short", lease=2) as short:
             server.stop()
@@ -508,7 +507,7 @@ def test_a_block_survives_a_server_that_is_away_and_knows_while_its_lease_has_ru
             server.start()
             with lock(app, "short", lease=2) as second:
                 assert not second
-            with server.client() as client:
+            with server.client(decode_responses=True) as client:
                 ends = client.execute_command("PEXPIRETIME", "{u}:once:lock:short")
                 until(lambda: client.execute_command("PEXPIRETIME", "{u}:once:lock:short") > ends, 2)
             assert not short.lost
@@ -519,8 +518,6 @@ def test_a_block_survives_a_server_that_is_away_and_knows_while_its_lease_has_ru
             with lock(app, "long", lease=5) as second:
                 assert not second
             until(lambda: not long.lost, 2)
-    finally:
-        server.close()
 
 
 def test_a_task_is_sent_after_django_has_committed_a_transaction() -> None:

@@ -26,10 +26,10 @@ from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
+from tests.harness.witness import until
 from tests.once.script_calls import begin, held
-from tests.once.server import Server
 from tests.once.test_task import make_app, one
-from tests.once.workers import until
+from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 
 NOW = wall_ms()
@@ -37,7 +37,7 @@ NOW = wall_ms()
 
 @pytest.fixture
 def app(once_server: Server) -> Celery:
-    with once_server.client() as client:
+    with once_server.client(decode_responses=True) as client:
         client.flushall()
     return make_app(once_server.url)
 

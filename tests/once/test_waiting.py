@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.once.stages import Stage
-from tests.once.workers import Proj, until
+from tests.harness.witness import OnceClient, until
+from tests.harness.workers import Stage
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,13 +23,14 @@ SLOTS, WAITERS = 2, 4
     ],
 )
 def test_only_what_is_prefetched_comes_before_a_waiter(
-    stages: Any, proj: Proj, prefetch: int, priority: int, size: int
+    stages: Any, proj: OnceClient, prefetch: int, priority: int, size: int
 ) -> None:
     """In a worker of two queues, both of them full."""
 
     def play(stage: Stage) -> None:
         queues, backlog = [stage.queue, f"{stage.queue}-other"], f"{stage.key}-backlog"
-        stage.worker(concurrency=SLOTS, prefetch=prefetch, queues=",".join(queues))
+        conf = {"worker_prefetch_multiplier": prefetch}
+        stage.worker(concurrency=SLOTS, queues=",".join(queues), conf=conf)
         stage.send("wait", how="until")
         proj.started(stage.key)
         waiting = [stage.send("wait", n=n, options={"priority": priority}) for n in range(WAITERS)]
@@ -39,8 +40,8 @@ def test_only_what_is_prefetched_comes_before_a_waiter(
         proj.go(stage.key)
         until(lambda: all(result.ready() for result in waiting), 60)
         assert [result.get() for result in waiting] == list(range(WAITERS))
-        freed, last = proj.ended(stage.key)[0]["at"], proj.started(stage.key)[-1]["at"]
-        before = sum(freed < one["at"] < last for one in proj.log(backlog) if one["event"] == "start")
+        freed, last = proj.ended(stage.key)[0]["ended"], proj.started(stage.key)[-1]["began"]
+        before = sum(freed < body["began"] < last for body in proj.bodies(backlog))
         # Twice what a worker holds and takes from its other queue, and what both slots do in half a second, for between
         # the end of one and the message of the next there is a moment. At the other end all of them were before it.
         assert before <= 2 * WAITERS * (SLOTS * prefetch + 2) + 50 < 0.85 * size

@@ -18,7 +18,7 @@ clock. The fields of a record depend on its ``kind``:
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
     ``"hand"`` or ``"backfill"``.
-``body``, ``task``, ``run``, ``success``
+``body``, ``task``, ``clear``, ``run``, ``success``
     Task bodies and pipelines, with laws of their own: see `tests.support.audit_bodies`.
 ``end``
     The watching ended ``at`` this instant.

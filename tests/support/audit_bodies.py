@@ -4,12 +4,15 @@ Records of these kinds are read here, beside ``fault``:
 
 ``body``
     A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death), ``done``.
-    It may have more fields. ``fence``: the number that its lock gave it. ``place``: its place among
+    It may have more fields. ``finished``: it came to its end, perhaps without its worker hearing of it.
+    ``fence``: the number that its lock gave it. ``place``: its place among
     those that waited for the key. ``holds``: ms for which it may keep the key. ``lost``: it knew that
     its lock was lost. ``pid``: of its process. ``copies``: copies of its message may run as well.
     ``run``, ``step`` and ``stage``: it ran as a step of a pipeline, and perhaps ``succeeded``.
 ``task``
-    A task was sent that has to be done in the end: ``id``.
+    A task was sent that has to run to its end: ``id``.
+``clear``
+    Somebody took the lock of a ``key`` ``at`` this instant from whatever held it.
 ``run``
     A pipeline was started: ``id``, ``steps`` (name -> stage, from 0). It may have ``at_once``: so many
     steps may run at a time. It may have ``line``: no two runs of a line may run at a time. ``fails``
@@ -47,19 +50,20 @@ class Violation(NamedTuple):
 class Work:
     """All that a history says of bodies and pipelines."""
 
-    KINDS = ("body", "task", "run", "success")
+    KINDS = ("body", "task", "clear", "run", "success")
 
     def __init__(self) -> None:
         self.bodies: list[Line] = []
         self.tasks: list[Line] = []
+        self.clears: list[Line] = []
         self.runs: list[Line] = []
         self.successes: list[Line] = []
         self.faults: list[Record] = []
 
     def take(self, line: int, record: Record) -> None:
         """Add a record of one of these kinds."""
-        lists = dict(zip(self.KINDS, (self.bodies, self.tasks, self.runs, self.successes), strict=True))
-        lists[record["kind"]].append((line, record))
+        lists = (self.bodies, self.tasks, self.clears, self.runs, self.successes)
+        lists[self.KINDS.index(record["kind"])].append((line, record))
 
     def by(self, field: str) -> dict[str, list[Line]]:
         """Return the bodies in the order in which they began, by a field that not all of them have."""
@@ -68,6 +72,16 @@ class Work:
             if body.get(field) is not None:
                 groups[body[field]].append((line, body))
         return groups
+
+    def held_until(self, body: Record) -> int:
+        """Return the instant up to which its key belongs to a body."""
+        instants = [int(body["ended"])]
+        if body.get("holds") is not None:
+            instants.append(body["began"] + body["holds"])
+        for _, clear in self.clears:
+            if clear["key"] == body["key"] and clear["at"] >= body["began"]:
+                instants.append(clear["at"])
+        return min(instants)
 
     def may_be_overtaken(self, body: Record, until: int) -> bool:
         """Return whether a fault up to this instant took from the body what nobody else might have.
@@ -90,18 +104,11 @@ def one_per_key(work: Work) -> Iterator[Violation]:
     for key, bodies in work.by("key").items():
         last_line, last = bodies[0]
         for line, body in bodies[1:]:
-            if body["began"] < held_until(last) and not work.may_be_overtaken(last, body["began"]):
+            if body["began"] < work.held_until(last) and not work.may_be_overtaken(last, body["began"]):
                 what = f"{body['id']} began while {last['id']} ran"
                 yield Violation("one per key", key, (last_line, line), what)
-            if held_until(body) >= held_until(last):
+            if work.held_until(body) >= work.held_until(last):
                 last_line, last = line, body
-
-
-def held_until(body: Record) -> int:
-    """Return the instant up to which the key belongs to this body."""
-    ended = int(body["ended"])
-    holds = body.get("holds")
-    return ended if holds is None else min(ended, body["began"] + holds)
 
 
 def rising_fences(work: Work) -> Iterator[Violation]:
@@ -140,12 +147,12 @@ def one_per_task(work: Work) -> Iterator[Violation]:
                 yield Violation("one per task", task, (last_line, line), "ran twice at a time")
 
 
-def tasks_are_done(work: Work) -> Iterator[Violation]:
-    """Each task that has to be done in the end is done."""
-    done = {body["id"] for _, body in work.bodies if body.get("done")}
+def tasks_run(work: Work) -> Iterator[Violation]:
+    """Each task that has to run to its end does."""
+    ended = {body["id"] for _, body in work.bodies if body.get("done") or body.get("finished")}
     for line, task in work.tasks:
-        if task["id"] not in done:
-            yield Violation("tasks are done", task["id"], (line,), "was never done")
+        if task["id"] not in ended:
+            yield Violation("tasks run", task["id"], (line,), "never came to its end")
 
 
 # -- pipelines -------------------------------------------------------------------------------------
@@ -242,7 +249,7 @@ WORK_LAWS: Sequence[Callable[[Work], Iterator[Violation]]] = (
     rising_fences,
     waiters_in_order,
     one_per_task,
-    tasks_are_done,
+    tasks_run,
     stages_in_order,
     steps_succeed_once,
     steps_at_once,

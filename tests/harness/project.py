@@ -1,0 +1,224 @@
+"""Task bodies of the tests' Celery projects: they note themselves in the history, and do as told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from celery import signals
+from celery.exceptions import Ignore, Reject
+
+from redbeat_lite import Task
+from tests.harness.history import Body, HistoryLog
+
+#: Seconds that a once-lock of the tests lives unless it is renewed.
+LEASE = 3.0
+
+#: Seconds after which kombu gives an unacknowledged message of theirs to somebody else.
+VISIBILITY = 4.0
+
+#: Seconds between two signs of life of a body.
+_PULSE = 0.05
+
+#: Long enough for a body that hangs: something else ends it.
+_FOREVER = 3600.0
+
+#: Where a request keeps the body that runs for it.
+_BODY = "harness_body"
+
+#: Results of Celery's after which a task may not run again.
+_FINAL = ("SUCCESS", "FAILURE")
+
+
+class Marks:
+    """Small files beside the log, by which tests and bodies in other processes signal each other.
+
+    They need no server, so they work while one is away.
+    """
+
+    def __init__(self, log: HistoryLog) -> None:
+        self._directory = Path(f"{log.path}.marks")
+
+    def add(self, name: str) -> int:
+        """Add a mark of this name, and return how many there are by now."""
+        self._directory.mkdir(exist_ok=True)
+        file = os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, b".")
+            return os.lseek(file, 0, os.SEEK_CUR)
+        finally:
+            os.close(file)
+
+    def count(self, name: str) -> int:
+        """Return how many marks of this name there are."""
+        try:
+            return self._path(name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _path(self, name: str) -> Path:
+        return self._directory / quote(name, safe="")
+
+
+# -- notes -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def noted(task: Any, **fields: Any) -> Iterator[Body]:
+    """Note a run of a task body around the block that is the body."""
+    request = task.request
+    body = HistoryLog.of_environment().body(
+        request.id,
+        lock_key(task),
+        fence=getattr(current(task), "fence", None),
+        retries=request.retries,
+        redelivered=bool(request.delivery_info.get("redelivered")),
+        copies=not is_guarded(task),
+        **fields,
+    )
+    setattr(request, _BODY, body)
+    finished = False
+    try:
+        yield body
+        finished = True
+    finally:
+        # Not done yet: the task may run again until its worker has stored what became of it.
+        body.ends(done=False, finished=finished, lost=getattr(current(task), "lost", None))
+
+
+@signals.task_postrun.connect(weak=False)  # type: ignore[untyped-decorator]
+def note_result(task: Any = None, state: str | None = None, **_: Any) -> None:
+    """Note that a task is done. This runs after the package's own receiver, which was there first."""
+    body = task.request.__dict__.pop(_BODY, None)
+    if body is not None and state in _FINAL:
+        record = {**body.record, "done": True, "succeeded": state == "SUCCESS"}
+        HistoryLog.of_environment().append(record)
+
+
+def current(task: Any) -> Any:
+    """Return ``task.once``; None where the class has no such thing."""
+    return getattr(task, "once", None)
+
+
+def lock_key(task: Any) -> str | None:
+    """Return the key of the once-lock under which a body runs."""
+    header = getattr(task.request, "redbeat_once", None)
+    if header:
+        return str(header["key"])
+    once = current(task)
+    return None if once is None else str(once.key)
+
+
+def is_guarded(task: Any) -> bool:
+    """Return whether the package promises one body for the task's id."""
+    if lock_key(task) is not None:
+        return True
+    is_broadcast = task.request.delivery_info.get("exchange") == "everybody"
+    return isinstance(task, Task) and not is_broadcast
+
+
+# -- what bodies do --------------------------------------------------------------------------------
+
+
+@dataclass
+class Part:
+    """The part that a body plays.
+
+    Parameters:
+        task: of the body.
+        body: its note in the history.
+        marks: where it looks for signals.
+        name: the name for signals that are meant for it.
+        times: how often it has begun, this time included.
+    """
+
+    task: Any
+    body: Body
+    marks: Marks
+    name: str
+    times: int
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, with signs of life."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _PULSE))
+            self.body.lives()
+
+    def wait_for(self, mark: str) -> None:
+        """Wait until the test has set a mark, such as ``go``."""
+        while not self.marks.count(f"{mark}-{self.name}"):
+            self.sleep(0.02)
+
+
+def act(part: Part, how: str, seconds: float) -> None:
+    """Do as told.
+
+    Parameters:
+        how: what to do; nothing by default. With ``once`` at its end, it is for the first time only.
+        seconds: how long that takes, or the countdown of a retry.
+    """
+    if how.endswith(" once"):
+        how = how.removesuffix(" once") if part.times == 1 else ""
+    if how == "fail when told":
+        part.wait_for("fail")
+    fail(part, how)
+    end_early(part, how, seconds)
+    if how == "hang":
+        seconds = _FOREVER
+    if how in ("until", "until kept", "retry until"):
+        part.wait_for("go")
+        while how == "until kept" and current(part.task).lost:
+            part.sleep(0.02)
+    elif how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        part.sleep(_FOREVER)
+    elif how == "gil":
+        # PyDLL keeps the interpreter's lock, so no other thread of this process runs meanwhile.
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    elif how == "compute":
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+    elif how != "retry":
+        part.sleep(seconds)
+
+
+def fail(part: Part, how: str) -> None:
+    """Raise an error if the body is told to fail this time."""
+    fails = how in ("fail", "fail when told")
+    if how == "fail twice":
+        fails = part.task.request.retries < 2
+    if how.startswith("fail until "):
+        fails = part.times <= int(how.removeprefix("fail until "))
+    if fails:
+        raise ValueError("as asked")
+    if how == "fail oddly":
+        raise ValueError("caf\udce9")
+
+
+def end_early(part: Part, how: str, seconds: float) -> None:
+    """End the body by one of Celery's own exceptions, or its process, if told so."""
+    task, is_first = part.task, part.times == 1
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "ignore":
+        raise Ignore("as asked")
+    if how == "reject":
+        raise Reject("as asked", requeue=False)
+    if how == "requeue" and is_first:
+        raise Reject("as asked", requeue=True)
+    if how in ("retry", "retry until") and task.request.retries == 0:
+        raise task.retry(countdown=seconds or 0.4, max_retries=3)
+    if how == "replace":
+        raise task.replace(task.app.tasks[task.name].si(part.name, how="until").set(countdown=0.5))
+    if how == "move":
+        raise task.replace(task.app.tasks[task.name].si(f"{part.name}-moved", seconds=seconds))

@@ -1,0 +1,180 @@
+"""The tests' side of the project of once-locks: sends its tasks, and looks at bodies, locks, messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.result import AsyncResult
+
+from redbeat_lite import Scheduler, Schedules, every
+from tests.harness.history import PATH_VARIABLE, HistoryLog, now_ms
+from tests.harness.project import Marks
+from tests.support.audit import Record, check
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="session")
+def history_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of the history. Workers outlive tests, so it is the same one for all tests of a run."""
+    path = tmp_path_factory.mktemp("history") / "log"
+    patch = pytest.MonkeyPatch()
+    patch.setenv(PATH_VARIABLE, str(path))
+    yield path
+    patch.undo()
+
+
+@pytest.fixture
+def history(history_path: Path) -> Iterator[HistoryLog]:
+    """The history of one test, which is audited at its end."""
+    history_path.unlink(missing_ok=True)
+    log = HistoryLog(history_path)
+    yield log
+    check([*log.records(), {"kind": "end", "at": now_ms()}])
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
+    """Wait for a condition and return its value."""
+    return eventually(condition, within=seconds, what=what)
+
+
+class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
+    """A result that is asked for until it is there.
+
+    Celery's own client subscribes over one connection and looks for the result over another. It misses
+    a result that is stored before the server has read the subscription.
+    """
+
+    def get(self, timeout: float = 15, **options: Any) -> Any:
+        until(self.ready, timeout, f"the result of {self.id}")
+        return super().get(timeout=timeout, **options)
+
+
+class OnceClient:
+    """The client of the project of once-locks.
+
+    Parameters:
+        server: of its broker, results and locks.
+        log: the history.
+    """
+
+    def __init__(self, server: Server, log: HistoryLog) -> None:
+        os.environ["ONCE_URL"] = server.url
+        from tests.harness import once_tasks
+
+        self.app: Celery = once_tasks.app
+        if self.app.conf.broker_url != server.url:
+            raise AssertionError("one server for each test session")
+        self.app.AsyncResult = self.app.subclass_with_self(Polled)
+        names = [name for name in self.app.tasks if name.startswith("once.")]
+        self.tasks = SimpleNamespace(**{name.removeprefix("once."): self.app.tasks[name] for name in names})
+        self.client: redis.Redis = server.client(decode_responses=True)
+        self.server = server
+        self.log = log
+        self.marks = Marks(log)
+
+    def task(self, name: str) -> Any:
+        """Return a task of the project."""
+        return self.app.tasks[f"once.{name}"]
+
+    # -- bodies ------------------------------------------------------------------------------------
+
+    def bodies(self, key: str) -> list[Record]:
+        """Return what is noted of the bodies with this key, in the order in which they began."""
+        return [body for body in self.log.bodies() if body["name"] == key]
+
+    def ended_bodies(self, key: str) -> list[Record]:
+        """Return the bodies that came to their end, in the order of their ends."""
+        ended = [body for body in self.bodies(key) if body.get("finished")]
+        return sorted(ended, key=lambda body: int(body["ended"]))
+
+    def count(self, key: str) -> int:
+        return len(self.bodies(key))
+
+    def count_ended(self, key: str) -> int:
+        return len(self.ended_bodies(key))
+
+    def started(self, key: str, times: int = 1, seconds: float = 20) -> list[Record]:
+        """Wait until bodies with this key have begun so often."""
+        until(lambda: self.count(key) >= times, seconds, f"{times} start(s) of {key}")
+        return self.bodies(key)
+
+    def ended(self, key: str, times: int = 1, seconds: float = 20) -> list[Record]:
+        """Wait until bodies with this key have ended so often."""
+        until(lambda: self.count_ended(key) >= times, seconds, f"{times} end(s) of {key}")
+        return self.ended_bodies(key)
+
+    def go(self, key: str) -> None:
+        """Let bodies end that wait for that."""
+        self.marks.add(f"go-{key}")
+
+    # -- locks and workers -------------------------------------------------------------------------
+
+    def lock(self, key: str, task: str = "wait") -> dict[str, str]:
+        return self.client.hgetall(f"{{t}}:once:lock:once.{task}:{key}")
+
+    def waiters(self, key: str, task: str = "wait") -> list[str]:
+        return self.client.zrange(f"{{t}}:once:wait:once.{task}:{key}", 0, -1)
+
+    def all_have_heard(self, workers: int = 2) -> None:
+        """Wait until a broadcast has reached the workers: it has when they answer a later one."""
+
+        def answers() -> int:
+            return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=workers))
+
+        until(lambda: answers() >= workers, what="answers of the workers")
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def copy(self, task_id: str, *, expired: bool = False) -> None:
+        """Put a copy of an unacknowledged message into its queue, as a broker that delivers it again."""
+        for raw in self.client.hvals("unacked"):
+            message, _, queue = json.loads(raw)
+            if message["headers"]["id"] == task_id:
+                message["headers"]["redelivered"] = True
+                message["properties"]["delivery_tag"] = f"copy-{time.monotonic_ns()}"
+                if expired:
+                    message["headers"]["expires"] = "2020-01-01T00:00:00+00:00"
+                self.client.lpush(queue, json.dumps(message))
+                return
+        raise AssertionError(f"no unacknowledged message of {task_id}")
+
+    def capture(self, publish: Callable[[], Any]) -> tuple[Any, str]:
+        """Publish to the queue ``nowhere`` and take the message from there: (result, raw message)."""
+        result = publish()
+        raw = self.client.rpop("nowhere")
+        assert raw is not None
+        return result, raw
+
+    def sent_by_an_entry(self, task: Any) -> str:
+        """Return the raw message of the one run of an entry."""
+        schedules, beat = Schedules(self.app), Scheduler(self.app)
+        schedules.add("once", task, every(0.05), options={"queue": "nowhere"}, max_runs=1, remove_when_done=True)
+
+        def is_sent() -> bool:
+            beat.run_due()
+            return bool(self.client.llen("nowhere"))
+
+        try:
+            until(is_sent)
+            return self.capture(lambda: None)[1]
+        finally:
+            beat.close()
+
+    def inject(self, raw: str, *, expires: str | None = None) -> None:
+        """Put a raw message into the workers' queue."""
+        message = json.loads(raw)
+        message["properties"]["delivery_tag"] = f"copy-{time.monotonic_ns()}"
+        message["properties"]["delivery_info"]["routing_key"] = "once"
+        if expires:
+            message["headers"]["expires"] = expires
+        self.client.lpush("once", json.dumps(message))

@@ -1,0 +1,223 @@
+"""Real ``celery worker`` processes, which tests kill, freeze and stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.harness.history import HistoryLog
+from tests.harness.witness import OnceClient
+from tests.support.process_table import descendants
+from tests.support.processes import Process, celery
+from tests.support.waiting import eventually
+
+ONCE_APP = "tests.harness.once_tasks"
+
+#: The pools in which a thread or a process can renew a lock beside the body …
+BOTH = ("prefork", "threads")
+
+#: … and all pools.
+ALL = ("prefork", "threads", "solo", "gevent")
+
+#: Seconds within which a worker consumes.
+_READY = 40.0
+
+
+class Worker:
+    """One ``celery worker`` process with its children.
+
+    Parameters:
+        app: the module of its app.
+        pool: one of `ALL`.
+        concurrency: how many tasks it runs at a time.
+        queues: what it consumes, separated by commas.
+        name: what its name begins with.
+        ready: wait until it consumes.
+        words: more words of its command.
+        env: its environment, beside that of the tests.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *words: str,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        queues: str = "celery",
+        name: str = "w",
+        ready: bool = True,
+        **env: Any,
+    ) -> None:
+        self.name = f"{name}{time.monotonic_ns()}@test"
+        options = ["-P", pool, "-c", str(concurrency), "-n", self.name, "-Q", queues, "-l", "INFO"]
+        alone = ["--without-gossip", "--without-mingle"]
+        self.process: Process = celery(app, "worker", *options, *alone, *words, **env)
+        if ready:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until it consumes."""
+        self.process.says(r" ready\.", within=_READY)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
+
+    def text(self) -> str:
+        """Return its output so far."""
+        return self.process.output
+
+    def children(self) -> list[int]:
+        """Return the ids of the processes in which it runs tasks."""
+        return sorted(descendants(self.process.pid))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process."""
+        self.process.signal(number)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the main process and its children."""
+        for pid in [self.process.pid, *self.children()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for its end and return its exit code."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill it as a whole, as when its machine is lost."""
+        self.signal_all(signal.SIGKILL)
+        self.wait()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze it as a whole for the length of the block, and note that as a fault."""
+        pids = [self.process.pid, *self.children()]
+        with HistoryLog.of_environment().fault(what="a worker is frozen", pids=pids):
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                self.signal_all(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it if it still runs, and remove its output."""
+        if self.alive:
+            self.kill()
+        self.process.destroy()
+
+
+def once_worker(url: str, pool: str = "prefork", *, skew: float = 0, queues: str = "once", **options: Any) -> Worker:
+    """Start a worker of the project of once-locks.
+
+    Parameters:
+        url: of its server.
+        skew: seconds by which its wall clock is off.
+        options: those of `Worker`, and settings of the app, as ``conf``.
+    """
+    env = {"ONCE_URL": url, "ONCE_CONF": json.dumps(options.pop("conf", {}))}
+    if skew:
+        env["ONCE_SKEW"] = str(skew)
+    return Worker(ONCE_APP, pool=pool, queues=queues, **options, **env)
+
+
+class Crew:
+    """The workers of one pool that scenarios share. Together they run four tasks at a time."""
+
+    def __init__(self, url: str, pool: str) -> None:
+        self.pool = pool
+        # A solo worker runs one task at a time.
+        number, concurrency = (4, 1) if pool == "solo" else (2, 2)
+        self.workers = [
+            once_worker(url, pool, concurrency=concurrency, name=f"{pool}{n}", ready=False) for n in range(number)
+        ]
+        for worker in self.workers:
+            worker.ready()
+        self._children = [len(worker.children()) for worker in self.workers]
+
+    def whole(self) -> Crew:
+        """Wait until each worker has replaced its children that were killed.
+
+        Celery may lose a task that it hands to a dead child before it has noticed.
+        """
+        eventually(self._is_whole, within=20, what="all children of the workers")
+        return self
+
+    def _is_whole(self) -> bool:
+        numbers = [len(worker.children()) for worker in self.workers]
+        return all(number >= full for number, full in zip(numbers, self._children, strict=True))
+
+    def text(self) -> str:
+        return "".join(worker.text() for worker in self.workers)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+# -- one fault in several pools --------------------------------------------------------------------
+
+
+class Stage:
+    """One pool's part of a fault, with a queue, a key and workers of its own."""
+
+    def __init__(self, proj: OnceClient, pool: str, stack: ExitStack) -> None:
+        self.proj, self.pool, self._stack = proj, pool, stack
+        self.queue = self.key = f"{pool}-{uuid4().hex[:8]}"
+
+    def worker(self, **options: Any) -> Worker:
+        """Start a worker that ends with the test; the options are those of `once_worker`."""
+        concurrency = 1 if self.pool == "solo" else 2
+        options = {"concurrency": concurrency, "queues": self.queue, **options}
+        worker = once_worker(self.proj.server.url, self.pool, **options)
+        self._stack.callback(worker.close)
+        return worker
+
+    def send(self, task: str, *, options: Any = None, **kwargs: Any) -> Any:
+        """Send a task with this stage's key to its queue."""
+        signature = self.proj.task(task)
+        return signature.apply_async((self.key,), kwargs, queue=self.queue, **(options or {}))
+
+    def starts(self) -> int:
+        return self.proj.count(self.key)
+
+    def ends(self) -> int:
+        return self.proj.count_ended(self.key)
+
+
+Play = Callable[[Iterable[str], Callable[[Stage], None]], None]
+
+
+def in_pools(*first: str, others: Iterable[str] = ALL) -> pytest.MarkDecorator:
+    """Play a fault in the ``pools`` that tell most about it, and by ``make soak`` in the others."""
+    rest = [pool for pool in others if pool not in first]
+    soak = pytest.param(rest, id="-".join(rest), marks=pytest.mark.soak)
+    return pytest.mark.parametrize("pools", [pytest.param(first, id="-".join(first)), soak])
+
+
+@contextmanager
+def stages_of(proj: OnceClient) -> Iterator[Play]:
+    """Return what plays one fault in several pools at once, because most of a fault is waiting."""
+    with ExitStack() as stack:
+
+        def play(pools: Iterable[str], fault: Callable[[Stage], None]) -> None:
+            stages = [Stage(proj, pool, stack) for pool in pools]
+            with ThreadPoolExecutor(len(stages)) as threads:
+                plays = {stage.pool: threads.submit(fault, stage) for stage in stages}
+            errors = {pool: play.exception() for pool, play in plays.items()}
+            failed = [RuntimeError(f"{pool}: {error!r}") for pool, error in errors.items() if error]
+            if failed:
+                raise ExceptionGroup("in some pools", failed)
+
+        yield play
