@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -47,22 +48,30 @@ class Marks:
     def __init__(self, log: HistoryLog) -> None:
         self._directory = Path(f"{log.path}.marks")
 
-    def add(self, name: str) -> int:
-        """Add a mark of this name, and return how many there are by now."""
+    def add(self, name: str, text: str = ".") -> int:
+        """Add a mark of this name, and return how many characters all of its marks have by now."""
         self._directory.mkdir(exist_ok=True)
         file = os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            os.write(file, b".")
+            os.write(file, text.encode())
             return os.lseek(file, 0, os.SEEK_CUR)
         finally:
             os.close(file)
 
     def count(self, name: str) -> int:
-        """Return how many marks of this name there are."""
+        """Return how many marks of one character there are of this name."""
+        return len(self.read(name))
+
+    def read(self, name: str) -> str:
+        """Return the text of all marks of this name."""
         try:
-            return self._path(name).stat().st_size
+            return self._path(name).read_text()
         except FileNotFoundError:
-            return 0
+            return ""
+
+    def clear(self) -> None:
+        """Remove all marks."""
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _path(self, name: str) -> Path:
         return self._directory / quote(name, safe="")
@@ -217,7 +226,7 @@ def end_early(part: Part, how: str, seconds: float) -> None:
     if how == "requeue" and is_first:
         raise Reject("as asked", requeue=True)
     if how in ("retry", "retry until") and task.request.retries == 0:
-        raise task.retry(countdown=seconds or 0.4, max_retries=3)
+        raise task.retry(countdown=seconds or 0.3, max_retries=3)
     if how == "replace":
         raise task.replace(task.app.tasks[task.name].si(part.name, how="until").set(countdown=0.5))
     if how == "move":

@@ -36,10 +36,21 @@ def history_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def history(history_path: Path) -> Iterator[HistoryLog]:
     """The history of one test, which is audited at its end."""
-    history_path.unlink(missing_ok=True)
     log = HistoryLog(history_path)
+    forget(log)
     yield log
+    audit(log)
+
+
+def audit(log: HistoryLog) -> None:
+    """Raise AssertionError if the history so far breaks a law."""
     check([*log.records(), {"kind": "end", "at": now_ms()}])
+
+
+def forget(log: HistoryLog) -> None:
+    """Begin a new history, without marks."""
+    log.path.unlink(missing_ok=True)
+    Marks(log).clear()
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,19 @@ import redis
 from celery import Celery
 
 from redbeat_lite.pipeline import store
-from tests.pipeline.crew import Lab, Worker
-from tests.pipeline.pipeproj import make_app
+from tests.harness.history import HistoryLog
+from tests.harness.lab import Lab, audited_labs, step_worker
+from tests.harness.steps import make_app
+from tests.harness.witness import history, history_path
+from tests.harness.workers import Worker
 from tests.support.server import Server
+
+__all__ = ["audited_labs", "history", "history_path"]
+
+
+@pytest.fixture(autouse=True)
+def audited(history: HistoryLog) -> None:
+    """Audit the history of each test."""
 
 
 @pytest.fixture(scope="session")
@@ -32,17 +43,28 @@ def pipe_app(pipe_server: Server) -> Iterator[Celery]:
 
 
 @pytest.fixture(scope="session")
-def crew(pipe_server: Server) -> Iterator[Worker]:
+def crew(pipe_server: Server, history_path: Path) -> Iterator[Worker]:
     """A prefork worker with four children."""
-    worker = Worker(pipe_server.url, concurrency=4)
+    worker = step_worker(pipe_server.url, concurrency=4)
     yield worker
     worker.close()
 
 
 @pytest.fixture
-def lab(pipe_server: Server, pipe_app: Celery) -> Lab:
+def make_lab(audited_labs: list[Lab]) -> Callable[[Server, Celery], Lab]:
+    """Makes what tests ask of the runs of an app."""
+
+    def make(server: Server, app: Celery) -> Lab:
+        audited_labs.append(Lab(server, app))
+        return audited_labs[-1]
+
+    return make
+
+
+@pytest.fixture
+def lab(pipe_server: Server, pipe_app: Celery, make_lab: Callable[[Server, Celery], Lab]) -> Lab:
     """What tests ask of runs, without a worker."""
-    return Lab(pipe_server, pipe_app)
+    return make_lab(pipe_server, pipe_app)
 
 
 @pytest.fixture
@@ -58,7 +80,7 @@ def hire() -> Iterator[Callable[..., Worker]]:
     workers: list[Worker] = []
 
     def start(url: str, **options: Any) -> Worker:
-        workers.append(Worker(url, **options))
+        workers.append(step_worker(url, **options))
         return workers[-1]
 
     yield start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -14,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.once.keys import OnceKeys
@@ -26,10 +24,11 @@ from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import NESTING
 from redbeat_lite.runs.run import HISTORY_HEADER
 from redbeat_lite.storage.scripts import Scripts
-from tests.pipeline.crew import Lab, Worker, after_its_success, at_one_moment, handle, in_order, note_successes, record
-from tests.pipeline.pipeproj import make_app
+from tests.harness.lab import Lab, handle, note_successes, record
+from tests.harness.steps import make_app
+from tests.harness.witness import audit, forget
+from tests.harness.workers import Worker
 from tests.support.beats import KEYS
-from tests.support.process_table import descendants
 from tests.support.server import Server
 
 
@@ -38,21 +37,21 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def lab(server: Server) -> Iterator[Lab]:
+def lab(server: Server, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     app = make_app(server.url)
-    yield Lab(server, app)
+    yield make_lab(server, app)
     app.close()
 
 
-def occurrence(app: Celery, pipeline: Pipeline, number: int) -> PipelineRun:
-    """As the beat sends it."""
+def occurrence(lab: Lab, pipeline: Pipeline, number: int) -> PipelineRun:
+    """Send a run as the beat does."""
     at = f"2026-03-01T02:{number // 60:02}:{number % 60:02}+00:00"
     headers: dict[str, Any] = {"periodic_task_name": "nightly", "scheduled_at": at}
     run_id = f"run{number}"
     # That a row which is too old to be kept is told once, nobody says.
     headers[HISTORY_HEADER] = 1000
-    app.tasks[START].apply_async(kwargs=pipeline.as_entry()["kwargs"], task_id=run_id, headers=headers)
-    return PipelineRun(app, run_id)
+    lab.app.tasks[START].apply_async(kwargs=pipeline.as_entry()["kwargs"], task_id=run_id, headers=headers)
+    return PipelineRun(lab.app, run_id)
 
 
 def ends(client: Any) -> Counter[str]:
@@ -138,10 +137,15 @@ def later(lab: Lab, runs: list[PipelineRun]) -> None:
 def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
     """Three runs of an entry, of which whoever works, or resumes one, dies at this instant; how many there were."""
     lab.client.flushall()
+    forget(lab.log)
+    lab.runs.clear()
     late = lab.sig("proj.late")
     steps = [("a", late, 2), ("b", lab.sig("proj.late", how=how), 2), ("c", late, 1)]
     pipeline = Pipeline(lab.app, steps, overlap="wait", at_once=1)
-    runs = [occurrence(lab.app, pipeline, n) for n in range(3)]
+    runs = [occurrence(lab, pipeline, n) for n in range(3)]
+    for run in runs:
+        # A run that fails gives its turn to the next one, while a step beside the failed one may go on.
+        lab.note_run(run, steps, at_once=1, line="nightly", fails=bool(how))
     deaths.calls, deaths.at = 0, at
     for _ in range(30):
         work(lab)
@@ -151,22 +155,20 @@ def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
         for run in runs:
             with suppress(Died, PipelineNotFound):
                 if run.status().state == "FAILED":
-                    note_successes(lab.client, run)
+                    note_successes(lab.log, run)
                     run.resume()
         if not lab.client.llen("celery") and not lab.client.zcard("{redbeat-lite}:pipelines"):
             break
     calls, deaths.at = deaths.calls, -1
-    told = [(run.status().state, in_order(lab.all(run))) for run in runs]
-    assert told == [("SUCCEEDED", True)] * 3, f"at {at}: {told}"
-    assert [after_its_success(lab, run) for run in runs] == [[]] * 3, f"at {at}"
+    states = [run.status().state for run in runs]
+    assert states == ["SUCCEEDED"] * 3, f"at {at}: {states}"
     resumed = times_resumed(lab, runs)
     assert ends(lab.client) == Counter({run: 1 + times for run, times in resumed.items()}), f"at {at}"
     assert all(resumed.values()) == bool(how)
     assert left_behind(lab.client, [run.id for run in runs]) == [], f"at {at}"
-    times = [(entry["at"], n) for n, run in enumerate(runs) for entry in lab.all(run)]
-    order = [n for _, n in sorted(times)]
-    turns = len([1 for before, after in itertools.pairwise(order) if before != after])
-    assert turns == 2 or how, f"at {at}: {order}"
+    print(f"at {at}")
+    lab.note_successes()
+    audit(lab.log)
     return 2 * calls
 
 
@@ -185,10 +187,12 @@ def test_whoever_dies_at_any_call_leaves_nothing_behind(
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: Callable[..., Worker]) -> None:
+def test_300_kills_at_random_instants(
+    own_server: Callable[..., Server], hire: Callable[..., Worker], make_lab: Callable[..., Lab]
+) -> None:
     server, kills, seed = own_server(), 300, time.time_ns()
     print(f"seed {seed}")
-    chance, lab = random.Random(seed), Lab(server, make_app(server.url))
+    chance, lab = random.Random(seed), make_lab(server, make_app(server.url))
     workers = [hire(server.url, concurrency=3) for _ in range(2)]
     steps = [(f"s{n}", lab.sig("proj.requeue", seconds=0.02, give={f"s{n}": n}), -(n // 3)) for n in range(9)]
     runs: list[PipelineRun] = []
@@ -197,11 +201,13 @@ def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: C
         overlap, at_once = chance.choice(["wait", "allow"]), chance.choice([None, 1, 2])
         pipeline = Pipeline(lab.app, steps, overlap=overlap, at_once=at_once)
         if number % 3 == 0:
-            runs.append(occurrence(lab.app, pipeline, number))
+            runs.append(occurrence(lab, pipeline, number))
+            # A run may fail where a worker dies, and then it is resumed, so runs of the entry may overlap.
+            lab.note_run(runs[-1], steps, at_once=at_once, line="nightly", fails=True)
             pipelines[number] = pipeline
         time.sleep(chance.uniform(0, 0.3))  # at a random instant, which is what this is about
-        worker = chance.choice([each for each in workers if each.process.alive])
-        children = sorted(descendants(worker.process.pid))
+        worker = chance.choice([each for each in workers if each.alive])
+        children = worker.children()
         if chance.random() < 0.1 or not children:
             worker.kill()
             workers[workers.index(worker)] = hire(server.url, concurrency=3)
@@ -215,9 +221,9 @@ def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: C
         for run in open_runs:
             if not lab.client.exists(store_of(lab.app).keys(run.id).run):
                 # The broker would deliver it again after its visibility timeout, an hour.
-                occurrence(lab.app, pipelines[3 * runs.index(run)], 3 * runs.index(run))
+                occurrence(lab, pipelines[3 * runs.index(run)], 3 * runs.index(run))
             elif run.status().state == "FAILED":
-                note_successes(lab.client, run)
+                note_successes(lab.log, run)
                 run.resume()
         for _ in range(10):
             sweep(lab.app)
@@ -227,12 +233,7 @@ def test_300_kills_at_random_instants(own_server: Callable[..., Server], hire: C
         sweep(lab.app)
     starts: Counter[int] = Counter()
     for run in runs:
-        status = run.status()
         assert run.params() == {f"s{n}": n for n in range(9)}
-        ended = [max(s.ended_at.timestamp() for s in status.steps if s.ended_at and s.stage == k) for k in range(3)]
-        assert all(each["at"] >= ended[each["stage"] - 1] for each in lab.log(run) if each["stage"])
-        assert after_its_success(lab, run) == []
-        assert at_one_moment(lab.all(run)) <= (pipelines[3 * runs.index(run)].definition.at_once or 3)
         starts.update(Counter(lab.names(run)).values())
     feed, resumed = ends(lab.client), times_resumed(lab, runs)
     print(f"{len(runs)} runs, resumed {sum(resumed.values())} times; starts of a step: {dict(starts)}")

@@ -20,8 +20,8 @@ from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts
-from tests.pipeline.crew import Lab, handle, record
-from tests.pipeline.pipeproj import make_app
+from tests.harness.lab import Lab, handle, record
+from tests.harness.steps import make_app
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -155,7 +155,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
 
     eventually(ended, within=END, what="the end of the run")
     assert (run.status().state, run.params()) == ("SUCCEEDED", {f"s{n}": n for n in range(4)})
-    assert sorted(lab.names(run, "end")) == ["s0", "s1", "s2", "s3"]
+    assert sorted([body["step"] for body in lab.ended_bodies(run)]) == ["s0", "s1", "s2", "s3"]
     assert {f"pipeline/{name}" for name in ("start", "begin", "wait", "complete", "sent")} <= set(lost)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.pipeline.crew import Lab, Worker, in_order, states
+from tests.harness.lab import Lab, states, step_worker
+from tests.harness.workers import Worker
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -14,9 +16,9 @@ END = 20.0
 
 
 @pytest.fixture(scope="module", params=["solo", "gevent"])
-def staffed(request: pytest.FixtureRequest, pipe_server: Server) -> Iterator[str]:
+def staffed(request: pytest.FixtureRequest, pipe_server: Server, history_path: Path) -> Iterator[str]:
     """The name of a pool that has a worker, and of that worker's queue."""
-    worker = Worker(pipe_server.url, pool=request.param, queue=request.param, concurrency=4)
+    worker = step_worker(pipe_server.url, pool=request.param, queue=request.param, concurrency=4)
     yield request.param
     worker.close()
 
@@ -31,8 +33,7 @@ def test_runs_end_as_on_prefork(lab: Lab, staffed: str) -> None:
     )
     bad = lab.start(("no", lab.sig(queue=queue, how="fail"), 2), ("never", lab.sig(queue=queue), 1))
     assert good.wait(END).state == "SUCCEEDED"
-    assert lab.log(good)[-1]["params"] == {"a": 1, "b": 2}
-    assert in_order(lab.log(good) + lab.log(good, "end"))
+    assert lab.bodies(good)[-1]["params"] == {"a": 1, "b": 2}
     status = bad.wait(END)
     assert (status.state, states(status)) == ("FAILED", {"no": "FAILED", "never": "ABORTED"})
 
@@ -71,15 +72,16 @@ def test_a_task_class_may_do_something_around_the_body(
         )
         bad = lab.start(("no", lab.sig(task, queue=queue, give=[False, "no rows"]), 1))
         assert run.wait(END).state == "SUCCEEDED"
-        assert lab.log(run)[-1]["params"] == {"first": True, "a": 1, "b": 2, "c": 3}
+        assert lab.bodies(run)[-1]["params"] == {"first": True, "a": 1, "b": 2, "c": 3}
         # Each step has ended when its class is through with it, and not with the body.
-        attempt, ended = ["enter", "start", "leave"], ["enter", "start", "end", "leave"]
-        assert [(entry["step"], entry["event"]) for entry in lab.all(run)] == [
-            *[("a", event) for event in ended],
-            *[("b", event) for event in attempt + ended],
-            *[("c", event) for event in 2 * attempt + ended],
-            *[("d", event) for event in ended],
+        call = ["enter", "body", "leave"]
+        assert lab.marks.read(f"calls-{run.id}").splitlines() == [
+            *[f"a {event}" for event in call],
+            *[f"b {event}" for event in 2 * call],
+            *[f"c {event}" for event in 3 * call],
+            *[f"d {event}" for event in call],
         ]
+        assert [body["finished"] for body in lab.bodies(run)] == [True, False, True, False, False, True, True]
         assert "no rows" in (bad.wait(END).error or "")
 
 
@@ -97,8 +99,7 @@ def test_a_run_needs_no_installed_locks(lab: Lab, hire: Callable[..., Worker], q
     assert revoked.wait(END).error == "was revoked"
     assert "TimeLimitExceeded" in (limited.wait(END).error or "")
     assert good.wait(END).state == "SUCCEEDED"
-    assert lab.log(good)[-1]["params"] == {"s0": 0, "s1": 1, "s2": 2}
-    assert in_order(lab.log(good) + lab.log(good, "end"))
-    assert len(lab.log(good, "end")) == 4
+    assert lab.bodies(good)[-1]["params"] == {"s0": 0, "s1": 1, "s2": 2}
+    assert len(lab.ended_bodies(good)) == 4
     status = bad.wait(END)
     assert (status.state, states(status)) == ("FAILED", {"no": "FAILED", "never": "ABORTED"})

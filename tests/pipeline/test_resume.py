@@ -16,8 +16,9 @@ from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.publish import LOST, conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
-from tests.pipeline.crew import Lab, Worker, states
-from tests.pipeline.pipeproj import make_app
+from tests.harness.lab import Lab, states
+from tests.harness.steps import make_app
+from tests.harness.workers import Worker
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -224,7 +225,7 @@ def test_after_each_kind_of_failure_nothing_that_finished_runs_again(
     assert run.wait(END).state == "SUCCEEDED", run.status()
     names = lab.names(run)
     assert [names.count(name) for name in ("ok", "bad", "beside", "show")] == [1, 2, 1, 1]
-    assert lab.log(run)[-1]["params"] == run.params() == {"ok": 1, "bad": 2}
+    assert lab.bodies(run)[-1]["params"] == run.params() == {"ok": 1, "bad": 2}
 
 
 @pytest.fixture

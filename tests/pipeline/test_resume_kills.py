@@ -17,10 +17,10 @@ import pytest
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.store import store_of
-from tests.pipeline.crew import Lab, Worker, after_its_success, at_one_moment
-from tests.pipeline.pipeproj import make_app
+from tests.harness.lab import Lab
+from tests.harness.steps import make_app
+from tests.harness.workers import Worker
 from tests.pipeline.test_deaths import ends, left_behind, occurrence, times_resumed
-from tests.support.process_table import descendants
 from tests.support.processes import Process
 from tests.support.server import Server
 
@@ -41,7 +41,7 @@ def resumer() -> Iterator[Callable[[str], Process]]:
     started: list[Process] = []
 
     def start(url: str) -> Process:
-        started.append(Process([sys.executable, "-m", "tests.pipeline.resumer", url], {}))
+        started.append(Process([sys.executable, "-m", "tests.harness.resumer", url], {}))
         return started[-1]
 
     yield start
@@ -65,14 +65,15 @@ def test_300_kills_while_runs_are_resumed(
     hire: Callable[..., Worker],
     beat: Callable[..., Process],
     resumer: Callable[[str], Process],
+    make_lab: Callable[..., Lab],
 ) -> None:
     server, seed = own_server(), time.time_ns()
     print(f"seed {seed}")
-    chance, lab = random.Random(seed), Lab(server, make_app(server.url))
+    chance, lab = random.Random(seed), make_lab(server, make_app(server.url))
     conf = '{"redbeat_lite_lease": 1}'
 
     def new_beat() -> Process:
-        return beat("tests.pipeline.pipeproj", url=server.url, PIPE_URL=server.url, PIPE_CONF=conf)
+        return beat("tests.harness.steps", url=server.url, PIPE_URL=server.url, PIPE_CONF=conf)
 
     def new_worker() -> Worker:
         return hire(server.url, concurrency=3, ready=False)
@@ -88,17 +89,17 @@ def test_300_kills_while_runs_are_resumed(
         limits = {"at_once": chance.choice([None, 1, 2]), "deadline": chance.choice([None, None, 4])}
         revoke = chance.random() < 0.3
         overlap = chance.choice(["wait", "allow"])
-        pipelines.append(
-            Pipeline(lab.app, steps(lab, chance), overlap=overlap, revoke_siblings=revoke, **limits)  # type: ignore[arg-type]
-        )
-        runs.append(occurrence(lab.app, pipelines[-1], len(runs)))
+        parts = steps(lab, chance)
+        pipelines.append(Pipeline(lab.app, parts, overlap=overlap, revoke_siblings=revoke, **limits))  # type: ignore[arg-type]
+        runs.append(occurrence(lab, pipelines[-1], len(runs)))
+        lab.note_run(runs[-1], parts, at_once=limits["at_once"])
         lab.client.sadd("runs", runs[-1].id)
         if overlap == "wait":
             lines.append(store_of(lab.app).keys(runs[-1].id).run)
 
     def kill() -> None:
         worker = chance.choice(workers)
-        children, what = sorted(descendants(worker.process.pid)), chance.random()
+        children, what = worker.children(), chance.random()
         if what < 0.2:
             which = chance.randrange(len(others))
             others[which].kill()
@@ -134,7 +135,7 @@ def test_300_kills_while_runs_are_resumed(
         for run in waiting:
             if not lab.client.exists(store_of(lab.app).keys(run.id).run):
                 # The broker would deliver it again after its visibility timeout, an hour.
-                occurrence(lab.app, pipelines[runs.index(run)], runs.index(run))
+                occurrence(lab, pipelines[runs.index(run)], runs.index(run))
         for _ in range(20):
             time.sleep(0.1)  # between two looks
             look()
@@ -146,19 +147,15 @@ def test_300_kills_while_runs_are_resumed(
         sweep(lab.app)
         time.sleep(0.1)  # between two looks
     print(f"killed: {dict(killed)}")
-    check(lab, runs, [each.definition.at_once or 3 for each in pipelines])
+    check(lab, runs)
 
 
-def check(lab: Lab, runs: list[PipelineRun], limits: list[int]) -> None:
+def check(lab: Lab, runs: list[PipelineRun]) -> None:
+    """Check what the history does not show; it is audited, too."""
     resumed = times_resumed(lab, runs)
     starts: Counter[int] = Counter()
-    for run, limit in zip(runs, limits, strict=True):
-        assert at_one_moment(lab.all(run)) <= limit
-        status = run.status()
+    for run in runs:
         assert run.params() == {f"s{n}": n for n in range(9)}
-        assert after_its_success(lab, run) == []
-        ended = [max(s.ended_at.timestamp() for s in status.steps if s.ended_at and s.stage == k) for k in range(3)]
-        assert all(each["at"] >= ended[each["stage"] - 1] for each in lab.log(run) if each["stage"])
         starts.update(Counter(lab.names(run)).values())
     asked, did, cancels = (lab.client.get(name) for name in ("resumes asked for", "resumes", "cancels"))
     feed = ends(lab.client)

@@ -11,8 +11,9 @@ import pytest
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun, PipelineTask, lock, start_task_process
 from redbeat_lite.pipeline import RunStatus, State, progress_line
 from redbeat_lite.pipeline.store import store_of
-from tests.pipeline.crew import Lab, Worker, in_order, states
-from tests.pipeline.pipeproj import make_app
+from tests.harness.lab import Lab, states
+from tests.harness.steps import make_app
+from tests.harness.workers import Worker
 from tests.support.waiting import eventually, never
 
 pytestmark = pytest.mark.usefixtures("crew")
@@ -38,9 +39,8 @@ def test_stages_run_in_turn_and_their_steps_side_by_side(lab: Lab) -> None:
     lab.go(run)
     done = run.wait(END)
     assert (done.state, set(states(done).values()), done.error_step) == (State.SUCCEEDED, {"SUCCEEDED"}, None)
-    assert in_order(lab.log(run) + lab.log(run, "end"))
     assert [step.task_id for step in done.steps] == [step.task_id for step in status.steps]
-    assert {entry["id"] for entry in lab.log(run)} == {step.task_id for step in done.steps}
+    assert {entry["id"] for entry in lab.bodies(run)} == {step.task_id for step in done.steps}
 
 
 def test_params_merge_by_place_and_not_by_who_was_first(lab: Lab) -> None:
@@ -51,9 +51,9 @@ def test_params_merge_by_place_and_not_by_who_was_first(lab: Lab) -> None:
         params={"who": "start", "c": 3},
     )
     assert run.wait(END).state == "SUCCEEDED"
-    assert lab.names(run, "end")[:2] == ["fast", "slow"]
+    assert [body["step"] for body in lab.ended_bodies(run)][:2] == ["fast", "slow"]
     expected = {"who": "fast", "a": 1, "b": 2, "c": 3}
-    assert lab.log(run)[-1]["params"] == expected
+    assert lab.bodies(run)[-1]["params"] == expected
     assert run.params() == expected
 
 
@@ -61,7 +61,7 @@ def test_params_are_kept_of_the_start_and_of_the_stage_that_is_on(lab: Lab) -> N
     steps = [(f"s{n}", lab.sig(give={f"s{n}": n}), 9 - n) for n in range(5)]
     run = lab.start(*steps, ("show", lab.sig(how="show"), 1), params={"start": True})
     assert run.wait(END).state == "SUCCEEDED"
-    assert lab.log(run)[-1]["params"] == run.params() == {"start": True, **{f"s{n}": n for n in range(5)}}
+    assert lab.bodies(run)[-1]["params"] == run.params() == {"start": True, **{f"s{n}": n for n in range(5)}}
     kept = lab.client.hkeys(store_of(lab.app).keys(run.id).results)
     assert sorted(name for name in kept if name.startswith("stage:")) == ["stage:0", "stage:5"]
 
@@ -74,7 +74,7 @@ def test_values_come_through_unchanged(lab: Lab) -> None:
     }  # fmt: skip
     run = lab.start(("give", lab.sig(give={"given": hard}), 2), ("show", lab.sig(how="show"), 1), params=hard)
     assert run.wait(END).state == "SUCCEEDED"
-    seen = lab.log(run)[-1]["params"]
+    seen = lab.bodies(run)[-1]["params"]
     assert seen == {**hard, "given": hard}
     assert repr(seen) == repr({**hard, "given": hard})
     assert repr(run.params()) == repr(seen)
@@ -149,7 +149,7 @@ def test_a_retry_is_the_same_step(lab: Lab) -> None:
     assert status.state == "SUCCEEDED"
     assert [status.step(name).attempt for name in ("retry", "auto", "requeue")] == [1, 2, 0]
     assert [lab.names(run).count(name) for name in ("retry", "auto", "requeue", "after")] == [2, 3, 2, 1]
-    assert lab.log(run)[-1]["params"] == {"a": 1}
+    assert lab.bodies(run)[-1]["params"] == {"a": 1}
 
 
 def test_time_limits_fail_the_step(lab: Lab) -> None:
@@ -252,8 +252,8 @@ def test_a_task_process_runs_with_its_own_data_and_both_styles(lab: Lab) -> None
     assert data["task_id"] == run.id
     assert data["queue"] == [["task1"], ["task2"]]
     assert run.wait(END).state == "SUCCEEDED", run.status()
-    first = lab.log(run)[0]
-    assert (first["name"], first["obj"]) == ("task1", {**data, "status": "running"}), "the data as it was given"
+    first = lab.bodies(run)[0]
+    assert (first["given"], first["obj"]) == ("task1", {**data, "status": "running"}), "the data as it was given"
     assert run.params() == {**data["params"], "styles": data["params"], "decorated": data["params"]}
 
 
@@ -344,6 +344,4 @@ def test_many_steps_of_a_stage_overlap(lab: Lab, hire: Any, queue: str, count: i
     assert (len(running), len({step.worker for step in running})) == (2 * hired, hired)
     lab.go(run)
     assert run.wait(40).state == "SUCCEEDED"
-    starts, ends = lab.log(run), lab.log(run, "end")
-    assert sorted(entry["step"] for entry in starts) == sorted([*(name for name, *_ in steps), "last"])
-    assert in_order(starts + ends)
+    assert sorted(lab.names(run)) == sorted([*(name for name, *_ in steps), "last"])

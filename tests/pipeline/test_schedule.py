@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineRun, Schedules, at, cron, every
-from tests.pipeline.crew import Lab, Worker
+from tests.harness.lab import Lab
+from tests.harness.workers import Worker
 from tests.support.messages import parse
 from tests.support.processes import Process
 from tests.support.waiting import eventually, never
@@ -54,13 +55,13 @@ def test_an_occurrence_emitted_twice_is_one_run(lab: Lab, schedules: Schedules, 
         client.delete(f"{{redbeat-lite}}:guard:{run.id}")
         client.lpush("celery", *copies[1:])
     assert run.wait(END).state == "SUCCEEDED"
-    assert lab.log(run)[0]["params"] == {"typed": typed, "big": 2**60}
+    assert lab.bodies(run)[0]["params"] == {"typed": typed, "big": 2**60}
     never(lambda: len(lab.names(run)) > 1, during=0.5, what="a second run")
 
 
 def test_a_real_beat_starts_a_run(lab: Lab, schedules: Schedules, crew: Worker, beat: Callable[..., Process]) -> None:
     pipeline = Pipeline(lab.app, [("a", lab.sig(give={"x": 1}), 2), ("b", lab.sig(), 1)])
-    beat("tests.pipeline.pipeproj", url=lab.server.url, PIPE_URL=lab.server.url)
+    beat("tests.harness.steps", url=lab.server.url, PIPE_URL=lab.server.url)
     schedules.add("once", pipeline, at(datetime.now(UTC) + timedelta(seconds=1)))
     name = eventually(lambda: schedules["once"].last_task_id, within=END, what="the occurrence")
     run = PipelineRun(lab.app, name)

@@ -1,6 +1,6 @@
-"""A process that resumes every run which has ended before its time, at once and again and again, and cancels some.
+"""A process that resumes every run which has ended before its time, again and again, and cancels some.
 
-Which runs there are says the set ``runs``; while ``calm`` exists none is cancelled.
+The set ``runs`` in Redis holds their ids. While the key ``calm`` exists, none is cancelled.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from contextlib import suppress
 
 from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline.store import store_of
-from tests.pipeline.crew import note_successes
-from tests.pipeline.pipeproj import make_app
+from tests.harness.history import HistoryLog
+from tests.harness.lab import note_successes
+from tests.harness.steps import make_app
 
 
 def main(url: str) -> None:
-    app = make_app(url)
+    app, log = make_app(url), HistoryLog.of_environment()
     client = store_of(app).client
     while True:
         for run_id in client.smembers("runs"):
@@ -26,7 +27,7 @@ def main(url: str) -> None:
                 state = store_of(app).fields(run.id, "state")[0]
                 if state in ("FAILED", "ABORTED"):
                     client.incr("resumes asked for")
-                    note_successes(client, run)
+                    note_successes(log, run)
                     if run.resume():
                         client.incr("resumes")
                 elif state in ("RUNNING", "WAITING") and random.random() < 0.002 and not client.exists("calm"):

@@ -1,0 +1,166 @@
+"""The tests' side of the project of pipelines: starts runs, and looks at what became of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+
+from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
+from redbeat_lite.pipeline import RunStatus, State, sweep
+from tests.harness.history import HistoryLog
+from tests.harness.project import Marks
+from tests.harness.workers import Worker
+from tests.support.audit import Record
+from tests.support.server import Server
+from tests.support.waiting import eventually
+
+APP = "tests.harness.steps"
+
+
+def step_worker(url: str, *, queue: str = "celery", **options: Any) -> Worker:
+    """Start a worker of the project of pipelines.
+
+    Parameters:
+        url: of its server.
+        queue: what it consumes.
+        options: those of `Worker`.
+    """
+    return Worker(APP, queues=queue, PIPE_URL=url, **options)
+
+
+class Lab:
+    """Starts pipelines and notes them in the history.
+
+    Parameters:
+        server: of the app.
+        app: of the project, in the tests' process.
+    """
+
+    def __init__(self, server: Server, app: Celery) -> None:
+        self.server, self.app = server, app
+        self.client = server.client(decode_responses=True)
+        self.log = HistoryLog.of_environment()
+        self.marks = Marks(self.log)
+        self.runs: list[PipelineRun] = []
+
+    def sig(self, task: str = "proj.step", *, queue: str | None = None, **kwargs: Any) -> Any:
+        """Return the signature of a step that does as its keyword arguments say."""
+        signature = self.app.tasks[task].s(**kwargs)
+        return signature.set(queue=queue) if queue else signature
+
+    def start(self, *steps: Any, params: Any = None, run_id: str | None = None, **options: Any) -> PipelineRun:
+        """Start a pipeline of these steps: name, signature, priority."""
+        run = Pipeline(self.app, steps, params, **options).start(run_id)
+        self.note_run(run, steps, at_once=options.get("at_once"))
+        return run
+
+    # -- the history -------------------------------------------------------------------------------
+
+    def note_run(self, run: PipelineRun, steps: Sequence[Any], **fields: Any) -> None:
+        """Note that a run was started; the fields are those of `tests.support.audit_bodies`."""
+        priorities = sorted({priority for *_, priority in steps}, reverse=True)
+        stages = {name: priorities.index(priority) for name, *_, priority in steps}
+        self.log.append({"kind": "run", "id": run.id, "steps": stages, **fields})
+        self.runs.append(run)
+
+    def note_successes(self) -> None:
+        """Note which steps of all runs have succeeded, and when, as the package says."""
+        for run in self.runs:
+            with suppress(PipelineNotFound):  # perhaps its start was not handled, or it is long over
+                note_successes(self.log, run)
+
+    def bodies(self, run: PipelineRun) -> list[Record]:
+        """Return what is noted of the bodies of a run, in the order in which they began."""
+        return [body for body in self.log.bodies() if body.get("run") == run.id]
+
+    def ended_bodies(self, run: PipelineRun) -> list[Record]:
+        """Return the bodies of a run that came to their end, in the order of their ends."""
+        ended = [body for body in self.bodies(run) if body.get("finished")]
+        return sorted(ended, key=lambda body: int(body["ended"]))
+
+    def names(self, run: PipelineRun) -> list[str]:
+        """Return the steps of a run by their starts."""
+        return [body["step"] for body in self.bodies(run)]
+
+    def started(self, run: PipelineRun, *names: str, times: int = 1) -> None:
+        """Wait until these steps have started so often."""
+
+        def all_have() -> bool:
+            starts = self.names(run)
+            return all(starts.count(name) >= times for name in names)
+
+        eventually(all_have, within=20, what=f"start of {names}")
+
+    # -- signals -----------------------------------------------------------------------------------
+
+    def go(self, run: PipelineRun) -> None:
+        """Let steps with ``how="until"`` end."""
+        self.marks.add(f"go-{run.id}")
+
+    def fail(self, run: PipelineRun) -> None:
+        """Let steps with ``how="fail when told"`` fail."""
+        self.marks.add(f"fail-{run.id}")
+
+    def swept(self, run: PipelineRun, *, within: float = 20.0) -> RunStatus:
+        """Sweep until the run has ended."""
+
+        def ended() -> RunStatus | None:
+            sweep(self.app)
+            status = run.status()
+            return status if status.ended else None
+
+        status = eventually(ended, within=within, what=f"the end of {run.id}")
+        assert status is not None
+        return status
+
+
+def note_successes(log: HistoryLog, run: PipelineRun) -> None:
+    """Note which steps of a run have succeeded, and when.
+
+    A test notes that before it resumes a run, because a step that ran again would end anew.
+    """
+    for step in run.status().steps:
+        if step.state is State.SUCCEEDED and step.ended_at is not None:
+            at = round(1000 * step.ended_at.timestamp())
+            log.append({"kind": "success", "run": run.id, "step": step.name, "at": at})
+
+
+@pytest.fixture
+def audited_labs(history: HistoryLog) -> Iterator[list[Lab]]:
+    """The labs of a test; what their runs came to is noted before the history is audited."""
+    labs: list[Lab] = []
+    yield labs
+    for lab in labs:
+        lab.note_successes()
+
+
+def states(status: RunStatus) -> dict[str, str]:
+    """Return step name -> state."""
+    return {step.name: str(step.state) for step in status.steps}
+
+
+def record(store: Any, run_id: str, step: int = 0, **changed: Any) -> dict[str, Any]:
+    """Return what is stored of a step, after these fields were changed; empty if nothing is stored."""
+    key = store.keys(run_id).steps
+    fields: dict[str, Any] = json.loads(store.client.hget(key, step) or "{}")
+    if changed:
+        store.client.hset(key, step, json.dumps({**fields, **changed}))
+    return {**fields, **changed}
+
+
+def handle(lab: Lab, message: dict[str, Any]) -> Any:
+    """Run a message as a worker does, and return what the task returned or raised."""
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    headers = message["headers"]
+    task = lab.app.tasks[headers["task"]]
+    trace = build_tracer(task.name, task, app=lab.app)
+    request = {**headers, "args": args, "kwargs": kwargs, "delivery_info": {}, "hostname": "test", "is_eager": False}
+    _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
+    return info.retval if info is not None else returned[0]

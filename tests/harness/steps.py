@@ -1,0 +1,297 @@
+"""The Celery project of the pipelines. Workers import it; the tests make the same app by `make_app`.
+
+Environment variables: ``PIPE_URL`` names the server and ``PIPE_CONF`` settings. With ``PIPE_NO_INSTALL``
+the package's part for workers is left out. ``PIPE_DOUBLE``, ``PIPE_KILL`` and ``PIPE_KILL_DISPATCH``
+make the process misbehave.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from celery import Celery
+
+from redbeat_lite import Once, PipelineTask, install
+from redbeat_lite.pipeline import publish, task_process
+from redbeat_lite.pipeline.store import PipelineStore
+from tests.harness.history import Body, HistoryLog
+from tests.harness.project import Marks, Part, act, noted
+
+#: Seconds that the guard believes in a run that nobody renews, so a dead worker is noticed soon.
+LEASE = 2.0
+
+_RETRIED = {"autoretry_for": (ValueError,), "default_retry_delay": 0.2, "max_retries": 2}
+
+
+def make_app(url: str, **conf: Any) -> Celery:
+    """Make the app with its tasks.
+
+    Parameters:
+        url: of the server for everything.
+        conf: settings.
+    """
+    app = Celery("steps", broker=url, backend=url, set_as_current=False)
+    app.conf.update(
+        redbeat_lite_once_lease=LEASE,
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=True,
+        task_create_missing_queues=True,
+        result_expires=600,
+    )
+    app.conf.update(conf)
+    if "PIPE_NO_INSTALL" not in os.environ:
+        install(app)
+    add_acting_tasks(app)
+    add_other_tasks(app)
+    return app
+
+
+# -- bodies ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def noted_step(task: Any, **fields: Any) -> Iterator[Body | None]:
+    """Note a run of a step's body around the block that is the body; nothing if it runs as no step."""
+    header = getattr(task.request, "redbeat_pipeline", None)
+    if header is None:
+        yield None
+        return
+    names = {"run": header["run"], "step": header["name"], "stage": header["stage"]}
+    with noted(task, name=header["name"], **names, **fields) as body:
+        yield body
+
+
+def step(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+    """Do as told, and return ``give``.
+
+    Parameters:
+        how: as of `tests.harness.project.act`. By ``show``, the history gets the params. By ``refuse
+            once`` and ``fail when away``, the body fails in ways of its own.
+    """
+    header, marks = self.request.redbeat_pipeline, Marks(HistoryLog.of_environment())
+    # Before the note, because a test that has read the note may kill this process.
+    times = marks.add(f"ran-{header['run']}-{header['name']}")
+    with noted_step(self, params=params if how == "show" else None) as body:
+        assert body is not None
+        part = Part(self, body, marks, header["run"], times)
+        if isinstance(self, (Runs, Calls, Mixed)):
+            mark_call(self, "body")
+        if how == "fail when away" and times == 1:
+            fail_when_away(self, part)
+        if how == "refuse once" and times == 1:
+            return False, "as asked"
+        act(part, how, seconds)
+    return give
+
+
+def fail_when_away(task: Any, part: Part) -> None:
+    """Fail as soon as the server does not answer."""
+    with redis.Redis.from_url(task.app.conf.broker_url, retry=None) as client:
+        while True:
+            try:
+                client.ping()
+            except redis.ConnectionError:
+                raise ValueError("as asked") from None
+            part.sleep(0.02)
+
+
+def step_that_tells(
+    self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0, tells: Any = None
+) -> Any:
+    """A step that tells its progress first, if it is told which."""
+    if tells:
+        self.progress(*tells)
+    return step(self, params, how, give, seconds)
+
+
+def add(self: Any, params: dict[str, Any], key: str) -> Any:
+    """Return a param that depends on all params, from a process that may be killed before or after."""
+    deadly = float(os.environ.get("PIPE_KILL", "0")) / 2
+    with noted_step(self):
+        if random.random() < deadly:
+            die()
+        added = added_by(key, params)
+    if random.random() < deadly:
+        die()
+    return added
+
+
+def added_by(key: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``proj.add`` returns; a param that is missing or stale shows in it."""
+    return {key: zlib.crc32(json.dumps(params, sort_keys=True).encode()), "last": key}
+
+
+# -- classes that do something around the body -----------------------------------------------------
+
+
+@contextmanager
+def context(task: Any) -> Iterator[None]:
+    """Mark the begin and the end of a call of a task."""
+    mark_call(task, "enter")
+    try:
+        yield
+    finally:
+        mark_call(task, "leave")
+
+
+def mark_call(task: Any, event: str) -> None:
+    """Add a mark to those of a run, for the test that compares calls with bodies."""
+    header = getattr(task.request, "redbeat_pipeline", None)
+    if header is None:
+        return
+    Marks(HistoryLog.of_environment()).add(f"calls-{header['run']}", f"{header['name']} {event}\n")
+
+
+class Runs(PipelineTask):
+    """A class as in Flask's documentation: the body runs in the context of an app."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with context(self):
+            return self.run(*args, **kwargs)
+
+
+class Calls(PipelineTask):
+    """The same by way of its base."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with context(self):
+            return super().__call__(*args, **kwargs)
+
+
+class Mixin:
+    """The same in a class that is no task."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with context(self):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc] # that of the task it is mixed with
+
+
+class Mixed(Mixin, PipelineTask):
+    abstract = True
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+def add_acting_tasks(app: Celery) -> None:
+    """Add the tasks whose bodies do as told."""
+    late = {"acks_late": True}
+    tasks: dict[str, dict[str, Any]] = {
+        "late": late,
+        "requeue": {**late, "reject_on_worker_lost": True},
+        "auto": _RETRIED,
+        "locked": {"once": Once(key="locked", lease=LEASE)},
+    }
+    for conflict in ("skip", "wait", "raise"):
+        once = Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)  # type: ignore[arg-type]
+        tasks[f"queued.{conflict}"] = {"once": once}
+    for base in (Runs, Calls, Mixed):
+        name = base.__name__.lower()
+        tasks[name] = {"base": base}
+        tasks[f"{name}.auto"] = {"base": base, **_RETRIED}
+    for name, options in tasks.items():
+        app.task(name=f"proj.{name}", bind=True, shared=False, **{"base": PipelineTask, **options})(step)
+
+
+def add_other_tasks(app: Celery) -> None:
+    """Add the tasks with bodies of their own."""
+    options: dict[str, Any] = {"bind": True, "shared": False, "base": PipelineTask}
+    app.task(name="proj.step", **options)(step_that_tells)
+    app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)(add)
+
+    @app.task(name="proj.styles", **options)
+    def styles(self: Any, obj: dict[str, Any], name: str) -> Any:
+        with noted_step(self, obj=obj, given=name):
+            return {"id": obj["task_id"], "name": name, "result": True, "params": {"styles": obj["params"]}}
+
+    @app.task(name="proj.decorated", **options)
+    @task_process
+    def decorated(obj: dict[str, Any]) -> Any:
+        return len(obj), {"decorated": obj["params"]["styles"]}
+
+    @app.task(name="proj.refused", **options)
+    @task_process
+    def refused(obj: dict[str, Any]) -> Any:
+        return False, None
+
+    def multiply(n: int, *, by: int) -> int:
+        return n * by
+
+    app.task(name="proj.alone", shared=False, base=PipelineTask)(multiply)
+    app.task(name="proj.alone.runs", shared=False, base=Calls, autoretry_for=(ValueError,))(multiply)
+    app.task(name="proj.alone.untyped", shared=False, base=PipelineTask, typing=False)(multiply)
+
+    @app.task(name="proj.foreign", shared=False)
+    def foreign() -> None:
+        """No step."""
+
+
+# -- processes that misbehave ----------------------------------------------------------------------
+
+
+def die() -> None:
+    """Kill the child that runs a step; one time in four the whole worker."""
+    if random.random() < 0.25:
+        os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def around_publish(before: Callable[[], None], after: Callable[[Callable[[], None]], None]) -> None:
+    """Have something done before and after each message of a step that this process publishes."""
+    send = publish._publish
+
+    def publish_step(*args: Any) -> None:
+        before()
+        send(*args)
+        after(lambda: send(*args))
+
+    publish._publish = publish_step
+
+
+def kill_publishers(share: float) -> None:
+    """Kill this process before or after it publishes a message, so often in total."""
+
+    def perhaps_die(*_: Any) -> None:
+        if random.random() < share / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    around_publish(perhaps_die, perhaps_die)
+
+
+def double(share: float) -> None:
+    """Publish so many messages twice, and record so many completions twice."""
+
+    def perhaps_send(send: Callable[[], None]) -> None:
+        if random.random() < share:
+            send()
+
+    around_publish(lambda: None, perhaps_send)
+    complete = PipelineStore.complete
+
+    def complete_twice(self: Any, ref: Any, outcome: str, text: str) -> Any:
+        done = complete(self, ref, outcome, text)
+        if random.random() < share:
+            assert complete(self, ref, outcome, text).word in ("again", "stale")
+        return done
+
+    PipelineStore.complete = complete_twice  # type: ignore[method-assign] # for the life of this process
+
+
+if "PIPE_URL" in os.environ:
+    app = make_app(os.environ["PIPE_URL"], **json.loads(os.environ.get("PIPE_CONF", "{}")))
+    if "PIPE_DOUBLE" in os.environ:
+        double(0.10)
+    if "PIPE_KILL_DISPATCH" in os.environ:
+        kill_publishers(float(os.environ["PIPE_KILL_DISPATCH"]))
