@@ -200,6 +200,78 @@ def test_a_violation_names_its_law_its_entry_and_its_lines() -> None:
     assert str(violation) == "sent once: e: 3000 was sent 2 times (lines 4, 11)"
 
 
+# -- beats -----------------------------------------------------------------------------------------
+
+
+def at_each_second(first: int, last: int, sender: int) -> list[Record]:
+    return [record | {"sender": sender} for record in runs(first, last)]
+
+
+def term(began: int, sender: int) -> Record:
+    return {"kind": "term", "began": began, "sender": sender}
+
+
+def test_a_run_that_comes_again_under_another_id_is_found() -> None:
+    again, renamed = sent(3000, 3100), sent(3000, 3100, id="another")
+    assert broken(add(), *ALL, again, delivery="at least") == []
+    assert broken(add(), *ALL, renamed, delivery="at least") == ["one id"]
+
+
+def test_an_entry_that_begins_late_is_found() -> None:
+    entry = add(rule={"every": EVERY})
+    assert broken(entry, *runs(1, 9)) == []
+    assert broken(entry, *runs(3, 9)) == ["first run"]
+    assert broken(entry, *runs(3, 9), fault(500, 900)) == []
+    assert broken(entry) == ["first run"]
+
+
+def test_an_entry_that_begins_anew_has_another_phase() -> None:
+    entry, anew = add(rule={"every": EVERY}), add(4500, returned=5500, rule={"every": EVERY})
+    later = [sent(5300 + 1000 * second) for second in range(5)]
+    assert broken(entry, *runs(1, 4), anew, *later) == []
+    assert broken(entry, *runs(1, 4), anew, *later[:3], *later[4:]) == ["sent once"]
+    assert broken(entry, *runs(1, 2), sent(4000), anew, *later) == ["sent once"]
+    assert broken(entry, *runs(1, 4), anew, *later, sent(7000)) == ["old rule"]
+
+
+def test_a_run_that_comes_late_outside_of_a_fault_is_found() -> None:
+    late = [*runs(1, 3), sent(4000, 6600), *runs(5, 9)]
+    assert broken(add(misfire="all"), *late) == []
+    assert broken(add(misfire="all", punctual=3000), *late) == []
+    assert broken(add(misfire="all", punctual=1000), *late) == ["punctual"]
+    assert broken(add(misfire="all", punctual=1000), fault(3500, 4500), *late) == []
+
+
+def test_an_entry_that_is_silent_for_too_long_is_found() -> None:
+    entry, gap = add(silent=2500), [*runs(1, 3), *runs(7, 9)]
+    assert broken(add(silent=4000), *gap, OUTAGE) == []
+    assert broken(entry, *gap, OUTAGE) == ["silent"]
+    assert broken(entry, *runs(1, 6), fault(6500, 10_000)) == ["silent"], "up to the end"
+
+
+def test_what_does_not_go_on_in_time_after_a_fault_is_found() -> None:
+    def ends(recovered: int, back: int) -> Record:
+        return fault(3500, 6500) | {"recovered": recovered, "back": back}
+
+    gap = [*runs(1, 3), *runs(7, 9)]
+    assert broken(add(), *gap, ends(6000, 1005)) == []
+    assert broken(add(), *gap, ends(6000, 1000)) == ["goes on"]
+    assert broken(add(), *gap, OUTAGE, ends(9500, 5000)) == ["goes on"], "nothing ever came"
+
+
+def test_a_message_of_a_beat_that_does_not_lead_is_found() -> None:
+    both = [add(), term(0, 1), term(2900, 2)]
+    one, two = at_each_second(1, 9, 1), at_each_second(1, 9, 2)
+    assert broken(*both, *one[:2], *two[2:]) == []
+    once_more = [*one[:2], *two[2:4], one[4], *two[5:]]
+    assert broken(*both, *once_more) == ["one sender"], "behind messages of its successor"
+    assert broken(*both, *once_more, strays=1) == []
+    assert broken(*both, *once_more, term(4500, 1), term(5500, 2)) == [], "it leads again"
+    assert broken(*both, *once_more, term(5500, 1), strays=1) == [], "it leads again, but too late"
+    assert broken(*both, *once_more, term(5500, 1)) == ["one sender"]
+    assert broken(add(), term(0, 2), *one) == ["one sender"], "it never led"
+
+
 # -- task bodies -----------------------------------------------------------------------------------
 
 

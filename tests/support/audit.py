@@ -7,17 +7,23 @@ clock. The fields of a record depend on its ``kind``:
     ``late``: ms after its nominal time by which a run has to arrive where nothing is wrong.
     ``slack``: ms between the moment of sending and the moment at which a reader of the queue sees it.
     ``delivery``: ``"exactly"``, or ``"at least"`` where a fault may send a run twice.
+    ``strays``: messages that may come from a beat which does not lead any more; none by default.
 ``call``
     What somebody asked for: ``act``, ``entry``, ``began``, ``returned`` (``null``: never), ``ok``
     (``null``: unknown, as the reply was lost). ``add`` and ``edit`` have a ``rule``, and may have
     ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms) and ``max_runs``. An edit may have
     ``if_version``, and ``version`` as returned. ``pause``, ``resume``, ``remove``, ``freeze`` and
     ``thaw`` have no more fields. A freeze has no entry and is for all, or it has a list ``entries``.
+    Adds and edits may have ``punctual``: ms after its nominal time by which a run comes that is
+    not due in a fault; and ``silent``: ms from one message of the entry to the next, at most.
 ``fault``
-    From ``began`` to ``ended`` something was broken, so that runs may be late.
+    From ``began`` to ``ended`` something was broken, so that runs may be late. With ``recovered``
+    and ``back``, some message has to come within ``back`` ms of the instant ``recovered``.
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
-    ``"hand"`` or ``"backfill"``.
+    ``"hand"`` or ``"backfill"``. With ``sender``, the process that sent it.
+``term``
+    The process ``sender`` ``began`` to lead. Where terms are noted, only leaders may send.
 ``body``, ``task``, ``clear``, ``run``, ``success``
     Task bodies and pipelines, with laws of their own: see `tests.support.audit_bodies`.
 ``end``
@@ -32,9 +38,11 @@ complains of a sound history. It may miss a fault that no outsider could prove.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,8 +121,10 @@ class History:
         self.entries: dict[str, Entry] = {}
         self.work = Work()
         self.faults = self.work.faults
+        self.terms: list[Record] = []
         self.frozen: list[tuple[Window, frozenset[str] | None]] = []
         self.late, self.slack, self.exactly = 1000, 0, True
+        self.strays = 0
         self.end = 0
         freezes: list[tuple[int, Record]] = []
         for line, record in enumerate(records, 1):
@@ -133,6 +143,7 @@ class History:
             self.late = record.get("late", self.late)
             self.slack = record.get("slack", self.slack)
             self.exactly = record.get("delivery", "exactly") == "exactly"
+            self.strays = record.get("strays", self.strays)
         elif kind == "call" and record["act"] in ("freeze", "thaw"):
             freezes.append((line, record))
         elif kind == "call":
@@ -143,6 +154,8 @@ class History:
             self.work.take(line, record)
         elif kind == "fault":
             self.faults.append(record)
+        elif kind == "term":
+            self.terms.append(record)
         elif kind == "end":
             self.end = record["at"]
         else:
@@ -173,6 +186,11 @@ class History:
         """The windows in which an entry was kept from running."""
         frozen = [window for window, names in self.frozen if names is None or entry.name in names]
         return [*entry.paused, *frozen, *entry.removed]
+
+    def messages(self) -> list[tuple[int, Record]]:
+        """All messages, in the order in which they were noted."""
+        messages = [item for entry in self.entries.values() for item in entry.sent]
+        return sorted(messages, key=lambda item: item[0])
 
     def is_faulty(self, since: int, until: int) -> bool:
         """Whether something was broken at some instant between these two."""
@@ -236,11 +254,16 @@ def learn_phase(definition: Definition, entry: Entry) -> None:
 
 
 def sent_once(history: History, entry: Entry) -> Iterator[Violation]:
-    """Each nominal time is sent at most once, and at least once unless something excuses it."""
+    """Each nominal time is sent at most once, and at least once unless something excuses it. If it
+    may be sent again, then under the same id."""
     law = "sent once"
     lines: dict[int, list[int]] = defaultdict(list)
+    ids: dict[int, str] = {}
     for line, message in entry.by_rule():
         lines[message["nominal"]].append(line)
+        if ids.setdefault(message["nominal"], message["id"]) != message["id"]:
+            what = f"{message['nominal']} has more than one id"
+            yield Violation("one id", entry.name, tuple(lines[message["nominal"]]), what)
         if message["at"] < message["nominal"] - history.slack:
             yield Violation(law, entry.name, (line,), f"{message['nominal']} was sent early")
     if history.exactly:
@@ -276,6 +299,51 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
         until = min(definition.window.until, history.end)
         return history.is_faulty(until - history.late, until)
     return history.is_faulty(nominal - history.late, deadline)
+
+
+def first_run(history: History, entry: Entry) -> Iterator[Violation]:
+    """An interval without a phase has its first run within one interval."""
+    if any("max_runs" in call for _, call in entry.calls):
+        return
+    for definition in entry.definitions:
+        if "every" not in definition.rule or "phase" in definition.rule:
+            continue
+        since = definition.window.since
+        until = since + definition.rule["every"] + history.late
+        if until > min(definition.window.until, history.end) or history.is_faulty(since, until):
+            continue
+        if any(window.perhaps(since, until) for window in history.held(entry)):
+            continue
+        if not any(since <= message["at"] <= until for _, message in entry.by_rule()):
+            what = f"no run between {since} and {until}"
+            yield Violation("first run", entry.name, (definition.window.line,), what)
+
+
+def punctual(history: History, entry: Entry) -> Iterator[Violation]:
+    """A run that is not due in a fault comes in time, where the definition says what that is."""
+    for line, message in entry.by_rule():
+        nominal = message["nominal"]
+        definition = definition_at(entry, nominal)
+        bound = None if definition is None else definition.call.get("punctual")
+        if bound is None or history.is_faulty(nominal, nominal):
+            continue
+        delay = message["at"] - nominal
+        if delay > bound:
+            what = f"{nominal} came {delay} ms late, and {bound} ms are allowed"
+            yield Violation("punctual", entry.name, (line,), what)
+
+
+def silent(history: History, entry: Entry) -> Iterator[Violation]:
+    """No entry is silent for longer than its definition says."""
+    bounds = [definition.call["silent"] for definition in entry.definitions if "silent" in definition.call]
+    if not bounds:
+        return
+    arrivals = sorted((message["at"], line) for line, message in entry.sent)
+    arrivals.append((history.end, 0))
+    for (before, line), (after_, _) in pairwise(arrivals):
+        if after_ - before > max(bounds):
+            what = f"nothing came for {after_ - before} ms, and {max(bounds)} ms are allowed"
+            yield Violation("silent", entry.name, (line,), what)
 
 
 def old_rule(history: History, entry: Entry) -> Iterator[Violation]:
@@ -375,8 +443,48 @@ def definition_at(entry: Entry, nominal: int) -> Definition | None:
     return next((each for each in entry.definitions if each.window.surely(nominal)), None)
 
 
+def goes_on(history: History) -> Iterator[Violation]:
+    """After a fault that says so, some message comes within its bound."""
+    arrivals = sorted(message["at"] for _, message in history.messages())
+    for fault in history.faults:
+        if "back" not in fault:
+            continue
+        recovered = fault["recovered"]
+        index = bisect_left(arrivals, recovered)
+        took = arrivals[index] - recovered if index < len(arrivals) else FOREVER
+        if took > fault["back"]:
+            what = f"the next message came after {took} ms, and {fault['back']} ms are allowed"
+            yield Violation("goes on", str(fault.get("what", "a fault")), (), what)
+
+
+def one_sender(history: History) -> Iterator[Violation]:
+    """No message comes from a process that does not lead: behind those of its successor, without
+    a term that followed."""
+    if not history.terms:
+        return
+    terms = sorted(history.terms, key=lambda term: int(term["began"]))
+    strays = []
+    term = -1
+    for line, message in history.messages():
+        sender = message["sender"]
+        if term >= 0 and terms[term]["sender"] == sender:
+            continue
+        later = range(term + 1, len(terms))
+        following = next((number for number in later if terms[number]["sender"] == sender), None)
+        if following is None or message["at"] < terms[following]["began"]:
+            strays.append(line)
+        else:
+            term = following
+    if len(strays) > history.strays:
+        what = f"{len(strays)} messages of a process that did not lead"
+        yield Violation("one sender", "all entries", tuple(strays[:20]), what)
+
+
 ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
     sent_once,
+    first_run,
+    punctual,
+    silent,
     old_rule,
     held_entries,
     lost_updates,
@@ -385,13 +493,20 @@ ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
 )
 
 
+BEAT_LAWS: tuple[Callable[[History], Iterator[Violation]], ...] = (
+    goes_on,
+    one_sender,
+)
+
+
 def violations(history: History) -> list[Violation]:
     """Everything that breaks a law, in the order of the laws."""
     by_entry = [
         violation for law in ENTRY_LAWS for entry in history.entries.values() for violation in law(history, entry)
     ]
+    of_beats = [violation for law in BEAT_LAWS for violation in law(history)]
     of_work = [violation for law in WORK_LAWS for violation in law(history.work)]
-    return [*by_entry, *of_work]
+    return [*by_entry, *of_beats, *of_work]
 
 
 def check(records: Iterable[Record]) -> None:
