@@ -272,6 +272,12 @@ def test_a_message_of_a_beat_that_does_not_lead_is_found() -> None:
     assert broken(add(), term(0, 2), *one) == ["one sender"], "it never led"
 
 
+def test_a_message_that_was_read_late_may_have_been_sent_before() -> None:
+    pause = call("pause", 4100)
+    assert broken(add(), *runs(1, 4), pause, sent(5000, 7000, since=4000)) == []
+    assert broken(add(), *runs(1, 4), pause, sent(5000, 7000, since=4500)) == ["held entries"]
+
+
 # -- task bodies -----------------------------------------------------------------------------------
 
 

@@ -5,7 +5,8 @@ clock. The fields of a record depend on its ``kind``:
 
 ``setup``
     ``late``: ms after its nominal time by which a run has to arrive where nothing is wrong.
-    ``slack``: ms between the moment of sending and the moment at which a reader of the queue sees it.
+    ``slack``: ms between the moment of sending and the moment at which a reader of the queue
+    sees it.
     ``delivery``: ``"exactly"``, or ``"at least"`` where a fault may send a run twice.
     ``strays``: messages that may come from a beat which does not lead any more; none by default.
 ``call``
@@ -21,7 +22,8 @@ clock. The fields of a record depend on its ``kind``:
     and ``back``, some message has to come within ``back`` ms of the instant ``recovered``.
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
-    ``"hand"`` or ``"backfill"``. With ``sender``, the process that sent it.
+    ``"hand"`` or ``"backfill"``. With ``sender``, the process that sent it; and with ``since``,
+    the instant before which it was not in the queue, in place of ``slack``.
 ``term``
     The process ``sender`` ``began`` to lead. Where terms are noted, only leaders may send.
 ``body``, ``task``, ``clear``, ``run``, ``success``
@@ -187,6 +189,10 @@ class History:
         frozen = [window for window, names in self.frozen if names is None or entry.name in names]
         return [*entry.paused, *frozen, *entry.removed]
 
+    def earliest(self, message: Record) -> int:
+        """The first instant at which a message may have been sent."""
+        return int(message.get("since", message["at"] - self.slack))
+
     def messages(self) -> list[tuple[int, Record]]:
         """All messages, in the order in which they were noted."""
         messages = [item for entry in self.entries.values() for item in entry.sent]
@@ -349,7 +355,7 @@ def silent(history: History, entry: Entry) -> Iterator[Violation]:
 def old_rule(history: History, entry: Entry) -> Iterator[Violation]:
     """No run by an old rule after an edit has returned."""
     for line, message in entry.by_rule():
-        began = message["at"] - history.slack
+        began = history.earliest(message)
         if not entry.definitions:
             continue
         possible = [each for each in entry.definitions if each.window.perhaps(began, message["at"])]
@@ -363,7 +369,7 @@ def held_entries(history: History, entry: Entry) -> Iterator[Violation]:
     """No run while an entry is paused or frozen, or after its removal."""
     for window in history.held(entry):
         for line, message in entry.by_rule():
-            if window.surely(message["at"] - history.slack) and window.surely(message["at"]):
+            if window.surely(history.earliest(message)) and window.surely(message["at"]):
                 what = f"{message['nominal']} was sent at {message['at']}"
                 yield Violation("held entries", entry.name, (window.line, line), what)
 
@@ -403,7 +409,7 @@ def max_runs(history: History, entry: Entry) -> Iterator[Violation]:
         runs = {
             message["nominal"]: line
             for line, message in entry.by_rule()
-            if window.perhaps(message["at"] - history.slack, message["at"])
+            if window.perhaps(history.earliest(message), message["at"])
         }
         if len(runs) > limit:
             what = f"{len(runs)} runs, and the limit is {limit}"
@@ -427,7 +433,7 @@ def misfires(history: History, entry: Entry) -> Iterator[Violation]:
         if definition is None:
             continue
         policy = definition.call.get("misfire", "coalesce")
-        sent_at, nominal = message["at"] - history.slack, message["nominal"]
+        sent_at, nominal = history.earliest(message), message["nominal"]
         grace = definition.call.get("grace")
         if policy == "skip" and grace is not None and sent_at > nominal + grace + history.late:
             what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"

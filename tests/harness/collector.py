@@ -1,0 +1,193 @@
+"""Reads queues, and notes each message in the history."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import kombu
+import redis
+
+from tests.harness.history import HistoryLog, now_ms
+from tests.support.audit import Record
+
+#: Messages that are read at once.
+CHUNK = 2000
+
+#: Messages that a collector which trims its queue leaves there, and remembers.
+KEPT = 5000
+
+
+class Sent(NamedTuple):
+    """One message; times in epoch milliseconds."""
+
+    entry: str
+    nominal: int
+    id: str
+    sender: int
+    at: int
+    since: int
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What a copy has in common with it."""
+        return (self.entry, self.nominal, self.id)
+
+    def record(self) -> Record:
+        """Its record in the history. What this process sent, it sent by ``run_now``."""
+        by = "hand" if self.sender == os.getpid() else "rule"
+        return {"kind": "sent", **self._asdict(), "by": by}
+
+
+def sent_of(headers: dict[str, Any], at: int, since: int) -> Sent:
+    """Read a message of an entry from its headers."""
+    nominal = round(datetime.fromisoformat(headers["scheduled_at"]).timestamp() * 1000)
+    sender = int(headers["origin"].removeprefix("gen").split("@")[0])
+    return Sent(headers["periodic_task_name"], nominal, headers["id"], sender, at, since)
+
+
+def queued(client: redis.Redis, queue: str = "celery", since: int = 0) -> list[Sent]:
+    """Return what lies in a queue of Redis now, oldest first.
+
+    Parameters:
+        since: epoch ms at which the queue was empty.
+    """
+    now = now_ms()
+    raws = reversed(client.lrange(queue, 0, -1))
+    return [sent_of(json.loads(raw)["headers"], now, since) for raw in raws]
+
+
+def drained(url: str, queue: str = "celery", since: int = 0) -> list[Sent]:
+    """Take what lies in a queue of any broker now, oldest first.
+
+    Parameters:
+        since: epoch ms at which the queue was empty.
+    """
+    messages = []
+    with kombu.Connection(url) as connection:
+        source: Any = connection.SimpleQueue(queue)
+        for _ in range(source.qsize()):
+            message = source.get(timeout=5)
+            message.ack()
+            messages.append(sent_of(message.headers, now_ms(), since))
+    return messages
+
+
+class Collector:
+    """Reads a queue of Redis while it grows.
+
+    Parameters:
+        connect: opens a client of the broker; asked again after each loss of the connection.
+        log: the history.
+        trim: whether what was read long ago is taken out of the queue and forgotten.
+    """
+
+    def __init__(self, connect: Callable[[], redis.Redis], log: HistoryLog, *, trim: bool = False) -> None:
+        #: What has come, in this order; where the queue is trimmed, the last of it.
+        self.messages: list[Sent] = []
+        #: The latest nominal time of each entry in epoch ms.
+        self.latest: dict[str, int] = {}
+        #: The longest time in seconds for which the machine kept this thread from running.
+        self.stall = 0.0
+        #: How many places of the queue have been read.
+        self.places = 0
+        self._connect = connect
+        self._log = log
+        self._trim = trim
+        self._looked = now_ms()
+        self._trimmed = 0
+        self._known: Counter[tuple[str, int, str]] = Counter()
+        self._again = 0
+        self._moves = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def move(self) -> None:
+        """Connect again: the queue is on another server now, and the old one still answers."""
+        self._moves += 1
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        moves = 0
+        while not self._stopped.is_set():
+            with suppress(Exception), self._connect() as client:  # tests kill the server
+                if moves != self._moves:
+                    moves = self._moves
+                    self._look_again(client.llen("celery"))
+                while not self._stopped.is_set() and moves == self._moves:
+                    self._wait(0.01)
+                    self._read(client)
+                    self._shorten(client)
+
+    def _wait(self, seconds: float) -> None:
+        began = time.monotonic()
+        time.sleep(seconds)
+        self.stall = max(self.stall, time.monotonic() - began - seconds)
+
+    def _read(self, client: redis.Redis) -> None:
+        began = now_ms()
+        if not self._trimmed and client.llen("celery") == self.places:
+            self._looked = began
+            return
+        pipe = client.pipeline(transaction=True)
+        pipe.llen("celery")
+        # Places are counted from the oldest end, so they stay the same while messages come.
+        pipe.lrange("celery", -(self.places + CHUNK), -(self.places + 1))
+        length, raws = pipe.execute()
+        if length == self.places - self._trimmed:
+            self.places = length  # The last trim was made, and its reply was lost.
+        self._trimmed = 0
+        if length < self.places:
+            # The server lost some, or somebody flushed it, or this is another server.
+            self._look_again(length)
+            return
+        self._take(reversed(raws))
+        self.places += len(raws)
+        if self.places == length:
+            self._looked = began
+
+    def _take(self, raws: Iterable[bytes]) -> None:
+        at = now_ms()
+        messages = [sent_of(json.loads(raw)["headers"], at, self._looked) for raw in raws]
+        new = [message for message in messages if self._is_new(message)]
+        self._log.append(*(message.record() for message in new))
+        self.messages += new
+        for message in new:
+            self.latest[message.entry] = max(message.nominal, self.latest.get(message.entry, 0))
+
+    def _look_again(self, length: int) -> None:
+        """Read the queue from its beginning. A message that was seen before did not come again,
+        unless it is there more often than it was seen."""
+        self.places = 0
+        self._again = length
+        self._known = Counter(message.identity for message in self.messages)
+
+    def _is_new(self, message: Sent) -> bool:
+        if not self._again:
+            return True
+        self._again -= 1
+        if not self._known[message.identity]:
+            return True
+        self._known[message.identity] -= 1
+        return False
+
+    def _shorten(self, client: redis.Redis) -> None:
+        if not self._trim or self.places < 2 * KEPT:
+            return
+        self._trimmed = self.places - KEPT
+        client.ltrim("celery", 0, -(self._trimmed + 1))
+        self._trimmed = 0
+        self.places = KEPT
+        del self.messages[: -4 * KEPT]
