@@ -1,39 +1,45 @@
-"""Stages, and where their results go."""
+"""Scenarios, and where their figures go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.collector import Verdict
-from tests.faults.driver import Stage
-from tests.faults.guarded import Guarded
 from tests.faults.page import keep
+from tests.harness.history import HistoryLog
+from tests.harness.scenario import Scenario
+from tests.harness.verdict import Verdict
 from tests.support.in_process import make_beat
-from tests.support.server import Server
+from tests.support.server import GuardedServer, Server
 
 __all__ = ["make_beat"]
 
+#: What the fixtures give: a scenario on a server, a place for figures, servers of a test's own.
+On = Callable[..., Scenario]
+Publish = Callable[..., None]
+Own = Callable[..., GuardedServer]
+
+#: Marks of what runs for a minute.
+LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
+
 
 @pytest.fixture
-def own_server() -> Iterator[Callable[..., Guarded]]:
+def own_server() -> Iterator[Own]:
     """Starts servers that a test may stop, kill and configure, and that ask for a password."""
-    servers: list[Guarded] = []
+    servers: list[GuardedServer] = []
 
-    def start(**options: str) -> Guarded:
-        servers.append(Guarded(**options))
-        servers[-1].start()
-        return servers[-1]
+    def start(**options: str) -> GuardedServer:
+        server = GuardedServer(**options)
+        servers.append(server)
+        server.start()
+        return server
 
     yield start
-    for each in servers:
-        each.destroy()
-
-
-#: What runs for a minute.
-LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
+    for server in servers:
+        server.destroy()
 
 
 @pytest.fixture(params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=LONG)])
@@ -49,31 +55,38 @@ def lease(seconds: float) -> float:
 
 
 @pytest.fixture
-def staged(seconds: float) -> Iterator[Callable[..., Stage]]:
-    """Makes stages."""
-    stages: list[Stage] = []
-
-    def make(*args: Any, **settings: Any) -> Stage:
-        stages.append(Stage(seconds, *args, **settings))
-        return stages[-1]
-
-    yield make
-    for each in stages:
-        each.close()
+def log(tmp_path: Path) -> HistoryLog:
+    """The history of the test."""
+    return HistoryLog(tmp_path / "history")
 
 
 @pytest.fixture
-def on(staged: Callable[..., Stage], lease: float) -> Callable[..., Stage]:
-    """Makes a stage on one server that holds both the schedule and the queue."""
+def make_scenario(seconds: float, log: HistoryLog) -> Iterator[On]:
+    """Makes a scenario."""
+    scenarios: list[Scenario] = []
 
-    def make(server: Server, **settings: Any) -> Stage:
-        return staged(server.client, settings.pop("url", server.url), lease=lease, **settings)
+    def make(*args: Any, **settings: Any) -> Scenario:
+        scenarios.append(Scenario(seconds, log, *args, **settings))
+        return scenarios[-1]
+
+    yield make
+    for made in scenarios:
+        made.close()
+
+
+@pytest.fixture
+def on(make_scenario: On, lease: float) -> On:
+    """Makes a scenario on one server that holds both the schedule and the queue."""
+
+    def make(server: Server, **settings: Any) -> Scenario:
+        url = settings.pop("url", server.url)
+        return make_scenario(server.client, url, lease=lease, **settings)
 
     return make
 
 
 @pytest.fixture
-def publish(seconds: float) -> Callable[..., None]:
+def publish(seconds: float) -> Publish:
     """Keeps the figures of a scenario, where they are asked for with ``PUBLISH=1``."""
 
     def keep_long(name: str, verdict: Verdict) -> None:

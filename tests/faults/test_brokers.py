@@ -6,17 +6,17 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.faults.collector import Verdict
-from tests.faults.conftest import LONG
-from tests.faults.driver import ENTRIES, On, Own, Publish, load
-from tests.faults.guarded import Guarded
+from tests.faults.conftest import LONG, On, Own, Publish
+from tests.harness.scenario import ENTRIES, load
+from tests.harness.verdict import Verdict
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
+from tests.support.server import GuardedServer
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def server(own_server: Own) -> Guarded:
+def server(own_server: Own) -> GuardedServer:
     return own_server()
 
 
@@ -29,36 +29,41 @@ def server(own_server: Own) -> Guarded:
     indirect=["seconds"],
 )
 def test_a_broker_on_another_server(
-    server: Guarded, proxy: Proxy, own_server: Own, on: On, publish: Publish, seconds: float, faults: tuple[str, ...]
+    server: GuardedServer,
+    proxy: Proxy,
+    own_server: Own,
+    on: On,
+    publish: Publish,
+    seconds: float,
+    faults: tuple[str, ...],
 ) -> None:
     """What is due stays due; delivery is at least once, under the same ids."""
     schedule = own_server()
-    stage = on(
+    scenario = on(
         schedule,
         url=server.behind(proxy.port),
         broker=server.client,
         conf={"redbeat_lite_url": schedule.url},
         publish_timeout=1,
     )
-    stage.begin()
+    scenario.begin()
     for fault in faults:
-        stage.pause(0.2, 1)
-        with stage.outage(quiet=1.5), server.client() as client:
+        scenario.pause(0.2, 1)
+        with scenario.outage(quiet=1.5), server.client() as client:
             if fault == "full":
                 client.config_set("maxmemory", "1")
             elif fault == "swallowed":
                 proxy.black_hole = True
             else:
                 proxy.refuse()
-            stage.pause(2 if seconds < 60 else 20)
+            scenario.pause(2 if seconds < 60 else 20)
             client.config_set("maxmemory", "0")
             if fault == "swallowed":
                 proxy.reset()
             proxy.heal()
     with schedule.client() as client:
         assert client.exists(KEYS.leader)
-    verdict = stage.verdict()
-    assert verdict.lost == 0
+    verdict = scenario.verdict(delivery="at least")
     # One batch may have arrived without anybody knowing.
     assert verdict.doubled <= ENTRIES
     publish(f"broker {faults[0]}", verdict)
@@ -75,20 +80,19 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     conf = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
     with Proxy(server.port) as slow:
         slow.delay = 0.004
-        stage = on(schedule, url=server.behind(slow.port), broker=server.client, conf=conf, dispatch="plain")
-        stage.begin()
+        scenario = on(schedule, url=server.behind(slow.port), broker=server.client, conf=conf, dispatch="plain")
+        scenario.begin()
         freezes = 0
-        while stage.left > 0:
-            stage.pause(0.2, 1.2)
-            leader = stage.leader()
-            stage.struck(lease + 2)
+        while scenario.left > 0:
+            scenario.pause(0.2, 1.2)
+            leader = scenario.beats.leader()
+            scenario.struck(lease + 2)
             freezes += 1
-            with stage.frozen(leader):
-                stage.pause(lease + 0.6, lease + 1)
-            stage.pause(0.5)
+            with scenario.beats.frozen(leader):
+                scenario.pause(lease + 0.6, lease + 1)
+            scenario.pause(0.5)
         # A backlog of seconds takes seconds.
-        verdict = stage.verdict(stray=freezes, late=2 * lease + 4, entries=entries)
-    assert verdict.lost == 0
+        verdict = scenario.verdict(delivery="at least", strays=freezes, late=2 * lease + 4, entries=entries)
     assert verdict.handovers >= freezes
     _repeats_only_one_batch(verdict, lease, entries)
     publish("frozen elsewhere", verdict)
@@ -100,27 +104,30 @@ def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server:
     schedule, server = own_server(), own_server()
     with Proxy(schedule.port) as way, Proxy(server.port) as slow:
         own = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
-        stage = on(schedule, url=server.url, broker=server.client, conf=own, dispatch="plain")
-        behind = stage.beat(url=server.behind(slow.port), conf={"redbeat_lite_url": schedule.behind(way.port)})
-        stage.begin()
-        stage.beat().says("standing by")
+        scenario = on(schedule, url=server.url, broker=server.client, conf=own, dispatch="plain")
+        behind = scenario.beats.start(
+            url=server.behind(slow.port), conf={"redbeat_lite_url": schedule.behind(way.port)}
+        )
+        scenario.begin()
+        scenario.beats.start().says("standing by")
         slow.delay = 0.03  # so that 50 messages take three seconds
-        stage.pause(1.2, 1.5)
-        stage.struck(lease + 2.5)
+        scenario.pause(1.2, 1.5)
+        scenario.struck(lease + 2.5)
         way.black_hole = True
-        eventually(lambda: stage.leader() is not behind, within=20, what="another leader")
-        stage.pause(2)
+        eventually(lambda: scenario.beats.leader() is not behind, within=20, what="another leader")
+        scenario.pause(2)
         way.reset()
         way.heal()
         slow.heal()
         behind.says("standing by", within=10)
-        verdict = stage.verdict(late=lease + 4, entries=entries)  # of a slow broker
-    assert verdict.lost == 0
+        # The broker is slow.
+        verdict = scenario.verdict(delivery="at least", late=lease + 4, entries=entries)
     assert verdict.handovers == 1
     _repeats_only_one_batch(verdict, lease, entries)
 
 
 def _repeats_only_one_batch(verdict: Verdict, lease: float, entries: Collection[str]) -> None:
     """What came again is what the leader had sent last and not committed: at most one batch, of a whole backlog."""
-    assert verdict.redone <= verdict.strays  # what a thawed leader sends, its successor has sent in between
+    # Its successor has sent meanwhile what a thawed leader sends.
+    assert verdict.redone <= verdict.strays
     assert verdict.tail <= len(entries) * (lease + 4)

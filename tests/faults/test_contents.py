@@ -9,8 +9,8 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
-from tests.faults.conftest import LONG
-from tests.faults.driver import On, Own, Publish, Stage, load
+from tests.faults.conftest import LONG, On, Own, Publish
+from tests.harness.scenario import Scenario, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -22,47 +22,50 @@ ALL = "*"
 @pytest.mark.parametrize("seconds", [pytest.param(60, marks=LONG)], indirect=True)
 def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> None:
     server = own_server()
-    stage = on(server)
-    stage.begin()
-    while stage.left > 0:
-        stage.pause(0.5, 1.5)
-        stage.struck(lease + 1.5)
+    scenario = on(server)
+    scenario.begin()
+    while scenario.left > 0:
+        scenario.pause(0.5, 1.5)
+        scenario.struck(lease + 1.5, anew=True)
         forget(server, ALL)
-        stage.flows()
-        stage.pause(1, 2)
-    verdict = stage.verdict(period=None)  # they begin anew at each flush, so their phase is another one
-    assert verdict.doubled == 0
-    assert (
-        verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
-    )  # an interval, the next renewal, an interval from then on
+        scenario.flows()
+        scenario.pause(1, 2)
+    verdict = scenario.verdict(period=None, silent=longest_silence(lease))
     publish("flushed", verdict)
 
 
 def test_eviction_of_a_key_that_follows_from_others(own_server: Own, on: On, publish: Publish, lease: float) -> None:
-    verdict = evict(on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader).verdict()
-    assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
+    scenario = evict(on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader)
+    verdict = scenario.verdict(silent=longest_silence(lease))
     publish("evicted", verdict)
 
 
 def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float, seconds: float) -> None:
     victims = (KEYS.state, KEYS.entries) if seconds == 60 else (KEYS.state, KEYS.entries, ALL)
-    verdict = evict(on, own_server(), lease, *victims).verdict(period=None)  # entries begin anew
-    assert verdict.doubled == 0
-    assert verdict.wait < 1 + lease / 4 + 1.5 + verdict.withheld
+    scenario = evict(on, own_server(), lease, *victims, anew=True)
+    verdict = scenario.verdict(period=None, silent=longest_silence(lease))
     publish("evicted definitions", verdict)
 
 
-def evict(on: On, server: Server, lease: float, *victims: str) -> Stage:
-    """A stage on which each of these keys has gone once."""
-    stage = on(server)
-    stage.begin()
+def longest_silence(lease: float) -> float:
+    """Seconds: an interval, the time until the next renewal, and an interval from then on."""
+    return 1 + lease / 4 + 1.5
+
+
+def evict(on: On, server: Server, lease: float, *victims: str, anew: bool = False) -> Scenario:
+    """Make a scenario in which each of these keys is evicted once.
+
+    Parameters:
+        anew: whether the entries begin anew then.
+    """
+    scenario = on(server)
+    scenario.begin()
     for victim in victims:
-        stage.pause(0.5, 1.5)
-        stage.struck(lease + 2)
+        scenario.pause(0.5, 1.5)
+        scenario.struck(lease + 2, anew=anew)
         forget(server, victim)
-        stage.flows()
-    return stage
+        scenario.flows()
+    return scenario
 
 
 def forget(server: Server, victim: str) -> None:
@@ -78,17 +81,18 @@ def test_two_hundred_poisoned_entries_among_a_thousand(
     own_server: Own, on: On, publish: Publish, make_app: Callable[..., Celery]
 ) -> None:
     server = own_server()
-    stage = on(server)
-    stage.beat()
-    stage.begin()
+    scenario = on(server)
+    scenario.beats.start()
+    scenario.begin()
     schedules = Schedules(make_app(broker_url=server.url))
-    schedules.add_many(Entry(f"more{n:03}", "proj.add", every(1), misfire="all", expires=3600) for n in range(500))
-    names, sound = ([f"more{n:03}" for n in some] for some in (range(200), range(200, 500)))
-    stage.pause(0.5, 1)
-    stage.struck(1)
+    added = [f"more{n:03}" for n in range(500)]
+    names, sound = added[:200], added[200:]
+    with scenario.begins(sound):
+        schedules.add_many(Entry(name, "proj.add", every(1), misfire="all", expires=3600) for name in added)
+    scenario.pause(0.5, 1)
+    scenario.struck(1)
     with server.client() as client:
         client.hset(KEYS.entries, mapping={name: DEFINITIONS[n % len(DEFINITIONS)] for n, name in enumerate(names)})
     eventually(lambda: set(schedules.quarantined()) == set(names), within=30, what="the quarantine")
-    verdict = stage.verdict(entries=[*load(), *sound])
-    assert (verdict.lost, verdict.doubled) == (0, 0)
+    verdict = scenario.verdict(entries=[*load(), *sound])
     publish("poisoned", verdict)

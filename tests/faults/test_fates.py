@@ -14,7 +14,8 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
-from tests.faults.driver import PERIOD_MS, On, load
+from tests.faults.conftest import On
+from tests.harness.scenario import PERIOD_MS, load
 from tests.faults.fates import Struck, judge_fates
 from tests.faults.journal import Journal
 from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
@@ -98,19 +99,19 @@ def test_the_record_of_runs_says_what_bodies_did(
     server, journal = own_server(**DURABLE), Journal(tmp_path / "journal")
     recorded, others = entries(100 if is_long else 15), load(10)
     conf = {"beat_schedule": {**others, **recorded}, "broker_transport_options": TRANSPORT}
-    stage = on(server, conf=conf, once_lease=LEASE)
+    scenario = on(server, conf=conf, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))
 
     def start() -> Process:
-        return stage.worker(PROJ_JOURNAL=tmp_path / "journal")
+        return scenario.worker(PROJ_JOURNAL=tmp_path / "journal")
 
     for _ in range(3 if is_long else 1):
         start()
-    stage.begin()
+    scenario.begin()
     eventually(lambda: schedules.runs(limit=1), within=30, what="a run that has ended")
-    faults = MoreFaults(stage, server, lease, start)
-    strike(stage, faults, () if is_long else FEW)
-    stage.verdict(entries=others)
+    faults = MoreFaults(scenario, server, lease, start)
+    strike(scenario, faults, () if is_long else FEW)
+    scenario.verdict(entries=others)
 
     def run_on() -> list[str]:
         return [name for name in recorded if schedules.runs(name, outcome="running")]
@@ -118,7 +119,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     eventually(lambda: not run_on(), within=60, what="the end of all leases")
     runs = {name: schedules.runs(name, limit=10_000) for name in recorded}
     states = {name: schedules[name].known_state for name in recorded}
-    struck = Struck(stage.killed, faults.away)
+    struck = Struck(scenario.killed, faults.away)
     fates = judge_fates(states, runs, PERIOD_MS, journal.bodies(), struck, time.time() - time.monotonic())
     print(f"{fates.outcomes.total()} occurrences, {faults.takers} that died with something in hand: {fates.causes}")
     print(*(f"{count:6} {outcome}" for outcome, count in fates.outcomes.most_common()), *fates.untold, sep="\n")

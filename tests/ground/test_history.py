@@ -45,6 +45,14 @@ def test_a_call_that_is_refused_was_not_made(log: HistoryLog) -> None:
     assert only(log)["ok"] is False
 
 
+def test_a_refusal_that_may_be_that_of_a_second_try_leaves_the_call_open(log: HistoryLog) -> None:
+    with pytest.raises(LookupError), log.call("pause", "e", unsure=True):
+        raise LookupError
+    call = only(log)
+    assert call["ok"] is None
+    assert call["began"] <= call["returned"]
+
+
 def test_a_call_whose_reply_is_lost_may_have_been_made(log: HistoryLog) -> None:
     with pytest.raises(redis.ConnectionError), log.call("pause", "e"):
         raise redis.ConnectionError

@@ -7,16 +7,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import kombu
 import redis
+from kombu.connection import Connection
 
 from tests.harness.history import HistoryLog, now_ms
-from tests.support.audit import Record
+from tests.support.audit import Record, check
 
 #: Messages that are read at once.
 CHUNK = 2000
@@ -54,30 +54,62 @@ def sent_of(headers: dict[str, Any], at: int, since: int) -> Sent:
 
 
 def queued(client: redis.Redis, queue: str = "celery", since: int = 0) -> list[Sent]:
-    """Return what lies in a queue of Redis now, oldest first.
+    """Return the messages of entries that lie in a queue of Redis now, oldest first.
 
     Parameters:
         since: epoch ms at which the queue was empty.
     """
     now = now_ms()
-    raws = reversed(client.lrange(queue, 0, -1))
-    return [sent_of(json.loads(raw)["headers"], now, since) for raw in raws]
+    headers = [json.loads(raw)["headers"] for raw in reversed(client.lrange(queue, 0, -1))]
+    of_entries = [each for each in headers if each.get("periodic_task_name")]
+    return [sent_of(each, now, since) for each in of_entries]
 
 
 def drained(url: str, queue: str = "celery", since: int = 0) -> list[Sent]:
-    """Take what lies in a queue of any broker now, oldest first.
+    """Take the messages that lie in a queue of any broker now, oldest first.
 
     Parameters:
         since: epoch ms at which the queue was empty.
     """
     messages = []
-    with kombu.Connection(url) as connection:
+    with Connection(url) as connection:  # type: ignore[no-untyped-call]
         source: Any = connection.SimpleQueue(queue)
         for _ in range(source.qsize()):
             message = source.get(timeout=5)
             message.ack()
             messages.append(sent_of(message.headers, now_ms(), since))
     return messages
+
+
+def check_queue(
+    messages: Iterable[Sent],
+    entries: Collection[str],
+    every: int,
+    *,
+    delivery: Literal["exactly", "at least"] = "exactly",
+) -> None:
+    """Audit a queue that only grew: these entries have one interval, began together, and may lose
+    no run. Messages of other entries may not come twice.
+
+    Parameters:
+        messages: the whole queue.
+        entries: the names of these entries.
+        every: their interval in ms.
+        delivery: whether a run may be sent twice.
+
+    Raises:
+        AssertionError: names what is wrong.
+    """
+    # Nobody knows when these messages came, so each counts as sent in time.
+    sent = [message.record() | {"at": message.nominal} for message in messages]
+    times = [record["nominal"] for record in sent if record["entry"] in entries]
+    assert times, f"no message of {', '.join(entries)}"
+    began = min(times) - 1
+    call = {"kind": "call", "act": "add", "began": began, "returned": began, "ok": True}
+    call |= {"rule": {"every": every}, "misfire": "all"}
+    adds: list[Record] = [call | {"entry": name} for name in entries]
+    setup: Record = {"kind": "setup", "late": every, "delivery": delivery}
+    check([setup, *adds, *sent, {"kind": "end", "at": max(times) + every}])
 
 
 class Collector:
@@ -89,7 +121,13 @@ class Collector:
         trim: whether what was read long ago is taken out of the queue and forgotten.
     """
 
-    def __init__(self, connect: Callable[[], redis.Redis], log: HistoryLog, *, trim: bool = False) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], redis.Redis],
+        log: HistoryLog,
+        *,
+        trim: bool = False,
+    ) -> None:
         #: What has come, in this order; where the queue is trimmed, the last of it.
         self.messages: list[Sent] = []
         #: The latest nominal time of each entry in epoch ms.

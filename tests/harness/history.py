@@ -4,8 +4,8 @@ A process appends a record in one write, so records of several processes do not 
 are epoch milliseconds of the machine's clock.
 
 A process that is killed notes nothing more. So a call and a body note themselves when they begin,
-and bodies again while they live. Records with the same ``note`` are one record: the last one counts,
-at the place of the first.
+and bodies again while they live. Records with the same ``note`` are one record: the last one
+counts, at the place of the first.
 """
 
 from __future__ import annotations
@@ -107,7 +107,14 @@ class HistoryLog:
         return Body(self, {"id": task_id, "key": key, "pid": os.getpid(), **fields})
 
     @contextmanager
-    def call(self, act: str, entry: str | None = None, **fields: Any) -> Iterator[Record]:
+    def call(
+        self,
+        act: str,
+        entry: str | None = None,
+        *,
+        unsure: bool = False,
+        **fields: Any,
+    ) -> Iterator[Record]:
         """Note a call of the API around the block that makes it.
 
         A ``redis.RedisError`` leaves open whether the call took effect, any other exception says
@@ -116,6 +123,8 @@ class HistoryLog:
         Parameters:
             act: one of those in `tests.support.audit`.
             entry: the name of the entry; None for a freeze and a thaw.
+            unsure: a refusal may be that of a second try, whose first one took effect: its reply
+                was lost, and the client has repeated it.
             fields: what the act needs, such as ``rule`` or ``if_version``.
         """
         record: Record = {"kind": "call", "act": act, "note": uuid4().hex, **fields}
@@ -129,7 +138,7 @@ class HistoryLog:
             self.append(record)
             raise
         except Exception:
-            self.append(record | {"returned": now_ms(), "ok": False})
+            self.append(record | {"returned": now_ms(), "ok": None if unsure else False})
             raise
         self.append(record | {"returned": now_ms(), "ok": True})
 

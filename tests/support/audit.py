@@ -40,10 +40,11 @@ complains of a sound history. It may miss a fault that no outsider could prove.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -200,7 +201,19 @@ class History:
 
     def is_faulty(self, since: int, until: int) -> bool:
         """Whether something was broken at some instant between these two."""
-        return any(fault["began"] <= until and since <= fault["ended"] for fault in self.faults)
+        index = bisect_right(self.spans, (until, FOREVER)) - 1
+        return index >= 0 and since <= self.spans[index][1]
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """The times of all faults, from and to; none overlaps the next one."""
+        spans: list[tuple[int, int]] = []
+        for began, ended in sorted((fault["began"], fault["ended"]) for fault in self.faults):
+            if spans and began <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], ended))
+            else:
+                spans.append((began, ended))
+        return spans
 
 
 def windows(calls: Sequence[tuple[int, Record]], begins: str, ends: Sequence[str]) -> Iterator[tuple[Record, Window]]:
@@ -464,16 +477,25 @@ def goes_on(history: History) -> Iterator[Violation]:
 
 
 def one_sender(history: History) -> Iterator[Violation]:
-    """No message comes from a process that does not lead: behind those of its successor, without
-    a term that followed."""
+    """No message comes from a process that does not lead."""
+    strays = stray_lines(history)
+    if len(strays) > history.strays:
+        what = f"{len(strays)} messages of a process that did not lead"
+        yield Violation("one sender", "all entries", tuple(strays[:20]), what)
+
+
+def stray_lines(history: History) -> list[int]:
+    """Return the messages of processes that did not lead: they come behind those of a successor,
+    and no new term of their sender has begun since. Without terms there are none."""
     if not history.terms:
-        return
+        return []
     terms = sorted(history.terms, key=lambda term: int(term["began"]))
     strays = []
     term = -1
     for line, message in history.messages():
         sender = message["sender"]
-        if term >= 0 and terms[term]["sender"] == sender:
+        is_by_leader = term >= 0 and terms[term]["sender"] == sender
+        if is_by_leader or message.get("by", "rule") != "rule":
             continue
         later = range(term + 1, len(terms))
         following = next((number for number in later if terms[number]["sender"] == sender), None)
@@ -481,9 +503,7 @@ def one_sender(history: History) -> Iterator[Violation]:
             strays.append(line)
         else:
             term = following
-    if len(strays) > history.strays:
-        what = f"{len(strays)} messages of a process that did not lead"
-        yield Violation("one sender", "all entries", tuple(strays[:20]), what)
+    return strays
 
 
 ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (

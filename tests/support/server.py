@@ -181,3 +181,22 @@ class Server:
 
     def __exit__(self, *exc: object) -> None:
         self.destroy()
+
+
+#: The password of every :class:`GuardedServer`.
+SECRET = "secret-of-the-faults"
+
+
+class GuardedServer(Server):
+    """A server that asks for a password, as its master does if it gets one."""
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(requirepass=SECRET, masterauth=SECRET, **options)
+
+    @property
+    def url(self) -> str:
+        return self.behind(self.port)
+
+    def behind(self, port: int) -> str:
+        """The URL by way of a proxy on this port."""
+        return f"redis://:{SECRET}@127.0.0.1:{port}/0"

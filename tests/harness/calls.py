@@ -1,0 +1,80 @@
+"""A user of the API, who notes in the history what it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redbeat_lite import Schedules, every
+from tests.harness.history import HistoryLog
+
+
+class User:
+    """Somebody who works on a schedule while it runs.
+
+    Parameters:
+        schedules: the schedule.
+        log: the history.
+        unsure: whether servers are killed meanwhile, so that a refusal may be that of a second try.
+    """
+
+    def __init__(self, schedules: Schedules, log: HistoryLog, *, unsure: bool = False) -> None:
+        self._schedules = schedules
+        self._log = log
+        self._unsure = unsure
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such an entry."""
+        return name in self._schedules
+
+    def add(self, name: str, task: str, milliseconds: int, **fields: Any) -> None:
+        """Add an entry that runs at this interval.
+
+        Parameters:
+            fields: more of the entry.
+        """
+        noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
+        with self._log.call("add", name, unsure=self._unsure, **noted):
+            self._schedules.add(name, task, every(milliseconds / 1000), **fields)
+
+    def update(self, name: str, milliseconds: int, **fields: Any) -> None:
+        """Change the interval of an entry.
+
+        Parameters:
+            fields: more that changes.
+        """
+        noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
+        with self._log.call("edit", name, unsure=self._unsure, **noted):
+            self._schedules.update(name, schedule=every(milliseconds / 1000), **fields)
+
+    def pause(self, name: str) -> None:
+        """Pause an entry."""
+        with self._log.call("pause", name, unsure=self._unsure):
+            self._schedules.pause(name)
+
+    def resume(self, name: str) -> None:
+        """Resume an entry."""
+        with self._log.call("resume", name, unsure=self._unsure):
+            self._schedules.resume(name)
+
+    def remove(self, name: str) -> None:
+        """Remove an entry."""
+        with self._log.call("remove", name, unsure=self._unsure):
+            self._schedules.remove(name)
+
+    def freeze(self, name: str) -> str:
+        """Freeze an entry for ten minutes, and return the id of the freeze."""
+        with self._log.call("freeze", unsure=self._unsure, entries=[name]):
+            return self._schedules.freezes.add(name, seconds=600).id
+
+    def thaw(self, freeze_id: str) -> None:
+        """End a freeze. The audit takes it for the end of all of them."""
+        with self._log.call("thaw", unsure=self._unsure):
+            self._schedules.freezes.thaw(freeze_id)
+
+    def run_now(self, name: str) -> None:
+        """Run an entry once more. The audit judges runs by the rule alone."""
+        self._schedules.run_now(name)
+
+    @staticmethod
+    def _policy(fields: dict[str, Any]) -> dict[str, Any]:
+        return {"misfire": fields["misfire"]} if "misfire" in fields else {}

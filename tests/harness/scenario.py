@@ -1,0 +1,362 @@
+"""One scenario of the fault suite: servers and beats under load, faults, a history, and its audit.
+
+The instants of faults are drawn from a seed that is printed: ``SEED=… make test ARGS="-k name"``
+draws them again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import redis
+
+from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.runs.keys import RunKeys
+from tests.harness.beats import Beats
+from tests.harness.collector import Collector
+from tests.harness.fault_workers import FaultWorkers
+from tests.harness.history import HistoryLog, now_ms
+from tests.harness.verdict import Verdict, verdict_of
+from tests.support.audit import Record, check
+from tests.support.beats import KEYS
+from tests.support.processes import Process
+from tests.support.waiting import eventually
+
+#: Entries of every scenario: in the soak, and in the ordinary run.
+ENTRIES = 500 if "SOAK_MINUTES" in os.environ else 50
+PERIOD = 1.0
+PERIOD_MS = 1000
+
+#: Seconds from a recovery to the first message, at most.
+BACK = 5.0
+
+#: Seconds from the end of a dead leader's lease to the first message, at most. An entry is due only
+#: once in a period.
+CRASH = 0.5 + PERIOD
+
+#: A message may arrive so many milliseconds before its nominal time, because of rounding.
+SLACK_MS = 2
+
+#: Milliseconds by which tests shift a beat's clock.
+SHIFT_MS = 7_200_000
+
+ONCE_KEYS, RUN_KEYS = OnceKeys("redbeat-lite"), RunKeys("redbeat-lite")
+
+#: Keys that expire: what the guard remembers of each task, and a lock of kombu's.
+PASSING_KEYS = (KEYS.reply(""), ONCE_KEYS.guard(""), RUN_KEYS.rows(""), "unacked_mutex")
+
+#: Keys that stay.
+LASTING_KEYS = (
+    *(getattr(KEYS, name) for name in KEYS.__slots__),
+    *(ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers),
+    *RUN_KEYS.kinds,
+    "celery",
+)
+
+
+def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
+    """Return a ``beat_schedule`` of so many entries of one second that may lose no run."""
+    entry = {"task": "proj.add", "schedule": PERIOD, "misfire": "all", "expires": 3600, **fields}
+    return {f"e{number:03}": entry for number in range(count)}
+
+
+@dataclass
+class Expectation:
+    """What the history of a scenario has to show. Times are in seconds.
+
+    Parameters:
+        entries: those that the audit knows by their rule.
+        period: the interval in ms; None where a fault changes the phase, so that the published
+            figures have no losses.
+        delivery: whether a run may be sent twice.
+        shifted: whether the clock of beats is shifted, so that nominal times say nothing about
+            lateness, and beats cannot say when they began to lead.
+        strays: messages that may come from a beat which does not know yet that it leads no more.
+        late: within this time after its nominal time each run comes that is not due in a fault.
+        silent: no entry is silent for longer, in faults too.
+        back: within this time after a fault the next message comes.
+    """
+
+    entries: Collection[str] = tuple(load())
+    period: int | None = PERIOD_MS
+    delivery: Literal["exactly", "at least"] = "exactly"
+    shifted: bool = False
+    strays: int = 0
+    late: float = PERIOD
+    silent: float | None = None
+    back: float | None = None
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Entries begin to run, or to run anew.
+
+    Parameters:
+        began, returned: between these instants, in epoch ms.
+        entries: their names; None for all that nobody has added while the scenario ran.
+    """
+
+    began: int
+    returned: int
+    entries: frozenset[str] | None = None
+
+
+class Scenario:
+    """Beats and workers on a server, under load, and everything that happens to them.
+
+    Parameters:
+        seconds: how long it runs under load: 5 in the ordinary run, 60 in the soak.
+        log: its history.
+        schedule: opens a client of the server that holds the schedule.
+        url: of the broker, with a password.
+        broker: opens a client of the server that holds the queue; by default that of the schedule.
+        trim: whether the queue is kept short.
+        conf: settings of the app.
+        settings: settings of the package, without their prefix.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        log: HistoryLog,
+        schedule: Callable[[], Any],
+        url: str,
+        broker: Callable[[], redis.Redis] | None = None,
+        conf: dict[str, Any] | None = None,
+        trim: bool = False,
+        **settings: Any,
+    ) -> None:
+        seed = int(os.environ.get("SEED", random.randrange(10**6)))
+        print(f"SEED={seed}")
+        prefixed = {f"redbeat_lite_{name}": value for name, value in settings.items()}
+        conf = {"beat_schedule": load(), **prefixed, **(conf or {})}
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.seconds = seconds
+        self.bound = max(BACK, settings.get("lease", 4.0) + CRASH)
+        self.log = log
+        self.beats = Beats(schedule, url, conf)
+        self.workers = FaultWorkers(log, url, conf, self.chance)
+        self.collector = Collector(broker or schedule, log, trim=trim)
+        self._schedule = schedule
+        self._misfire = next(iter(conf["beat_schedule"].values()))["misfire"]
+        self._faults: list[Record] = []
+        self._begins: list[Begin] = []
+        self._began_ms = now_ms()
+        self._started = time.monotonic()
+        self.beats.watch.start()
+
+    def begin(self) -> Process:
+        """Start two beats unless one was started, wait for the load, and return the leader."""
+        if not self.beats.running:
+            self.beats.start()
+            self.beats.start()
+        self.flows()
+        self._begins.append(Begin(self._began_ms, now_ms()))
+        self._started = time.monotonic()
+        return self.beats.leader()
+
+    # -- time --------------------------------------------------------------------------------------
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left for faults. After the last one, two periods are left to catch up."""
+        return self._started + self.seconds - 2 * PERIOD - time.monotonic()
+
+    def pause(self, least: float, most: float | None = None) -> None:
+        """Wait for a number of seconds that is drawn at random."""
+        time.sleep(self.chance.uniform(least, least if most is None else most))
+
+    def rest(self) -> None:
+        """Wait until no time is left for faults."""
+        time.sleep(max(self.left, 0))
+
+    def flows(self, within: float = 20.0) -> None:
+        """Wait until a message arrives that comes after this call."""
+        start = now_ms()
+
+        def has_arrived() -> bool:
+            last = self.collector.messages[-1:]
+            return bool(last) and last[0].at >= start
+
+        try:
+            eventually(has_arrived, within=within, what="messages")
+        except AssertionError as exc:
+            outputs = [beat.output[-3000:] for beat in self.beats.running]
+            raise AssertionError("\n".join([str(exc), *outputs])) from None
+
+    def catches_up(self, entries: Collection[str], within: float = 60.0) -> None:
+        """Wait until the latest run of each of these entries has come."""
+
+        def names_behind() -> list[str]:
+            since = now_ms() - 2 * PERIOD_MS
+            latest = self.collector.latest
+            return [name for name in entries if latest.get(name, 0) < since]
+
+        eventually(lambda: not names_behind(), within=within, what="the latest run of each entry")
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def outage(self, *, quiet: float = 0.0, anew: bool = False) -> Iterator[None]:
+        """Note a fault that lasts as long as the block. Messages have to come again after it.
+
+        It is over when no entry is behind any more; its last traces are gone one period later.
+
+        Parameters:
+            quiet: so many seconds must pass without a message, or the fault was none.
+            anew: whether the entries begin anew, with another phase.
+        """
+        began = now_ms()
+        yield
+        recovered = now_ms()
+        self.flows()
+        self.catches_up(load().keys() & self.beats.conf["beat_schedule"].keys(), within=20)
+        assert self._longest_pause(began) > quiet, "the fault has stopped nothing"
+        self._note(began, recovered, now_ms() + PERIOD_MS, anew)
+
+    def struck(self, excused: float, *, anew: bool = False) -> None:
+        """Note a fault of a moment.
+
+        Parameters:
+            excused: for so many seconds runs may be late.
+            anew: whether the entries begin anew, with another phase, within this time.
+        """
+        now = now_ms()
+        self._note(now, now, now + round(1000 * excused), anew)
+
+    @contextmanager
+    def begins(self, entries: Collection[str]) -> Iterator[None]:
+        """Note that entries of the same kind as the load are added in the block."""
+        began = now_ms()
+        yield
+        self._begins.append(Begin(began, now_ms(), frozenset(entries)))
+
+    def _note(self, began: int, recovered: int, ended: int, anew: bool) -> None:
+        fault = {"began": began - PERIOD_MS, "recovered": recovered, "ended": ended}
+        self._faults.append({"kind": "fault", **fault})
+        if anew:
+            self._begins.append(Begin(began, ended))
+
+    def _longest_pause(self, since: int) -> float:
+        """Return the longest time in seconds without a message that ended after this instant."""
+        messages = self.collector.messages
+        first = len(messages)
+        while first > 0 and messages[first - 1].at > since:
+            first -= 1
+        arrivals = [message.at for message in messages[max(first - 1, 0) :]]
+        return max(after - before for before, after in pairwise(arrivals)) / 1000
+
+    # -- judgement ---------------------------------------------------------------------------------
+
+    def verdict(self, **expected: Any) -> Verdict:
+        """Let the time pass that is left, stop everything, audit the history, return its figures.
+
+        Parameters:
+            expected: fields of an Expectation.
+        """
+        expectation = Expectation(**expected)
+        assert self._faults, "there was no fault"
+        self.rest()
+        time.sleep(2 * PERIOD)
+        self.catches_up(expectation.entries)
+        self.log.append({"kind": "end", "at": now_ms()})
+        self._end()
+        withheld = self.beats.watch.worst(self.bound, since=self._started)
+        self._note_expectation(expectation, withheld)
+        records = self.log.records()
+        verdict = verdict_of(records, expectation.entries, expectation.period)
+        verdict.stall = self.collector.stall
+        verdict.withheld = withheld
+        print(verdict)
+        check(records)
+        self._check_keys()
+        return verdict
+
+    def _note_expectation(self, expected: Expectation, withheld: float) -> None:
+        """Note what the audit needs; the bounds are known only now."""
+
+        def bound(seconds: float) -> int:
+            return round(1000 * (seconds + withheld))
+
+        back = self.bound if expected.back is None else expected.back
+        self.log.append(*(fault | {"back": bound(back)} for fault in self._faults))
+        setup: Record = {"kind": "setup", "late": bound(PERIOD), "delivery": expected.delivery}
+        setup["strays"] = expected.strays
+        setup["slack"] = SLACK_MS
+        if expected.shifted:
+            setup["slack"] += SHIFT_MS
+        else:
+            self.log.append(*self.beats.terms())
+        self.log.append(setup)
+        add: Record = {"kind": "call", "act": "add", "ok": True, "misfire": self._misfire}
+        add["rule"] = {"every": PERIOD_MS}
+        if expected.silent is not None:
+            add["silent"] = bound(expected.silent)
+        if not expected.shifted:
+            add["punctual"] = bound(expected.late)
+        added = {name for begin in self._begins for name in begin.entries or ()}
+        for begin in self._begins:
+            add |= {"began": begin.began, "returned": begin.returned}
+            names = begin.entries or set(expected.entries) - added
+            self.log.append(*(add | {"entry": name} for name in names))
+
+    def _end(self) -> None:
+        self.beats.dismiss()
+        if self.workers.running:
+            # A busy machine takes no longer for the rest than the load took to come.
+            within = max(self.seconds, 60)
+            eventually(self._is_drained, within=within, what="the end of all work")
+            self.workers.dismiss()
+        time.sleep(0.1)  # until the last message is collected
+        self.collector.stop()
+
+    def _is_drained(self) -> bool:
+        """Return whether no message waits, no worker has one, and no lock is held.
+
+        A message that kombu takes or sends again is nowhere for a moment, so this looks twice.
+        """
+        if self._has_work():
+            return False
+        time.sleep(1)
+        return not self._has_work()
+
+    def _has_work(self) -> bool:
+        self.workers.revive()
+        queues = (self.workers.queue, "unacked", "unacked_index", ONCE_KEYS.guard_index)
+        with self._schedule() as client:
+            return bool(client.exists(*queues) or client.keys(ONCE_KEYS.lock("*")))
+
+    def _check_keys(self) -> None:
+        """Check that no key is left behind."""
+        with self._schedule() as client:
+            keys = {key.decode() for key in all_keys(client)}
+            transient = {key for key in keys if key.startswith(PASSING_KEYS)}
+            passing = {key for key in transient if client.ttl(key) != -1}
+        leaked = keys - passing - {*LASTING_KEYS}
+        leaked = {key for key in leaked if not key.startswith("_kombu.")}
+        assert not leaked, leaked
+        assert KEYS.leader not in keys, "the lease was not given back"
+
+    def close(self) -> None:
+        """End everything."""
+        self.collector.stop()
+        try:
+            self.workers.close()
+        finally:
+            self.beats.close()
+
+
+def all_keys(client: Any) -> list[bytes]:
+    """Return all keys of a server, or of a cluster."""
+    if not isinstance(client, redis.RedisCluster):
+        return list(client.keys("*"))
+    nodes = client.get_primaries()
+    return [key for node in nodes for key in client.keys("*", target_nodes=node)]

@@ -1,0 +1,145 @@
+"""The figures of a scenario, computed from its history. The audit alone says what is wrong."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+from tests.support.audit import History, Record, stray_lines
+
+#: Milliseconds that stand for "never".
+NEVER = 10**9
+
+
+@dataclass
+class Verdict:
+    """The figures of one scenario. Times are in seconds.
+
+    Parameters:
+        occurrences: nominal times of which a message came.
+        faults: how many there were.
+        lost: nominal times between the first and the last one of an entry of which no message came;
+            None where the fault changes the phase of entries.
+        doubled: messages of a nominal time after the first one.
+        late: the longest delay of a run that was not due in a fault.
+        wait: the longest time from one message of an entry to the next, in faults too.
+        back: the longest time from the end of a fault to the next message.
+        handovers: how often a message came from another beat than the one before it.
+        strays: messages of beats that did not lead.
+        redone: messages that came again although a later one of the same beat did not, so that
+            they had been committed.
+        tail: the most messages of one beat in a row that came again.
+        stall: the longest time for which the machine kept the suite from running.
+        withheld: the most that the machine kept from the beats and the suite while they recovered.
+        work: the figures of workers, where there are any.
+    """
+
+    occurrences: int
+    faults: int
+    lost: int | None
+    doubled: int
+    late: float
+    wait: float
+    back: float
+    handovers: int
+    strays: int
+    redone: int
+    tail: int
+    stall: float = 0.0
+    withheld: float = 0.0
+    work: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is published."""
+        names = ("occurrences", "faults", "lost", "doubled")
+        figures = {name: getattr(self, name) for name in names}
+        for name in ("late", "wait", "back"):
+            figures[name] = round(getattr(self, name), 2)
+        return figures | ({"work": self.work} if self.work else {})
+
+
+def verdict_of(records: Sequence[Record], entries: Collection[str], period: int | None) -> Verdict:
+    """Compute the figures of entries with one interval.
+
+    Parameters:
+        records: the whole history.
+        entries: their names.
+        period: the interval in ms; None where a fault changes the phase.
+    """
+    sent = [record for record in records if record["kind"] == "sent" and record["entry"] in entries]
+    history = History(records)
+    nominals: dict[str, set[int]] = defaultdict(set)
+    for message in sent:
+        nominals[message["entry"]].add(message["nominal"])
+    occurrences = sum(map(len, nominals.values()))
+    recoveries = [fault["recovered"] for fault in history.faults if "recovered" in fault]
+    redone, tail = repeats(sent)
+    return Verdict(
+        occurrences=occurrences,
+        faults=len(recoveries),
+        lost=None if period is None else sum(missing(times, period) for times in nominals.values()),
+        doubled=len(sent) - occurrences,
+        late=latest(sent, history) / 1000,
+        wait=longest_wait(sent) / 1000,
+        back=longest_recovery(sent, recoveries) / 1000,
+        handovers=sum(before["sender"] != after["sender"] for before, after in pairwise(sent)),
+        strays=len(stray_lines(history)),
+        redone=redone,
+        tail=tail,
+    )
+
+
+def missing(nominals: Collection[int], period: int) -> int:
+    """Return how many nominal times between the first and the last one are missing."""
+    return len(set(range(min(nominals), max(nominals) + 1, period)) - set(nominals))
+
+
+def latest(sent: Sequence[Record], history: History) -> int:
+    """Return the longest delay in ms of the messages that were not due in a fault."""
+    punctual = [each for each in sent if not history.is_faulty(each["nominal"], each["nominal"])]
+    return max((message["at"] - message["nominal"] for message in punctual), default=0)
+
+
+def longest_wait(sent: Sequence[Record]) -> int:
+    """Return the longest time in ms between two messages of an entry, or from its last one to the
+    last one of all."""
+    last: dict[str, int] = {}
+    longest = 0
+    for message in sent:
+        before = last.get(message["entry"], message["at"])
+        longest = max(longest, message["at"] - before)
+        last[message["entry"]] = message["at"]
+    end = max(last.values(), default=0)
+    return max([longest, *(end - at for at in last.values())])
+
+
+def longest_recovery(sent: Sequence[Record], recoveries: Collection[int]) -> int:
+    """Return the longest time in ms from one of these instants to the next message."""
+    arrivals = [message["at"] for message in sent]
+    longest = 0
+    for recovered in recoveries:
+        index = bisect_left(arrivals, recovered)
+        took = arrivals[index] - recovered if index < len(arrivals) else NEVER
+        longest = max(longest, took)
+    return longest
+
+
+def repeats(sent: Sequence[Record]) -> tuple[int, int]:
+    """Return the figures ``redone`` and ``tail``.
+
+    A beat sends again what was not committed, so only what a beat sent last may come again.
+    """
+    last = {(each["entry"], each["nominal"]): index for index, each in enumerate(sent)}
+    redone = tail = 0
+    for _, group in groupby(enumerate(sent), key=lambda item: int(item[1]["sender"])):
+        again = [last[each["entry"], each["nominal"]] > index for index, each in group]
+        trailing = 0
+        while trailing < len(again) and again[-1 - trailing]:
+            trailing += 1
+        redone += sum(again) - trailing
+        tail = max(tail, trailing)
+    return redone, tail
