@@ -10,13 +10,15 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every
-from tests.harness.scenario import Scenario
-from tests.support.server import GuardedServer
+from redbeat_lite import Schedules
+from tests.faults.conftest import Own
 from tests.faults.page import SOAK, keep, summary
+from tests.harness.calls import User
+from tests.harness.history import HistoryLog
+from tests.harness.scenario import Scenario
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
-from tests.support.server import DURABLE
+from tests.support.server import DURABLE, GuardedServer
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 
@@ -43,8 +45,7 @@ class Faults:
             self.scenario.pause(0.1, 3)
 
     def freeze_a_stand_by(self) -> None:
-        leader = self.scenario.beats.leader()
-        with self.scenario.beats.frozen(next(each for each in self.scenario.beats if each is not leader)):
+        with self.scenario.beats.frozen(self.scenario.beats.followers()[0]):
             self.scenario.pause(0.1, 2)
 
     def restart_the_server(self) -> None:
@@ -120,7 +121,10 @@ class Faults:
 @pytest.mark.alone
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_random_faults_lose_and_double_nothing(
-    own_server: Callable[..., GuardedServer], make_app: Callable[..., Celery], capsys: pytest.CaptureFixture[str]
+    own_server: Own,
+    make_app: Callable[..., Celery],
+    log: HistoryLog,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server = own_server(**DURABLE)
     app = make_app(broker_url=server.url)
@@ -130,23 +134,24 @@ def test_random_faults_lose_and_double_nothing(
         """Is only sent."""
 
     with Proxy(server.port) as proxy:
-        scenario = Scenario(60 * MINUTES, server.client, server.behind(proxy.port), lease=2, trim=True)
+        url = server.behind(proxy.port)
+        scenario = Scenario(60 * MINUTES, log, server.client, url, lease=2, trim=True)
+        user = User(Schedules(app), log, unsure=True)
         try:
             for _ in range(3):
                 scenario.beats.start()
             scenario.begin()
             faults, counted = Faults(scenario, server, proxy).all(), Counter[str]()
-            schedules = Schedules(app)
             while scenario.left > 0:
                 scenario.pause(1, 4)
-                _edit(scenario, schedules)
+                edit(scenario, user)
                 name = scenario.chance.choice(sorted(faults))
                 counted[name] += 1
-                with scenario.outage():
+                with scenario.outage(what=name):
                     faults[name]()
             verdict = scenario.verdict()
         finally:
-            scenario.close(), verdict.missing
+            scenario.close()
     stall = round(verdict.stall, 2)
     result = {"minutes": MINUTES, "seed": scenario.seed, "stall": stall, **verdict.as_dict()}
     keep(SOAK, result)
@@ -155,13 +160,18 @@ def test_random_faults_lose_and_double_nothing(
         print(*(f"{count:5} × {name.replace('_', ' ')}" for name, count in counted.most_common()), sep="\n")
 
 
-def _edit(scenario: Scenario, schedules: Schedules) -> None:
-    """Somebody works on the schedule meanwhile."""
+def edit(scenario: Scenario, user: User) -> None:
+    """Let a user change something, while servers are killed."""
     name = f"x{scenario.chance.randrange(20)}"
+    milliseconds = scenario.chance.randrange(100, 3000)
     try:
-        if name in schedules:
-            scenario.chance.choice([schedules.remove, schedules.pause, schedules.resume, schedules.run_now])(name)
+        if not user.has(name):
+            user.add(name, "proj.add", milliseconds)
+            return
+        act = scenario.chance.choice([user.remove, user.pause, user.resume, user.run_now, None])
+        if act is None:
+            user.update(name, milliseconds)
         else:
-            schedules.add(name, "proj.add", every(scenario.chance.randrange(100, 3000) / 1000))
+            act(name)
     except (redis.RedisError, LookupError):
-        pass
+        pass  # It is noted as a call of which nobody knows.

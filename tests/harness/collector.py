@@ -40,9 +40,13 @@ class Sent(NamedTuple):
         """What a copy has in common with it."""
         return (self.entry, self.nominal, self.id)
 
-    def record(self) -> Record:
-        """Its record in the history. What this process sent, it sent by ``run_now``."""
-        by = "hand" if self.sender == os.getpid() else "rule"
+    def record(self, user: int = 0) -> Record:
+        """Return its record in the history.
+
+        Parameters:
+            user: a process that sends by ``run_now`` alone.
+        """
+        by = "hand" if self.sender == user else "rule"
         return {"kind": "sent", **self._asdict(), "by": by}
 
 
@@ -200,7 +204,7 @@ class Collector:
         at = now_ms()
         messages = [sent_of(json.loads(raw)["headers"], at, self._looked) for raw in raws]
         new = [message for message in messages if self._is_new(message)]
-        self._log.append(*(message.record() for message in new))
+        self._log.append(*(message.record(os.getpid()) for message in new))
         self.messages += new
         for message in new:
             self.latest[message.entry] = max(message.nominal, self.latest.get(message.entry, 0))

@@ -205,7 +205,13 @@ class Scenario:
     # -- faults ------------------------------------------------------------------------------------
 
     @contextmanager
-    def outage(self, *, quiet: float = 0.0, anew: bool = False) -> Iterator[None]:
+    def outage(
+        self,
+        *,
+        quiet: float = 0.0,
+        anew: bool = False,
+        what: str = "a fault",
+    ) -> Iterator[None]:
         """Note a fault that lasts as long as the block. Messages have to come again after it.
 
         It is over when no entry is behind any more; its last traces are gone one period later.
@@ -213,6 +219,7 @@ class Scenario:
         Parameters:
             quiet: so many seconds must pass without a message, or the fault was none.
             anew: whether the entries begin anew, with another phase.
+            what: its name.
         """
         began = now_ms()
         yield
@@ -220,7 +227,7 @@ class Scenario:
         self.flows()
         self.catches_up(load().keys() & self.beats.conf["beat_schedule"].keys(), within=20)
         assert self._longest_pause(began) > quiet, "the fault has stopped nothing"
-        self._note(began, recovered, now_ms() + PERIOD_MS, anew)
+        self._note(began, recovered, now_ms() + PERIOD_MS, anew, what)
 
     def struck(self, excused: float, *, anew: bool = False) -> None:
         """Note a fault of a moment.
@@ -239,9 +246,16 @@ class Scenario:
         yield
         self._begins.append(Begin(began, now_ms(), frozenset(entries)))
 
-    def _note(self, began: int, recovered: int, ended: int, anew: bool) -> None:
+    def _note(
+        self,
+        began: int,
+        recovered: int,
+        ended: int,
+        anew: bool,
+        what: str = "a fault",
+    ) -> None:
         fault = {"began": began - PERIOD_MS, "recovered": recovered, "ended": ended}
-        self._faults.append({"kind": "fault", **fault})
+        self._faults.append({"kind": "fault", "what": what, **fault})
         if anew:
             self._begins.append(Begin(began, ended))
 
