@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,14 +14,15 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
-from tests.faults.conftest import On
+from redbeat_lite.instants import to_ms
+from redbeat_lite.runs.run import Run
+from tests.faults.conftest import On, Own
+from tests.harness.fault_workers import FaultWorkers
+from tests.harness.history import HistoryLog
 from tests.harness.scenario import PERIOD_MS, load
-from tests.faults.fates import Struck, judge_fates
-from tests.faults.journal import Journal
-from tests.faults.strikes import LEASE, TRANSPORT, Faults, strike
-from tests.faults.troupe import QUEUE
-from tests.support.processes import Process
-from tests.support.server import DURABLE, Server
+from tests.harness.strikes import LEASE, TRANSPORT, Strikes, due_records, strike
+from tests.support.audit import Record, check
+from tests.support.server import DURABLE
 from tests.support.waiting import eventually
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
@@ -58,75 +59,83 @@ def entries(count: int) -> dict[str, Any]:
             "misfire": "all",
             "expires": 3600,
             "history": 1000,
-            "options": {"queue": QUEUE},
+            "options": {"queue": FaultWorkers.queue},
             **more,
         }
     return found
 
 
-class MoreFaults(Faults):
+class MoreStrikes(Strikes):
     """Those of workers and what they depend on, and messages that come again."""
+
+    @property
+    def kinds(self) -> dict[str, Callable[[], None]]:
+        return {**super().kinds, "send_copies": self.send_copies}
 
     def kill_a_child(self) -> None:
         self.takers += 1
         super().kill_a_child()
 
     def send_copies(self) -> None:
-        found: dict[bytes, str] = {}
+        copies: dict[bytes, str] = {}
         with self._server.client() as client:
             seen_enough = time.monotonic() + 0.5
-            while time.monotonic() < seen_enough or not found:  # bodies are short: there may be none for a while
-                found.update({tag: _copy(json.loads(raw)[0]) for tag, raw in client.hgetall("unacked").items()})
-            self._stage.pause(1, 2)
-            client.lpush(QUEUE, *found.values())
+            # Bodies are short, so there may be no message in hand for a while.
+            while time.monotonic() < seen_enough or not copies:
+                taken = client.hgetall("unacked")
+                copies |= {tag: copy_of(json.loads(raw)[0]) for tag, raw in taken.items()}
+            self._scenario.pause(1, 2)
+            client.lpush(FaultWorkers.queue, *copies.values())
 
 
-def _copy(message: Any) -> str:
+def copy_of(message: Any) -> str:
     message["properties"]["delivery_tag"] = str(uuid4())  # by which a worker knows what it has
     return json.dumps(message)
 
 
+def outcome_record(run: Run) -> Record:
+    """Return what the schedule's record says of a run, for the audit."""
+    first, last = to_ms(run.scheduled_at), to_ms(run.until or run.scheduled_at)
+    nominals = list(range(first, last + 1, PERIOD_MS))
+    assert run.count == len(nominals), run
+    told = {"outcome": run.outcome, "id": run.task_id, "attempts": run.attempts}
+    return {"kind": "outcome", "entry": run.name, "nominals": nominals, **told}
+
+
 @pytest.mark.parametrize(("seconds", "lease"), [pytest.param(4, 1.0, id="short"), LONG])
 def test_the_record_of_runs_says_what_bodies_did(
-    own_server: Callable[..., Server],
+    own_server: Own,
     on: On,
     seconds: float,
     lease: float,
     make_app: Callable[..., Celery],
-    tmp_path: Path,
+    log: HistoryLog,
 ) -> None:
     is_long = seconds > 4
-    server, journal = own_server(**DURABLE), Journal(tmp_path / "journal")
+    server = own_server(**DURABLE)
     recorded, others = entries(100 if is_long else 15), load(10)
     conf = {"beat_schedule": {**others, **recorded}, "broker_transport_options": TRANSPORT}
     scenario = on(server, conf=conf, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))
-
-    def start() -> Process:
-        return scenario.worker(PROJ_JOURNAL=tmp_path / "journal")
-
     for _ in range(3 if is_long else 1):
-        start()
+        scenario.workers.start()
     scenario.begin()
     eventually(lambda: schedules.runs(limit=1), within=30, what="a run that has ended")
-    faults = MoreFaults(scenario, server, lease, start)
-    strike(scenario, faults, () if is_long else FEW)
+    strikes = MoreStrikes(scenario, server, lease)
+    strike(scenario, strikes, () if is_long else FEW)
     scenario.verdict(entries=others)
 
-    def run_on() -> list[str]:
+    def names_running() -> list[str]:
         return [name for name in recorded if schedules.runs(name, outcome="running")]
 
-    eventually(lambda: not run_on(), within=60, what="the end of all leases")
-    runs = {name: schedules.runs(name, limit=10_000) for name in recorded}
-    states = {name: schedules[name].known_state for name in recorded}
-    struck = Struck(scenario.killed, faults.away)
-    fates = judge_fates(states, runs, PERIOD_MS, journal.bodies(), struck, time.time() - time.monotonic())
-    print(f"{fates.outcomes.total()} occurrences, {faults.takers} that died with something in hand: {fates.causes}")
-    print(*(f"{count:6} {outcome}" for outcome, count in fates.outcomes.most_common()), *fates.untold, sep="\n")
-    assert not fates.wrong, "\n".join(fates.wrong)
-    assert not fates.unexplained, "\n".join(fates.unexplained)
-    assert fates.causes["in hand"] <= IN_HAND * faults.takers
-    assert {"succeeded", "failed", "expired"} <= {*fates.outcomes}
-    assert len(fates.untold) <= max(faults.takers, IN_HAND), (
-        "one for each that was killed before it could tell, at most"
-    )
+    eventually(lambda: not names_running(), within=60, what="the end of all leases")
+    runs = [run for name in recorded for run in schedules.runs(name, limit=10_000)]
+    log.append({"kind": "setup", "takers": strikes.takers, "hands": IN_HAND})
+    log.append(*due_records({name: schedules[name].known_state for name in recorded}, PERIOD_MS))
+    log.append(*map(outcome_record, runs))
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts[run.outcome] += run.count
+    print(f"{counts.total()} occurrences, {strikes.takers} with something in hand: {counts}")
+    check(log.records())
+    assert {"succeeded", "failed", "expired"} <= {*counts}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -15,8 +14,6 @@ from tests.support.processes import ROOT, run_python
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
-HERE = Path(__file__).parent
-
 #: Kilobytes that the allocator may make of the same work.
 SLACK = 2048
 
@@ -24,7 +21,8 @@ SLACK = 2048
 def growth(server: Server, ticks: int, cuts: int) -> int:
     """Kilobytes by which the process grew after the first tenth of its way."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = run_python("ticks.py", server.url, str(ticks), str(cuts), cwd=HERE, env=env, within=500)
+    words = ("-m", "tests.harness.ticks", server.url, str(ticks), str(cuts))
+    ended = run_python(*words, env=env, within=500)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     rows = [[int(word) for word in line.split()] for line in lines]

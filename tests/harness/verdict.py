@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from tests.support.audit import History, Record, stray_lines
+from tests.support.audit_bodies import one_per_key
 
 #: Milliseconds that stand for "never".
 NEVER = 10**9
@@ -91,6 +92,28 @@ def verdict_of(records: Sequence[Record], entries: Collection[str], period: int 
         redone=redone,
         tail=tail,
     )
+
+
+def work_of(records: Sequence[Record]) -> dict[str, Any]:
+    """Compute the figures of workers.
+
+    Returns:
+        ``runs`` that a body ran; ``left_out`` by the beat, because the last one was queued or ran;
+        ``refused`` by a worker; ``vanished`` after a worker had received them; ``unfinished`` by the
+        body that began; ``taken`` by a worker of which nobody has heard more; ``overlaps`` of bodies
+        of one key; and ``stuck``, the longest time in seconds for which a lock outlived its run.
+    """
+    outcomes = History(records).outcomes
+    return {
+        "runs": len(outcomes.bodies),
+        "left_out": outcomes.left_out,
+        "refused": len(outcomes.refused),
+        "vanished": len(outcomes.vanished),
+        "unfinished": len(outcomes.unfinished),
+        "taken": outcomes.taken,
+        "overlaps": len([*one_per_key(outcomes.work)]),
+        "stuck": round(outcomes.stuck / 1000, 2),
+    }
 
 
 def missing(nominals: Collection[int], period: int) -> int:

@@ -28,6 +28,8 @@ clock. The fields of a record depend on its ``kind``:
     The process ``sender`` ``began`` to lead. Where terms are noted, only leaders may send.
 ``body``, ``task``, ``clear``, ``run``, ``success``
     Task bodies and pipelines, with laws of their own: see `tests.support.audit_bodies`.
+``due``, ``received``, ``refused``, ``lock``, ``death``, ``outcome``
+    What became of runs, and what the product recorded: see `tests.support.audit_outcomes`.
 ``end``
     The watching ended ``at`` this instant.
 
@@ -50,6 +52,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.audit_bodies import WORK_LAWS, Record, Violation, Work
+from tests.support.audit_outcomes import OUTCOME_LAWS, Outcomes
 
 __all__ = ["History", "Record", "Violation", "check", "violations"]
 
@@ -124,6 +127,7 @@ class History:
         self.entries: dict[str, Entry] = {}
         self.work = Work()
         self.faults = self.work.faults
+        self.outcomes = Outcomes(self.work)
         self.terms: list[Record] = []
         self.frozen: list[tuple[Window, frozenset[str] | None]] = []
         self.late, self.slack, self.exactly = 1000, 0, True
@@ -145,8 +149,10 @@ class History:
         if kind == "setup":
             self.late = record.get("late", self.late)
             self.slack = record.get("slack", self.slack)
-            self.exactly = record.get("delivery", "exactly") == "exactly"
+            if "delivery" in record:
+                self.exactly = record["delivery"] == "exactly"
             self.strays = record.get("strays", self.strays)
+            self.outcomes.set_up(record)
         elif kind == "call" and record["act"] in ("freeze", "thaw"):
             freezes.append((line, record))
         elif kind == "call":
@@ -155,6 +161,10 @@ class History:
             self._entry(record["entry"]).sent.append((line, record))
         elif kind in Work.KINDS:
             self.work.take(line, record)
+        elif kind in Outcomes.KINDS:
+            self.outcomes.take(line, record)
+        elif kind == "death":
+            self.work.deaths[record["pid"]] = record["at"]
         elif kind == "fault":
             self.faults.append(record)
         elif kind == "term":
@@ -532,7 +542,8 @@ def violations(history: History) -> list[Violation]:
     ]
     of_beats = [violation for law in BEAT_LAWS for violation in law(history)]
     of_work = [violation for law in WORK_LAWS for violation in law(history.work)]
-    return [*by_entry, *of_beats, *of_work]
+    of_runs = [violation for law in OUTCOME_LAWS for violation in law(history.outcomes)]
+    return [*by_entry, *of_beats, *of_work, *of_runs]
 
 
 def check(records: Iterable[Record]) -> None:

@@ -52,6 +52,9 @@ class Work:
 
     KINDS = ("body", "task", "clear", "run", "success")
 
+    #: Milliseconds in which a busy machine has written what a body came to.
+    WRITTEN = 2000
+
     def __init__(self) -> None:
         self.bodies: list[Line] = []
         self.tasks: list[Line] = []
@@ -59,6 +62,8 @@ class Work:
         self.runs: list[Line] = []
         self.successes: list[Line] = []
         self.faults: list[Record] = []
+        #: When a process, or the main process of its worker, was killed.
+        self.deaths: dict[int, int] = {}
 
     def take(self, line: int, record: Record) -> None:
         """Add a record of one of these kinds."""
@@ -91,6 +96,17 @@ class Work:
         faults = [each for each in self.faults if each["began"] <= until and body["began"] <= each["ended"]]
         was_frozen = any(body.get("pid") in fault.get("pids", ()) for fault in faults)
         return was_frozen or bool(body.get("lost") and faults)
+
+    def was_killed(self, body: Record) -> bool:
+        """Return whether its process was killed in the body, or before it had written the end."""
+        death = self.deaths.get(body.get("pid", 0), 0)
+        return bool(body["ended"] <= death <= body["ended"] + self.WRITTEN)
+
+    def was_away(self, body: Record) -> bool:
+        """Return whether its process could not write the end to the server."""
+        ended = body["ended"]
+        away = [fault for fault in self.faults if fault.get("away")]
+        return any(fault["began"] - self.WRITTEN <= ended <= fault["ended"] for fault in away)
 
 
 # -- keys and tasks --------------------------------------------------------------------------------
@@ -134,11 +150,16 @@ def waiters_in_order(work: Work) -> Iterator[Violation]:
 
 
 def one_per_task(work: Work) -> Iterator[Violation]:
-    """One body for a task id: none runs again once one is done, and no two run at a time."""
+    """One body for a task id: none runs again once one is done, and no two run at a time.
+
+    If nobody could write that it is done, it may run again.
+    """
     for task, bodies in work.by("id").items():
         guarded = [item for item in bodies if not item[1].get("copies")]
         for (last_line, last), (line, body) in pairwise(guarded):
             if work.may_be_overtaken(last, body["began"]):
+                continue
+            if last.get("done") and (work.was_killed(last) or work.was_away(last)):
                 continue
             if last.get("done"):
                 what = f"ran again at {body['began']} though it was done"

@@ -1,7 +1,7 @@
-"""Turns the beat's loop many times in a process of its own, and prints how much memory it uses on the way.
+"""Makes a beat turn many times, and prints how much memory it uses on the way.
 
-``python ticks.py URL TICKS CUTS``; all its connections are cut so often on the way. A line per tenth
-of the way: ticks made, messages sent, kilobytes resident.
+``python -m tests.harness.ticks URL TICKS CUTS``: its connections are cut CUTS times on the way. A line
+per tenth of the way: ticks made, messages sent, kilobytes resident.
 """
 
 from __future__ import annotations
@@ -17,21 +17,30 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 
 
 def resident() -> int:
-    """Kilobytes of memory that this process has in use."""
-    return int(subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True).stdout)
+    """Return the kilobytes of memory that this process uses."""
+    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]
+    return int(subprocess.run(command, capture_output=True, text=True).stdout)
+
+
+def cut_connections(client: redis.Redis) -> None:
+    """Cut all connections to the server except this one."""
+    for kind in ("normal", "pubsub"):
+        client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 
 
 def main(url: str, ticks: int, cuts: int) -> None:
     app = Celery("ticks", broker=url, set_as_current=False)
     Schedules(app).add_many([Entry(f"e{n}", "add", every(0.05), args=(n,)) for n in range(20)])
-    beat, client, sent = Scheduler(app), redis.Redis.from_url(url), 0
+    beat = Scheduler(app)
     beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
-    while not client.llen("celery"):  # many turns fit into what the first ones to be due have to wait
+    client = redis.Redis.from_url(url)
+    sent = 0
+    # Many turns fit into the time until the first entries are due.
+    while not client.llen("celery"):
         beat.tick()
     for tick in range(1, ticks + 1):
         if tick % (ticks // cuts) == 0:
-            for kind in ("normal", "pubsub"):
-                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+            cut_connections(client)
         beat.tick()
         if tick % (ticks // 10) == 0:
             sent += client.llen("celery")

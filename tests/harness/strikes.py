@@ -1,0 +1,202 @@
+"""Faults of workers, their beats and their server, drawn at random."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import redis
+
+from redbeat_lite.entries.state import EntryState, task_id
+from tests.harness.history import now_ms
+from tests.harness.scenario import BACK, ONCE_KEYS, Scenario
+from tests.support.audit import Record
+from tests.support.processes import Process
+from tests.support.server import Server
+
+#: Seconds that the lock of a dead worker lasts. A busy machine holds up a live one for less.
+LEASE = 3
+
+#: A message that a worker had taken comes again after three seconds; by default, after an hour.
+TRANSPORT = {
+    "visibility_timeout": 3,
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+    "unacked_mutex_expire": 2,
+}
+
+
+class Strikes:
+    """What can happen to workers and to all they depend on. Each fault is over soon, and whatever
+    ended is started again.
+
+    Parameters:
+        scenario: with the workers.
+        server: of the schedule and the queue.
+        lease: of the leader, in seconds.
+    """
+
+    def __init__(self, scenario: Scenario, server: Server, lease: float) -> None:
+        self._scenario = scenario
+        self._server = server
+        self._lease = lease
+        #: Workers that may have had a message in hand when they or the server were killed.
+        self.takers = 0
+
+    @property
+    def kinds(self) -> dict[str, Callable[[], None]]:
+        """All faults, by their names."""
+        faults = (
+            self.kill_the_leader,
+            self.kill_a_worker,
+            self.lose_the_machine_of_a_worker,
+            self.kill_a_child,
+            self.stop_a_worker,
+            self.freeze_a_worker,
+            self.crash_the_server,
+        )
+        return {fault.__name__: fault for fault in faults}
+
+    def kill_the_leader(self) -> None:
+        beats = self._scenario.beats
+        self._scenario.struck(self._lease + 1.5)
+        beats.kill(beats.leader())
+        beats.start()
+        self._scenario.flows()
+
+    def kill_a_worker(self) -> None:
+        self._kill_worker(whole=False)
+
+    def lose_the_machine_of_a_worker(self) -> None:
+        self._kill_worker(whole=True)
+
+    def _kill_worker(self, *, whole: bool) -> None:
+        workers = self._scenario.workers
+        self.takers += 1
+        workers.kill(workers.any(), whole=whole)
+        workers.start()
+
+    def kill_a_child(self) -> None:
+        self._scenario.workers.kill_child()
+
+    def stop_a_worker(self) -> None:
+        workers = self._scenario.workers
+        workers.stop(workers.any())
+        workers.start()
+
+    def freeze_a_worker(self) -> None:
+        beats = self._scenario.beats
+        with beats.frozen(self._scenario.workers.any()):
+            self._scenario.pause(0.2, LEASE / 2)
+
+    def crash_the_server(self) -> None:
+        began = now_ms()
+        workers = self._scenario.workers
+        self.takers += len(workers.running)
+        with workers.loss_of_their_broker(), self._scenario.outage():
+            self._server.stop(kill=True)
+            self._scenario.pause(0.2, 1)
+            self._server.start()
+        # Workers may take a moment more until they have connected again.
+        ended = now_ms() + round(1000 * BACK)
+        fault = {"kind": "fault", "what": "the server is away", "away": True}
+        self._scenario.log.append(fault | {"began": began, "ended": ended})
+
+
+def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> int:
+    """Let each fault happen once, and go on as long as there is time, in random order.
+
+    Parameters:
+        names: of faults; all by default.
+
+    Returns:
+        how many faults there were.
+    """
+    kinds = strikes.kinds
+    drawn = list(names or kinds)
+    struck = 0
+    while struck < len(drawn) or scenario.left > 0:
+        if struck % len(drawn) == 0:
+            scenario.chance.shuffle(drawn)
+        name = drawn[struck % len(drawn)]
+        print(f"{now_ms()} {name}")
+        kinds[name]()
+        struck += 1
+        scenario.pause(0.2, 1)
+        scenario.workers.revive()
+    return struck
+
+
+class LockWatch:
+    """Looks at the once-locks of running tasks all the time.
+
+    Parameters:
+        connect: opens a client of their server; asked again after each loss of the connection.
+    """
+
+    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
+        self._seen: dict[str, int] = {}
+        self._connect = connect
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.1):
+            with suppress(redis.RedisError), self._connect() as client:  # tests kill the server
+                while not self._stopped.wait(0.1):
+                    self._look(client)
+
+    def _look(self, client: redis.Redis) -> None:
+        now = now_ms()
+        pipe = client.pipeline(transaction=False)
+        for key in client.scan_iter(ONCE_KEYS.lock("*"), count=1000):
+            pipe.hmget(key, "state", "task")
+        for state, task in pipe.execute():
+            if state == b"running":
+                self._seen[task.decode()] = now
+
+    def stop(self) -> list[Record]:
+        """Stop, and return a record of each lock."""
+        self._stopped.set()
+        self._thread.join(5)
+        return [{"kind": "lock", "id": task, "at": at} for task, at in self._seen.items()]
+
+
+def due_records(
+    states: Mapping[str, EntryState], period: int, before: Mapping[str, EntryState] | None = None
+) -> list[Record]:
+    """Return a record of the runs of each entry that were due.
+
+    Parameters:
+        states: of the entries, when the last beat had ended.
+        period: their interval in ms.
+        before: their states when the load began; by default, before their first run.
+    """
+    records = []
+    for name, state in states.items():
+        end = state.nominal or 0
+        first_state = before[name] if before else state
+        start = (first_state.nominal or 0) - period * (first_state.count + first_state.skipped)
+        nominals = list(range(start, end, period))
+        ids = [task_id(name, state.generation, nominal) for nominal in nominals]
+        due = {"kind": "due", "entry": name, "nominals": nominals, "ids": ids}
+        records.append(due | {"left_out": state.skipped})
+    return records
+
+
+def message_records(workers: Iterable[Process], *, stayed: bool) -> list[Record]:
+    """Return a record of each task that these workers received or refused, as their output says.
+
+    Parameters:
+        stayed: whether they were there to the end, and never lost their broker.
+    """
+    records: list[Record] = []
+    for worker in workers:
+        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.output):
+            records.append({"kind": "received", "id": task, "stayed": stayed})
+        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.output):
+            records.append({"kind": "refused", "id": task})
+    return records
