@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import redis
 
-from tests.harness.collector import Collector
+from tests.harness.collector import Collector, check_queue, drained, queued
 from tests.harness.history import HistoryLog, now_ms
+from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
 
-def message(second: int) -> str:
-    headers = {"scheduled_at": f"2026-01-01T00:00:{second:02}+00:00", "id": f"id{second}"}
+def message(second: int, id_: str = "") -> str:
+    nominal = f"2026-01-01T00:00:{second:02}+00:00"
+    headers = {"scheduled_at": nominal, "id": id_ or f"id{second}"}
     headers |= {"origin": "gen1@host", "periodic_task_name": "e"}
-    return json.dumps({"headers": headers})
+    properties = {"delivery_tag": f"tag{second}", "delivery_info": {"exchange": "", "routing_key": "celery"}}
+    return json.dumps({"headers": headers, "properties": properties, "body": ""})
 
 
 def test_copies_are_noted_and_messages_that_a_restarted_server_still_holds_are_not(
@@ -51,3 +55,35 @@ def test_a_message_was_not_there_before_the_last_look(server: Server, client: re
     assert first["since"] < second["since"] <= pushed
     assert second["since"] <= second["at"]
     collector.stop()
+
+
+def test_a_queue_that_is_drained_by_kombu_is_the_one_that_lies_there(server: Server, client: redis.Redis) -> None:
+    client.lpush("celery", *map(message, (1, 2, 3)))
+    messages = queued(client)
+    assert [each.id for each in messages] == ["id1", "id2", "id3"]
+    identities = [each.identity for each in messages]
+    assert [each.identity for each in drained(server.url)] == identities
+
+
+@together(
+    ("messages", "what"),
+    [
+        ([message(1), message(2), message(4)], "was never sent"),
+        ([message(1), message(2), message(2)], "was sent 2 times"),
+        ([message(1), message(2), message(2, "another")], "more than one id"),
+        ([message(1), message(2).replace(":02+", ":02.5+")], "is no time of its rule"),
+    ],
+)
+def test_what_is_wrong_in_a_queue_is_found(server: Server, messages: list[str], what: str) -> None:
+    with server.client() as client:
+        client.delete("celery")
+        client.lpush("celery", message(0), *messages, message(5))
+        with pytest.raises(AssertionError, match=what):
+            check_queue(queued(client), ["e"], 1000)
+
+
+def test_an_entry_that_began_late_or_never_is_found(client: redis.Redis) -> None:
+    client.lpush("celery", *map(message, range(6)))
+    check_queue(queued(client), ["e"], 1000)
+    with pytest.raises(AssertionError, match="first run: other: no run between"):
+        check_queue(queued(client), ["e", "other"], 1000)
