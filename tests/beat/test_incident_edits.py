@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import every
-from tests.beat.incident_stage import Stage
+from tests.harness.incidents import Stage
 
 CHANGED = "{redbeat-lite}:changed"
 

@@ -20,7 +20,7 @@ from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from redbeat_lite.storage.leader_store import LeaderStore
-from tests.beat.incident_stage import Stage
+from tests.harness.incidents import Stage
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry

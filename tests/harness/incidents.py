@@ -1,4 +1,4 @@
-"""A beat, a worker as far as its records go, and somebody who hears of incidents."""
+"""A beat in the process of the test, a worker as far as its records go, and a listener of incidents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINES = RunKeys("redbeat-lite").deadlines
 
 
 class Listener(Hooks):
-    """Writes down which incidents it hears of."""
+    """Remembers the incidents it hears of."""
 
     def __init__(self) -> None:
         self.heard: list[IncidentOpened | IncidentClosed] = []
@@ -32,20 +32,26 @@ class Listener(Hooks):
         self.heard.append(event)
 
     def hears(self, *wanted: str) -> None:
-        """Wait until it has heard exactly this: kind and entry, with a "-" where the incident was closed."""
+        """Wait until it has heard of exactly these incidents, as `told` gives them."""
         eventually(lambda: len(self.heard) >= len(wanted), what=f"{wanted}, not {self.told()}")
         assert self.told() == [*wanted]
 
     def told(self) -> list[str]:
-        signs = {IncidentOpened: "", IncidentClosed: "-"}
-        return [f"{signs[type(each)]}{each.kind} {each.entry or ''}".strip() for each in self.heard]
+        """Return kind and entry of each, with a "-" before those that were closed."""
+        lines = []
+        for event in self.heard:
+            sign = "-" if isinstance(event, IncidentClosed) else ""
+            lines.append(f"{sign}{event.kind} {event.entry or ''}".strip())
+        return lines
 
 
 class Stage:
-    """A beat, a worker as far as its records go, and somebody who listens."""
+    """A beat, a worker and a listener, at the time of a clock that the test sets."""
 
     def __init__(self, app: Celery, make_beat: MakeBeat, client: redis.Redis, clock: Clock) -> None:
-        self.app, self.clock, self.client = app, clock, client
+        self.app = app
+        self.clock = clock
+        self.client = client
         self.listener = Listener()
         subscribe(app, self.listener)
         self.schedules = Schedules(app)
@@ -56,33 +62,35 @@ class Stage:
         self.turn()
 
     def turn(self, *seconds: float) -> None:
-        """Let time pass, and the beat take a turn and a look after each of these."""
-        for each in seconds or (0,):
-            self.clock.forward(each)
+        """Let these times pass; after each of them, the beat sends what is due and looks for incidents."""
+        for step in seconds or (0,):
+            self.clock.forward(step)
             self.beat.run_due()
             self.look()
 
     def look(self) -> None:
+        """Let the beat look for incidents."""
         self.beat._incidents.look()
 
     def fails_over(self) -> None:
-        """Have another beat lead, once it is written down what was told."""
+        """Let another beat lead, once it is stored which incidents the listener has heard of."""
         store = IncidentStore(self.client, "redbeat-lite")
 
-        def all_told() -> bool:
+        def all_stored() -> bool:
             self.look()
             return all(case.told and case.until is None for case in store._stored())
 
-        eventually(all_told, what="what was told is written down")
+        eventually(all_stored, what="the stored incidents")
         self.is_succeeded()
         self.turn()
 
     def is_succeeded(self) -> None:
-        """Have another beat lead that has done nothing yet."""
+        """Let another beat lead that has done nothing yet."""
         self.beat.leader.resign()
         self.beat = self._make_beat(self.app)
         self.beat.leader.acquire()
 
     def deadlines(self) -> dict[str, float]:
-        found: Any = self.client.zrange(DEADLINES, 0, -1, withscores=True)
-        return {member.decode(): score / 1000 for member, score in found}
+        """Return the deadlines of runs, in epoch seconds."""
+        deadlines: Any = self.client.zrange(DEADLINES, 0, -1, withscores=True)
+        return {member.decode(): score / 1000 for member, score in deadlines}
