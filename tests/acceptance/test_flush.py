@@ -8,8 +8,9 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from tests.support.beats import EACH, INTERVAL, KEYS, conf, doubled, leads, stream
-from tests.support.messages import of_entry, queued
+from tests.harness.collector import check_queue
+from tests.support.beats import EACH, INTERVAL, KEYS, conf, leads, stream
+from tests.support.messages import of_entry
 from tests.support.processes import Process
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -49,7 +50,7 @@ def goes_on(leader: Process, client: redis.Redis, name: str, *, within: float) -
     with Stopwatch(leader) as watch:
         eventually(lambda: len(of_entry(client, name)) >= 3, within=30, what=f"more messages of {name!r}")
     watch.at_most(3 * INTERVAL + 1)
-    assert not doubled(queued(client))
+    check_queue(client)
 
 
 @pytest.mark.parametrize("command", [pytest.param("flushdb", marks=pytest.mark.soak), "flushall"])

@@ -12,7 +12,7 @@ from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.faults.conftest import On, Own, Publish
-from tests.harness.collector import check_queue, queued
+from tests.harness.collector import check_messages, queued
 from tests.harness.scenario import PERIOD_MS, load
 from tests.support.beats import KEYS
 from tests.support.deployments import Cluster, Sentinels
@@ -60,7 +60,7 @@ def test_a_replica_promoted_by_sentinel(
     # in its queue once.
     with sentinels.client() as client:
         messages = queued(client)
-    check_queue(messages, load(), PERIOD_MS)
+    check_messages(messages, load(), PERIOD_MS)
     verdict.doubled = len(messages) - len({message.identity for message in messages})
     publish(f"sentinel {'killed' if kill else 'switched'}", verdict)
 

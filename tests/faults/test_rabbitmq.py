@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
-from tests.harness.collector import Sent, check_queue, drained
+from tests.harness.collector import Sent, check_messages, drained
 from tests.support.beats import leader_pid, settled
 from tests.support.processes import Process
 from tests.support.proxy import Proxy
@@ -55,7 +55,7 @@ def start(beat: Callable[..., Process], server: Server, rabbit: Rabbit, app: Cel
 
 def check(messages: list[Sent]) -> None:
     """Nothing may be missing; a message may be there again, under its own id."""
-    check_queue(messages, [f"e{n}" for n in range(ENTRIES)], PERIOD_MS, delivery="at least")
+    check_messages(messages, [f"e{n}" for n in range(ENTRIES)], PERIOD_MS, delivery="at least")
 
 
 def sent(app: Celery) -> int:
@@ -120,7 +120,7 @@ def test_a_message_over_which_the_channel_is_closed_fails_alone(
     eventually(lambda: sent(app) > 10 * ENTRIES, what="the stream")
     stopped(process)
     assert process.output.count("cannot reach the broker") == Schedules(app)["bad"].total_run_count == 0
-    check_queue(drained(rabbit.url), [f"e{n}" for n in range(ENTRIES)], PERIOD_MS)
+    check_messages(drained(rabbit.url), [f"e{n}" for n in range(ENTRIES)], PERIOD_MS)
 
 
 def test_an_entry_that_is_alone_outlives_a_connection_that_was_cut(

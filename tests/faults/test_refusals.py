@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.faults.conftest import On, Own, Publish
-from tests.harness.collector import check_queue, queued
+from tests.harness.collector import check_queue
 from tests.support.messages import of_entry
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -61,7 +61,7 @@ def test_what_the_server_refuses_stays_due(
         client.execute_command(*allow.split())
         while client.llen("celery") < before[1] + 2:
             scheduler.run_due()
-        check_queue(queued(client), ["entry"], 50)
+        check_queue(client, ["entry"], 50)
 
 
 def test_one_refused_message_does_not_hold_up_the_others(

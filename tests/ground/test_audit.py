@@ -249,6 +249,13 @@ def test_an_entry_that_is_silent_for_too_long_is_found() -> None:
     assert broken(entry, *runs(1, 6), fault(6500, 10_000)) == ["silent"], "up to the end"
 
 
+def test_a_run_that_is_sent_after_a_later_one_is_found() -> None:
+    swapped = [*ALL[:3], ALL[4], ALL[3], *ALL[5:]]
+    assert broken(add(), *swapped) == []
+    assert broken(add(), *ALL, ordered=True) == []
+    assert broken(add(), *swapped, ordered=True) == ["in order"]
+
+
 def test_what_does_not_go_on_in_time_after_a_fault_is_found() -> None:
     def ends(recovered: int, back: int) -> Record:
         return fault(3500, 6500) | {"recovered": recovered, "back": back}

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -85,35 +85,53 @@ def drained(url: str, queue: str = "celery", since: int = 0) -> list[Sent]:
     return messages
 
 
+Delivery = Literal["exactly", "at least"]
+
+
 def check_queue(
-    messages: Iterable[Sent],
-    entries: Collection[str],
-    every: int,
+    client: redis.Redis,
+    entries: Collection[str] = (),
+    every: int = 0,
     *,
-    delivery: Literal["exactly", "at least"] = "exactly",
+    delivery: Delivery = "exactly",
 ) -> None:
-    """Audit a queue that only grew: these entries have one interval, began together, and may lose
-    no run. Messages of other entries may not come twice.
+    """Audit the queue ``celery`` of Redis, which only grew, as `check_messages` does."""
+    check_messages(queued(client), entries, every, delivery=delivery)
+
+
+def check_messages(
+    messages: Sequence[Sent],
+    entries: Collection[str] = (),
+    every: int = 0,
+    *,
+    delivery: Delivery = "exactly",
+    ordered: bool = True,
+) -> None:
+    """Audit all that came to a queue: no message may be there twice or under two ids.
 
     Parameters:
-        messages: the whole queue.
-        entries: the names of these entries.
+        messages: the oldest first.
+        entries: names of entries that have one interval, began together, and may lose no run.
         every: their interval in ms.
-        delivery: whether a run may be sent twice.
+        delivery: whether a run may be sent twice; then the order does not count.
+        ordered: whether the runs of an entry have to come in order.
 
     Raises:
         AssertionError: names what is wrong.
     """
     # Nobody knows when these messages came, so each counts as sent in time.
     sent = [message.record() | {"at": message.nominal} for message in messages]
-    times = [record["nominal"] for record in sent if record["entry"] in entries]
-    assert times, f"no message of {', '.join(entries)}"
-    began = min(times) - 1
-    call = {"kind": "call", "act": "add", "began": began, "returned": began, "ok": True}
-    call |= {"rule": {"every": every}, "misfire": "all"}
-    adds: list[Record] = [call | {"entry": name} for name in entries]
     setup: Record = {"kind": "setup", "late": every, "delivery": delivery}
-    check([setup, *adds, *sent, {"kind": "end", "at": max(times) + every}])
+    setup["ordered"] = ordered and delivery == "exactly"
+    records = [setup, *sent]
+    if entries:
+        times = [message.nominal for message in messages if message.entry in entries]
+        assert times, f"no message of {', '.join(entries)}"
+        call: Record = {"kind": "call", "act": "add", "ok": True, "misfire": "all"}
+        call |= {"began": min(times) - 1, "returned": min(times) - 1, "rule": {"every": every}}
+        records += [call | {"entry": name} for name in entries]
+        records.append({"kind": "end", "at": max(times) + every})
+    check(records)
 
 
 class Collector:

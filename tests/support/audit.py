@@ -9,6 +9,8 @@ clock. The fields of a record depend on its ``kind``:
     sees it.
     ``delivery``: ``"exactly"``, or ``"at least"`` where a fault may send a run twice.
     ``strays``: messages that may come from a beat which does not lead any more; none by default.
+    ``ordered``: whether each entry's messages are noted in the order in which they were sent, so
+    that their nominal times may not go back.
 ``call``
     What somebody asked for: ``act``, ``entry``, ``began``, ``returned`` (``null``: never), ``ok``
     (``null``: unknown, as the reply was lost). ``add`` and ``edit`` have a ``rule``, and may have
@@ -132,6 +134,7 @@ class History:
         self.frozen: list[tuple[Window, frozenset[str] | None]] = []
         self.late, self.slack, self.exactly = 1000, 0, True
         self.strays = 0
+        self.ordered = False
         self.end = 0
         freezes: list[tuple[int, Record]] = []
         for line, record in enumerate(records, 1):
@@ -152,6 +155,7 @@ class History:
             if "delivery" in record:
                 self.exactly = record["delivery"] == "exactly"
             self.strays = record.get("strays", self.strays)
+            self.ordered = record.get("ordered", self.ordered)
             self.outcomes.set_up(record)
         elif kind == "call" and record["act"] in ("freeze", "thaw"):
             freezes.append((line, record))
@@ -375,6 +379,14 @@ def silent(history: History, entry: Entry) -> Iterator[Violation]:
             yield Violation("silent", entry.name, (line,), what)
 
 
+def in_order(history: History, entry: Entry) -> Iterator[Violation]:
+    """An entry's runs are sent in the order of their nominal times, where the history shows it."""
+    for (last_line, last), (line, message) in pairwise(entry.by_rule()):
+        if history.ordered and message["nominal"] < last["nominal"]:
+            what = f"{message['nominal']} was sent after {last['nominal']}"
+            yield Violation("in order", entry.name, (last_line, line), what)
+
+
 def old_rule(history: History, entry: Entry) -> Iterator[Violation]:
     """No run by an old rule after an edit has returned."""
     for line, message in entry.by_rule():
@@ -521,6 +533,7 @@ ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
     first_run,
     punctual,
     silent,
+    in_order,
     old_rule,
     held_entries,
     lost_updates,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +19,9 @@ KEYS = Keys.of("redbeat-lite")
 
 #: Seconds between two runs of the entry that most tests watch.
 INTERVAL = 0.2
+
+#: The same in milliseconds.
+STEP = 200
 
 #: A config entry that makes a stream one can watch. Its messages outlive their interval, so that a gap is seen as one.
 FAST = {"task": "proj.add", "schedule": INTERVAL, "expires": 600}
@@ -90,12 +92,6 @@ def stream(client: redis.Redis, name: str) -> list[int]:
 def gaps(times: list[int]) -> set[int]:
     """The distances between neighbours."""
     return {after - before for before, after in itertools.pairwise(times)}
-
-
-def doubled(messages: Iterable[Message]) -> list[Any]:
-    """Occurrences, by entry and nominal time, that were sent more than once."""
-    seen = Counter((message.entry, message.scheduled_at) for message in messages)
-    return [occurrence for occurrence, count in seen.items() if count > 1]
 
 
 class WakeChannel:
