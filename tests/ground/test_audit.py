@@ -295,11 +295,11 @@ def test_a_body_that_a_fault_kept_from_renewing_may_be_overtaken() -> None:
     assert broken(slept, body("b", 200, 400), fault(210, 250)) == ["one per key"]
 
 
-def test_a_body_of_a_frozen_process_may_be_overtaken() -> None:
-    bodies = [body("a", 0, 300) | {"pid": 7}, body("a", 200, 400) | {"pid": 8}]
+def test_a_task_may_run_again_while_the_process_of_its_body_is_frozen() -> None:
+    bodies = [body("a", 0, 300, key=None) | {"pid": 7}, body("a", 200, 400, key=None) | {"pid": 8}]
     frozen = fault(50, 250)
     assert broken(*bodies, frozen | {"pids": [7]}) == []
-    assert broken(*bodies, frozen | {"pids": [8]}) == ["one per key", "one per task"]
+    assert broken(*bodies, frozen | {"pids": [8]}) == ["one per task"]
 
 
 def test_a_body_keeps_its_key_for_no_longer_than_it_may() -> None:

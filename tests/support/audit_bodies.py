@@ -88,14 +88,18 @@ class Work:
                 instants.append(clear["at"])
         return min(instants)
 
-    def may_be_overtaken(self, body: Record, until: int) -> bool:
-        """Return whether a fault up to this instant took from the body what nobody else might have.
+    def knows_its_loss(self, body: Record, until: int) -> bool:
+        """Return whether the body knows that a fault up to this instant took its lock from it."""
+        return bool(body.get("lost")) and bool(self.faults_of(body, until))
 
-        The body knows that, or its process was frozen and could not know.
-        """
-        faults = [each for each in self.faults if each["began"] <= until and body["began"] <= each["ended"]]
-        was_frozen = any(body.get("pid") in fault.get("pids", ()) for fault in faults)
-        return was_frozen or bool(body.get("lost") and faults)
+    def was_frozen(self, body: Record, until: int) -> bool:
+        """Return whether the process of the body was frozen at some instant up to this one."""
+        faults = self.faults_of(body, until)
+        return any(body.get("pid") in fault.get("pids", ()) for fault in faults)
+
+    def faults_of(self, body: Record, until: int) -> list[Record]:
+        """Return the faults during the body, up to this instant."""
+        return [fault for fault in self.faults if fault["began"] <= until and body["began"] <= fault["ended"]]
 
     def was_killed(self, body: Record) -> bool:
         """Return whether its process was killed in the body, or before it had written the end."""
@@ -115,12 +119,12 @@ class Work:
 def one_per_key(work: Work) -> Iterator[Violation]:
     """One body of a key at a time.
 
-    A body that a fault has kept from renewing its lock may be overtaken.
+    A body that a fault has kept from renewing its lock may be overtaken, but it has to know that.
     """
     for key, bodies in work.by("key").items():
         last_line, last = bodies[0]
         for line, body in bodies[1:]:
-            if body["began"] < work.held_until(last) and not work.may_be_overtaken(last, body["began"]):
+            if body["began"] < work.held_until(last) and not work.knows_its_loss(last, body["began"]):
                 what = f"{body['id']} began while {last['id']} ran"
                 yield Violation("one per key", key, (last_line, line), what)
             if work.held_until(body) >= work.held_until(last):
@@ -157,7 +161,8 @@ def one_per_task(work: Work) -> Iterator[Violation]:
     for task, bodies in work.by("id").items():
         guarded = [item for item in bodies if not item[1].get("copies")]
         for (last_line, last), (line, body) in pairwise(guarded):
-            if work.may_be_overtaken(last, body["began"]):
+            began = body["began"]
+            if work.was_frozen(last, began) or work.knows_its_loss(last, began):
                 continue
             if last.get("done") and (work.was_killed(last) or work.was_away(last)):
                 continue
