@@ -160,15 +160,15 @@ def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
         if not lab.client.llen("celery") and not lab.client.zcard("{redbeat-lite}:pipelines"):
             break
     calls, deaths.at = deaths.calls, -1
+    print(f"at {at}")
+    lab.note_successes()
+    audit(lab.log)
     states = [run.status().state for run in runs]
     assert states == ["SUCCEEDED"] * 3, f"at {at}: {states}"
     resumed = times_resumed(lab, runs)
     assert ends(lab.client) == Counter({run: 1 + times for run, times in resumed.items()}), f"at {at}"
     assert all(resumed.values()) == bool(how)
     assert left_behind(lab.client, [run.id for run in runs]) == [], f"at {at}"
-    print(f"at {at}")
-    lab.note_successes()
-    audit(lab.log)
     return 2 * calls
 
 
