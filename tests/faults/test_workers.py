@@ -21,10 +21,9 @@ from tests.harness.history import HistoryLog
 from tests.harness.scenario import Scenario, load
 from tests.harness.strikes import LEASE, TRANSPORT, LockWatch, Strikes, due_records, message_records, strike
 from tests.harness.verdict import work_of
+from tests.harness.workers import Worker
 from tests.support.audit import check
 from tests.support.messages import queued
-from tests.support.process_table import descendants
-from tests.support.processes import Process
 from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
 
@@ -67,7 +66,7 @@ def test_workers_killed_at_random_instants(
     locks = LockWatch(server.client)
     scenario.begin()
     before = states()
-    eventually(lambda: keys_that_ran(log) == set(NAMES), within=30, what="a run of each key")
+    eventually(lambda: ran(log) == set(NAMES), within=30, what="a run of each entry")
     strikes = Strikes(scenario, server, lease)
     struck = strike(scenario, strikes, () if seconds > 5 else FEW)
     verdict = scenario.verdict()
@@ -85,8 +84,9 @@ def test_workers_killed_at_random_instants(
     publish("workers", verdict)
 
 
-def keys_that_ran(log: HistoryLog) -> set[str]:
-    return {body["key"] for body in log.bodies()}
+def ran(log: HistoryLog) -> set[str]:
+    """The entries of which a body ran."""
+    return {body["entry"] for body in log.bodies()}
 
 
 @pytest.mark.soak
@@ -106,10 +106,10 @@ def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_f
     assert STOP < UNREAD < took
 
 
-def _stop_as_a_child_begins(scenario: Scenario, worker: Process, app: Celery, server: Server) -> float:
+def _stop_as_a_child_begins(scenario: Scenario, worker: Worker, app: Celery, server: Server) -> float:
     """How many seconds the stop of a worker takes whose children are frozen, and thawed two seconds later."""
-    worker.says(r" ready\.$")
-    children = descendants(worker.pid)
+    worker.ready()
+    children = worker.children()
 
     def signal_all(number: int) -> None:
         for pid in children:
@@ -117,8 +117,8 @@ def _stop_as_a_child_begins(scenario: Scenario, worker: Process, app: Celery, se
                 os.kill(pid, number)
 
     signal_all(signal.SIGSTOP)
-    sent = app.send_task("proj.work", args=["k"], queue=FaultWorkers.queue)
-    worker.says("received")
+    sent = app.send_task("proj.work", args=["one"], queue=FaultWorkers.queue)
+    worker.process.says("received")
     time.sleep(0.5)  # until it has written the task to a child, of which nothing can be seen
     thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
     thaw.start()
@@ -129,5 +129,5 @@ def _stop_as_a_child_begins(scenario: Scenario, worker: Process, app: Celery, se
     with server.client() as client:
         given_back = [message.id for message in queued(client, FaultWorkers.queue)]
         client.delete(FaultWorkers.queue)
-    assert given_back == [sent.id] or worker.lines(f"{sent.id}.*succeeded in")
+    assert given_back == [sent.id] or worker.process.lines(f"{sent.id}.*succeeded in")
     return took

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 from celery import Task
@@ -12,7 +13,8 @@ from celery.exceptions import Reject
 
 import redbeat_lite
 from tests.acceptance.proj import app
-from tests.harness.history import Body, HistoryLog
+from tests.harness.history import Body
+from tests.harness.project import noted
 
 __all__ = ["app"]
 
@@ -26,26 +28,23 @@ if not PLAIN:
     redbeat_lite.install(app)
 
 
-def begin(task: Any, key: str | None) -> Body:
-    """Note that a task's body begins."""
+def run_of_entry(task: Any) -> AbstractContextManager[Body]:
+    """Note a body, with its entry and its attempt, around the block that is the body."""
     request = task.request
-    return HistoryLog.of_environment().body(
-        request.id,
-        key,
-        entry=request.get("periodic_task_name"),
-        attempt=request.retries,
-        copies=not isinstance(task, redbeat_lite.Task),
-    )
+    return noted(task, entry=request.get("periodic_task_name"), attempt=request.retries)
 
 
-def work(self: Any, key: str) -> None:
-    """Run for a random time, about as long as the interval of its entry."""
-    body = begin(self, key)
-    end = time.monotonic() + random.uniform(0.1, 0.6)
-    while time.monotonic() < end:
-        time.sleep(0.02)
-        body.lives()
-    body.ends(end="well")
+def work(self: Any, name: str) -> None:
+    """Run for a random time, about as long as the interval of its entry.
+
+    Parameters:
+        name: of the entry, so that each entry has a once-lock of its own.
+    """
+    with run_of_entry(self) as body:
+        end = time.monotonic() + random.uniform(0.1, 0.6)
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            body.lives()
 
 
 def act(self: Any, seconds: float, end: str) -> None:
@@ -56,21 +55,19 @@ def act(self: Any, seconds: float, end: str) -> None:
         end: ``well``, ``ill``, ``either`` at random, or ``again``: it is retried, and then ends at
             random.
     """
-    body = begin(self, None)
-    time.sleep(random.uniform(0, seconds))
-    if end == "either" or (end == "again" and self.request.retries):
-        end = random.choice(["well", "ill"])
-    retry = None
-    if end == "again":
-        try:
-            retry = self.retry(countdown=random.choice([0, 0.2]), throw=False)
-        except Reject:
-            end = "ill"  # Its broker is away.
-    body.ends(done=end != "again", end=end)
-    if retry is not None:
-        raise retry
-    if end == "ill":
-        raise ValueError("as it was told")
+    with run_of_entry(self) as body:
+        time.sleep(random.uniform(0, seconds))
+        if end == "either" or (end == "again" and self.request.retries):
+            end = random.choice(["well", "ill"])
+        error: Exception = ValueError("as it was told")
+        if end == "again":
+            try:
+                error = self.retry(countdown=random.choice([0, 0.2]), throw=False)
+            except Reject:
+                end = "ill"  # Its broker is away.
+        body.record["end"] = end
+        if end != "well":
+            raise error
 
 
 def register(name: str, body: Any, base: type, **options: Any) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from tests.harness.beats import STOP
 from tests.harness.history import HistoryLog, now_ms
-from tests.support.process_table import descendants
-from tests.support.processes import ROOT, Process, celery
+from tests.harness.workers import Worker
+from tests.support.processes import ROOT
 from tests.support.waiting import eventually
+
+APP = "tests.harness.fault_tasks"
 
 #: Seconds for which a child of Celery's prefork pool stays when its main process does not read that
 #: it is done. On a stop, Celery forgets tasks of which it has not read yet that a child began them.
@@ -54,39 +55,33 @@ class FaultWorkers:
         conf: dict[str, Any],
         chance: random.Random,
     ) -> None:
-        self.running: list[Process] = []
-        self.ended: list[Process] = []
+        self.running: list[Worker] = []
+        self.ended: list[Worker] = []
         #: Those that were there to the end, and never lost their broker.
-        self.stayed: list[Process] = []
+        self.stayed: list[Worker] = []
+        own = {name: value for name, value in conf.items() if name != "beat_schedule"}
+        self._env = {"PROJ_URL": url, "PROJ_CONF": json.dumps(own), **log.environment}
         self._log = log
-        self._url = url
-        self._conf = {name: value for name, value in conf.items() if name != "beat_schedule"}
         self._chance = chance
-        self._numbers = itertools.count()
-        self._env: dict[Process, dict[str, Any]] = {}
 
-    def start(self, **env: Any) -> Process:
+    def start(self, **env: Any) -> Worker:
         """Start one more worker with two children.
 
         Parameters:
             env: more of its environment.
         """
-        words = f"worker -P prefork -c 2 -Q {self.queue} -l INFO --without-gossip --without-mingle"
-        name = f"w{next(self._numbers)}@faults"
-        own = {"PROJ_URL": self._url, "PROJ_CONF": json.dumps(self._conf)}
-        environment = {**own, **self._log.environment, **env}
-        worker = celery("tests.harness.fault_tasks", *words.split(), "-n", name, **environment)
+        worker = Worker(APP, queues=self.queue, ready=False, **self._env, **env)
         self.running.append(worker)
-        self._env[worker] = env
         return worker
 
-    def any(self) -> Process:
+    def any(self) -> Worker:
         """Wait until a worker has run something, and return one that has, drawn at random."""
         return self._chance.choice(eventually(self._busy, within=30, what="a worker"))
 
-    def _busy(self) -> list[Process]:
+    def _busy(self) -> list[Worker]:
         self.revive()  # A worker may have been about to end when this looked before.
-        return [worker for worker in self.running if worker.alive and worker.lines("succeeded in")]
+        alive = [worker for worker in self.running if worker.alive]
+        return [worker for worker in alive if worker.process.lines("succeeded in")]
 
     def revive(self) -> None:
         """Replace workers that ended by themselves or are about to, as a supervisor does.
@@ -94,54 +89,52 @@ class FaultWorkers:
         The main process of a Celery worker may end when its broker restarts. It says so.
         """
         for worker in list(self.running):
-            if worker.alive and not worker.lines(DOOMED):
+            if worker.alive and not worker.process.lines(DOOMED):
                 continue
-            assert worker.lines(f"{DOOMED}|{LOST}"), worker.output
-            self._kill(worker.pid, *descendants(worker.pid))
+            assert worker.process.lines(f"{DOOMED}|{LOST}"), worker.text()
+            self._kill(worker.process.pid, *worker.children())
             worker.wait()
             self._leave(worker)
-            self.start(**self._env[worker])
+            self.start()
 
     @contextmanager
     def loss_of_their_broker(self) -> Iterator[None]:
         """Each worker loses its broker in the block. At the end it has one, or is replaced."""
-        ready = [worker for worker in self.running if worker.lines(r" ready\.$")]
-        before = {worker: len(worker.lines(LOST)) for worker in ready}
+        processes = [worker.process for worker in self.running]
+        ready = [process for process in processes if process.lines(r" ready\.$")]
+        before = {process: len(process.lines(LOST)) for process in ready}
         yield
 
-        def is_decided(worker: Process) -> bool:
-            lost = len(worker.lines(LOST))
-            is_back = before[worker] < lost < len(worker.lines("Connected to "))
-            return is_back or not worker.alive or bool(worker.lines(DOOMED))
-
         def are_decided() -> bool:
-            return all(is_decided(worker) for worker in ready)
+            for process in ready:
+                lost = len(process.lines(LOST))
+                is_back = before[process] < lost < len(process.lines("Connected to "))
+                if not is_back and process.alive and not process.lines(DOOMED):
+                    return False
+            return True
 
         eventually(are_decided, within=30, what="a broker for each worker, or its end")
         self.revive()
 
-    def kill(self, worker: Process, *, whole: bool = False) -> None:
+    def kill(self, worker: Worker, *, whole: bool = False) -> None:
         """Kill the main process of a worker by SIGKILL.
 
         Parameters:
             whole: kill its children too, as when a machine is lost.
         """
-        assert worker.alive, worker.output
-        children = descendants(worker.pid)
-        self._kill(worker.pid, *(children if whole else ()))
+        assert worker.alive, worker.text()
+        children = worker.children()
+        self._kill(worker.process.pid, *(children if whole else ()))
         # Children without their main process end too.
         self._note_deaths(children)
         code = worker.wait()
-        assert code == -signal.SIGKILL, f"exit code {code}\n{worker.output}"
+        assert code == -signal.SIGKILL, f"exit code {code}\n{worker.text()}"
         self._leave(worker)
 
     def kill_child(self) -> None:
         """Kill one of the processes in which workers run their tasks."""
-
-        def children() -> list[int]:
-            return sorted(descendants(self.any().pid))
-
-        self._kill(self._chance.choice(eventually(children, what="a child of a worker")))
+        children = eventually(lambda: self.any().children(), what="a child of a worker")
+        self._kill(self._chance.choice(children))
 
     def _kill(self, *pids: int) -> None:
         for pid in pids:
@@ -149,54 +142,48 @@ class FaultWorkers:
                 os.kill(pid, signal.SIGKILL)
                 self._note_deaths([pid])
 
-    def _note_deaths(self, pids: Any) -> None:
+    def _note_deaths(self, pids: Iterable[int]) -> None:
         self._log.append(*({"kind": "death", "pid": pid, "at": now_ms()} for pid in pids))
 
-    def stop(self, worker: Process) -> None:
-        """Stop a worker by SIGTERM. It ends its tasks first, and exits with 0 in time."""
-        worker.says(r" ready\.$")
-        worker.terminate()
-        if worker.lines(LOST):
-            self._await_failing_end(worker)
+    def stop(self, worker: Worker) -> None:
+        """Stop a worker by SIGTERM. It ends its tasks first, and exits with 0 in time.
+
+        With messages to acknowledge over a connection that is gone, Celery 5.7 fails on its way out,
+        or takes as long as UNREAD. A worker that lost its broker may do that.
+        """
+        worker.ready()
+        worker.process.terminate()
+        self._wait(worker, STOP)
+        if worker.process.lines(LOST):
+            if worker.alive:
+                self._kill(worker.process.pid, *worker.children())
+            worker.wait()
         else:
-            self._await_end(worker)
+            if worker.alive and worker.children():
+                self._wait(worker, UNREAD)  # It waits for that child.
+            assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.text()}"
+            code = worker.wait()
+            assert code == 0, f"exit code {code}\n{worker.text()}"
         self._leave(worker)
 
-    def _await_failing_end(self, worker: Process) -> None:
-        """Wait for the end of a worker that lost its broker. With messages to acknowledge over a
-        connection that is gone, Celery 5.7 fails on its way out, or takes as long as UNREAD."""
+    def _wait(self, worker: Worker, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
-            worker.wait(STOP)
-        if worker.alive:
-            self._kill(worker.pid, *descendants(worker.pid))
-        worker.wait()
-
-    def _await_end(self, worker: Process) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            worker.wait(STOP)
-        if worker.alive and descendants(worker.pid):
-            with suppress(subprocess.TimeoutExpired):
-                worker.wait(UNREAD)  # It waits for that child.
-        assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.output}"
-        code = worker.wait()
-        assert code == 0, f"exit code {code}\n{worker.output}"
+            worker.wait(seconds)
 
     def dismiss(self) -> None:
         """Stop all workers; none of them may have printed bad words."""
-        self.stayed = [worker for worker in self.running if not worker.lines(LOST)]
+        self.stayed = [worker for worker in self.running if not worker.process.lines(LOST)]
         for worker in list(self.running):
             self.stop(worker)
         for worker in self.ended:
-            assert not worker.lines(BAD_WORDS), worker.output
+            assert not worker.process.lines(BAD_WORDS), worker.text()
 
     def close(self) -> None:
         """End all workers; none of them may have printed a password."""
-        for worker in self.running:
-            self._kill(*descendants(worker.pid))  # They may outlive their main process.
         with ExitStack() as stack:
             for worker in (*self.running, *self.ended):
-                stack.callback(worker.destroy)
+                stack.callback(worker.close)
 
-    def _leave(self, worker: Process) -> None:
+    def _leave(self, worker: Worker) -> None:
         self.running.remove(worker)
         self.ended.append(worker)

@@ -12,8 +12,8 @@ import redis
 from redbeat_lite.entries.state import EntryState, task_id
 from tests.harness.history import now_ms
 from tests.harness.scenario import BACK, ONCE_KEYS, Scenario
+from tests.harness.workers import Worker
 from tests.support.audit import Record
-from tests.support.processes import Process
 from tests.support.server import Server
 
 #: Seconds that the lock of a dead worker lasts. A busy machine holds up a live one for less.
@@ -87,8 +87,7 @@ class Strikes:
         workers.start()
 
     def freeze_a_worker(self) -> None:
-        beats = self._scenario.beats
-        with beats.frozen(self._scenario.workers.any()):
+        with self._scenario.beats.frozen(self._scenario.workers.any().process):
             self._scenario.pause(0.2, LEASE / 2)
 
     def crash_the_server(self) -> None:
@@ -187,7 +186,7 @@ def due_records(
     return records
 
 
-def message_records(workers: Iterable[Process], *, stayed: bool) -> list[Record]:
+def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
     """Return a record of each task that these workers received or refused, as their output says.
 
     Parameters:
@@ -195,8 +194,8 @@ def message_records(workers: Iterable[Process], *, stayed: bool) -> list[Record]
     """
     records: list[Record] = []
     for worker in workers:
-        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.output):
+        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.text()):
             records.append({"kind": "received", "id": task, "stayed": stayed})
-        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.output):
+        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.text()):
             records.append({"kind": "refused", "id": task})
     return records
