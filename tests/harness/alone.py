@@ -1,7 +1,7 @@
 """Tests in a process without other threads, whose forks are not those of pytest.
 
 A process of pytest has threads that hold locks, so a child that it forks may hang for their sake.
-``python -m tests.harness.alone`` has none. It plays each test that it reads from its input in a fork
+``python -m tests.harness.alone`` has none. It reads tests from its input, and plays each in a fork
 of its own.
 """
 
@@ -55,7 +55,8 @@ class Player:
 def player() -> Iterator[Player]:
     """A process without other threads."""
     command = [sys.executable, "-m", "tests.harness.alone"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
         yield Player(process)
 
 
@@ -70,9 +71,11 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
 
     own = inspect.Parameter("player", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = inspect.signature(test)
-    play.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
-    play.__name__, play.__doc__, play.__module__ = test.__name__, test.__doc__, test.__module__
-    play.test = test  # type: ignore[attr-defined]
+    parameters = [own, *signature.parameters.values()]
+    play.__name__ = test.__name__
+    play.__doc__ = test.__doc__
+    play.__module__ = test.__module__
+    vars(play).update(__signature__=signature.replace(parameters=parameters), test=test)
     return play
 
 

@@ -44,7 +44,8 @@ class Lab:
     """
 
     def __init__(self, server: Server, app: Celery) -> None:
-        self.server, self.app = server, app
+        self.server = server
+        self.app = app
         self.client = server.client(decode_responses=True)
         self.log = HistoryLog.of_environment()
         self.marks = Marks(self.log)
@@ -55,7 +56,13 @@ class Lab:
         signature = self.app.tasks[task].s(**kwargs)
         return signature.set(queue=queue) if queue else signature
 
-    def start(self, *steps: Any, params: Any = None, run_id: str | None = None, **options: Any) -> PipelineRun:
+    def start(
+        self,
+        *steps: Any,
+        params: Any = None,
+        run_id: str | None = None,
+        **options: Any,
+    ) -> PipelineRun:
         """Start a pipeline of these steps: name, signature, priority."""
         run = Pipeline(self.app, steps, params, **options).start(run_id)
         self.note_run(run, steps, at_once=options.get("at_once"))
@@ -73,7 +80,7 @@ class Lab:
     def note_successes(self) -> None:
         """Note which steps of all runs have succeeded, and when, as the package says."""
         for run in self.runs:
-            with suppress(PipelineNotFound):  # perhaps its start was not handled, or it is long over
+            with suppress(PipelineNotFound):  # it has not begun, or was forgotten
                 note_successes(self.log, run)
 
     def bodies(self, run: PipelineRun) -> list[Record]:
@@ -147,7 +154,7 @@ def states(status: RunStatus) -> dict[str, str]:
 
 
 def record(store: Any, run_id: str, step: int = 0, **changed: Any) -> dict[str, Any]:
-    """Return what is stored of a step, after these fields were changed; empty if nothing is stored."""
+    """Change these fields of a step's stored record, and return the whole record."""
     key = store.keys(run_id).steps
     fields: dict[str, Any] = json.loads(store.client.hget(key, step) or "{}")
     if changed:
@@ -161,6 +168,13 @@ def handle(lab: Lab, message: dict[str, Any]) -> Any:
     headers = message["headers"]
     task = lab.app.tasks[headers["task"]]
     trace = build_tracer(task.name, task, app=lab.app)
-    request = {**headers, "args": args, "kwargs": kwargs, "delivery_info": {}, "hostname": "test", "is_eager": False}
+    request = {
+        **headers,
+        "args": args,
+        "kwargs": kwargs,
+        "delivery_info": {},
+        "hostname": "test",
+        "is_eager": False,
+    }
     _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
     return info.retval if info is not None else returned[0]

@@ -44,8 +44,8 @@ def make_app(url: str, visibility: float = VISIBILITY, **conf: Any) -> Celery:
             "visibility_timeout": visibility,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
-            # Kombu locks the restoring of messages, for five minutes by default. A worker that is killed
-            # meanwhile would keep the others from it for longer than any test waits.
+            # Kombu locks the restoring of messages, for five minutes by default. A worker that is
+            # killed meanwhile would keep the others from it for longer than any test waits.
             "unacked_mutex_expire": 2,
         },
         worker_prefetch_multiplier=1,
@@ -69,8 +69,10 @@ def shift_clock(seconds: float) -> None:
 
 
 def hurry_kombu() -> None:
-    """Have a kombu before 5.7, which lacks ``unacked_restore_interval``, restore the messages of dead
-    workers every 10 s instead of every 100 s."""
+    """Have kombu restore the messages of dead workers every 10 s instead of every 100 s.
+
+    Before version 5.7 it has no setting for that.
+    """
     restore = kombu.transport.redis.QoS.restore_visible
     start, number, _ = restore.__defaults__
     restore.__defaults__ = (start, number, 1)
@@ -93,7 +95,7 @@ def marks() -> Marks:
 
 @signals.task_received.connect(weak=False)  # type: ignore[untyped-decorator]
 def hang(request: Any = None, **_: Any) -> None:
-    """Hang, as a deadlock would, in the main process of the first worker that receives such a message."""
+    """Hang, as in a deadlock, in the main process of the first worker that receives the message."""
     if request.kwargs.get("how") == "hang main" and marks().add(f"hung-{request.id}") == 1:
         time.sleep(3600)
 
@@ -205,8 +207,10 @@ class Own(Task):
 
 
 def own_request() -> type:
-    """Return a request class of a project's own. Importing Celery's above would load the worker into
-    every client."""
+    """Return a request class of a project's own.
+
+    Celery's is imported here, because an import above would load the worker into every client.
+    """
     from celery.worker.request import Request
 
     class OwnRequest(Request):
@@ -217,7 +221,8 @@ def own_request() -> type:
     return OwnRequest
 
 
-app.task(name="once.own", shared=False, bind=True, base=Own, Request=own_request(), once=once())(run)
+_OWN: dict[str, Any] = {"base": Own, "Request": own_request(), "once": once()}
+app.task(name="once.own", shared=False, bind=True, **_OWN)(run)
 
 
 class Fatal(Task):

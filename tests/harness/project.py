@@ -1,4 +1,4 @@
-"""Task bodies of the tests' Celery projects: they note themselves in the history, and do as told."""
+"""Task bodies for the tests' projects. They note themselves in the history, and do as told."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery import signals
 from celery.exceptions import Ignore, Reject
 
 from redbeat_lite import Task
-from tests.harness.history import Body, HistoryLog
+from tests.harness.history import Body, HistoryLog, now_ms
 
 #: Seconds that a once-lock of the tests lives unless it is renewed.
 LEASE = 3.0
@@ -26,8 +26,11 @@ LEASE = 3.0
 #: Seconds after which kombu gives an unacknowledged message of theirs to somebody else.
 VISIBILITY = 4.0
 
-#: Seconds between two signs of life of a body.
+#: Seconds in which a body notes that it lives, at least once.
 _PULSE = 0.05
+
+#: Seconds between two looks for a mark.
+_LOOK = 0.02
 
 #: Long enough for a body that hangs: something else ends it.
 _FOREVER = 3600.0
@@ -105,7 +108,10 @@ def noted(task: Any, **fields: Any) -> Iterator[Body]:
 
 @signals.task_postrun.connect(weak=False)  # type: ignore[untyped-decorator]
 def note_result(task: Any = None, state: str | None = None, **_: Any) -> None:
-    """Note that a task is done. This runs after the package's own receiver, which was there first."""
+    """Note that a task is done.
+
+    The package's own receiver of this signal was connected first, so it has run by then.
+    """
     body = task.request.__dict__.pop(_BODY, None)
     if body is not None and state in _FINAL:
         record = {**body.record, "done": True, "succeeded": state == "SUCCESS"}
@@ -113,7 +119,7 @@ def note_result(task: Any = None, state: str | None = None, **_: Any) -> None:
 
 
 def current(task: Any) -> Any:
-    """Return ``task.once``; None where the class has no such thing."""
+    """Return ``task.once``; None if the class is none of the package's."""
     return getattr(task, "once", None)
 
 
@@ -160,19 +166,20 @@ class Part:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _PULSE))
-            self.body.lives()
+            if now_ms() >= self.body.record["ended"] + 1000 * _PULSE:
+                self.body.lives()
 
     def wait_for(self, mark: str) -> None:
         """Wait until the test has set a mark, such as ``go``."""
         while not self.marks.count(f"{mark}-{self.name}"):
-            self.sleep(0.02)
+            self.sleep(_LOOK)
 
 
 def act(part: Part, how: str, seconds: float) -> None:
     """Do as told.
 
     Parameters:
-        how: what to do; nothing by default. With ``once`` at its end, it is for the first time only.
+        how: what to do; nothing if empty. With ``once`` at its end, only the first body does it.
         seconds: how long that takes, or the countdown of a retry.
     """
     if how.endswith(" once"):
@@ -186,7 +193,7 @@ def act(part: Part, how: str, seconds: float) -> None:
     if how in ("until", "until kept", "retry until"):
         part.wait_for("go")
         while how == "until kept" and current(part.task).lost:
-            part.sleep(0.02)
+            part.sleep(_LOOK)
     elif how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         part.sleep(_FOREVER)
@@ -216,18 +223,18 @@ def fail(part: Part, how: str) -> None:
 
 def end_early(part: Part, how: str, seconds: float) -> None:
     """End the body by one of Celery's own exceptions, or its process, if told so."""
-    task, is_first = part.task, part.times == 1
+    task = part.task
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "ignore":
         raise Ignore("as asked")
     if how == "reject":
         raise Reject("as asked", requeue=False)
-    if how == "requeue" and is_first:
+    if how == "requeue" and part.times == 1:
         raise Reject("as asked", requeue=True)
     if how in ("retry", "retry until") and task.request.retries == 0:
         raise task.retry(countdown=seconds or 0.3, max_retries=3)
     if how == "replace":
-        raise task.replace(task.app.tasks[task.name].si(part.name, how="until").set(countdown=0.5))
+        raise task.replace(task.si(part.name, how="until").set(countdown=0.5))
     if how == "move":
-        raise task.replace(task.app.tasks[task.name].si(f"{part.name}-moved", seconds=seconds))
+        raise task.replace(task.si(f"{part.name}-moved", seconds=seconds))

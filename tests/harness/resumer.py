@@ -1,4 +1,4 @@
-"""A process that resumes every run which has ended before its time, again and again, and cancels some.
+"""A process that resumes each run that failed or was cancelled, again and again, and cancels some.
 
 The set ``runs`` in Redis holds their ids. While the key ``calm`` exists, none is cancelled.
 """
@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline.store import store_of
@@ -30,9 +31,14 @@ def main(url: str) -> None:
                     note_successes(log, run)
                     if run.resume():
                         client.incr("resumes")
-                elif state in ("RUNNING", "WAITING") and random.random() < 0.002 and not client.exists("calm"):
+                elif state in ("RUNNING", "WAITING") and is_to_be_cancelled(client):
                     client.incrby("cancels", int(run.cancel(terminate=random.random() < 0.3)))
         time.sleep(0.01)  # between two looks, so that the others have a processor to work on
+
+
+def is_to_be_cancelled(client: Any) -> bool:
+    """Return whether to cancel a run, by chance."""
+    return random.random() < 0.002 and not client.exists("calm")
 
 
 if __name__ == "__main__":

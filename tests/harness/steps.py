@@ -1,8 +1,8 @@
-"""The Celery project of the pipelines. Workers import it; the tests make the same app by `make_app`.
+"""The Celery project of the pipelines. Workers import it; tests make the same app by `make_app`.
 
-Environment variables: ``PIPE_URL`` names the server and ``PIPE_CONF`` settings. With ``PIPE_NO_INSTALL``
-the package's part for workers is left out. ``PIPE_DOUBLE``, ``PIPE_KILL`` and ``PIPE_KILL_DISPATCH``
-make the process misbehave.
+The environment variable ``PIPE_URL`` names the server, and ``PIPE_CONF`` settings. With
+``PIPE_NO_INSTALL`` the package's part for workers is left out. ``PIPE_DOUBLE``, ``PIPE_KILL`` and
+``PIPE_KILL_DISPATCH`` make the process misbehave.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,7 +59,10 @@ def make_app(url: str, **conf: Any) -> Celery:
 
 @contextmanager
 def noted_step(task: Any, **fields: Any) -> Iterator[Body | None]:
-    """Note a run of a step's body around the block that is the body; nothing if it runs as no step."""
+    """Note a run of a step's body around the block that is the body.
+
+    A body that runs as no step is not noted.
+    """
     header = getattr(task.request, "redbeat_pipeline", None)
     if header is None:
         yield None
@@ -69,14 +72,21 @@ def noted_step(task: Any, **fields: Any) -> Iterator[Body | None]:
         yield body
 
 
-def step(self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0) -> Any:
+def step(
+    self: Any,
+    params: dict[str, Any],
+    how: str = "",
+    give: Any = None,
+    seconds: float = 0,
+) -> Any:
     """Do as told, and return ``give``.
 
     Parameters:
-        how: as of `tests.harness.project.act`. By ``show``, the history gets the params. By ``refuse
+        how: as for `tests.harness.project.act`. By ``show``, the params are noted. By ``refuse
             once`` and ``fail when away``, the body fails in ways of its own.
     """
-    header, marks = self.request.redbeat_pipeline, Marks(HistoryLog.of_environment())
+    header = self.request.redbeat_pipeline
+    marks = Marks(HistoryLog.of_environment())
     # Before the note, because a test that has read the note may kill this process.
     times = marks.add(f"ran-{header['run']}-{header['name']}")
     with noted_step(self, params=params if how == "show" else None) as body:
@@ -104,7 +114,12 @@ def fail_when_away(task: Any, part: Part) -> None:
 
 
 def step_that_tells(
-    self: Any, params: dict[str, Any], how: str = "", give: Any = None, seconds: float = 0, tells: Any = None
+    self: Any,
+    params: dict[str, Any],
+    how: str = "",
+    give: Any = None,
+    seconds: float = 0,
+    tells: Any = None,
 ) -> Any:
     """A step that tells its progress first, if it is told which."""
     if tells:
@@ -113,7 +128,7 @@ def step_that_tells(
 
 
 def add(self: Any, params: dict[str, Any], key: str) -> Any:
-    """Return a param that depends on all params, from a process that may be killed before or after."""
+    """Return a param that depends on all params; the process may be killed before or after that."""
     deadly = float(os.environ.get("PIPE_KILL", "0")) / 2
     with noted_step(self):
         if random.random() < deadly:
@@ -175,7 +190,8 @@ class Mixin:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with context(self):
-            return super().__call__(*args, **kwargs)  # type: ignore[misc] # that of the task it is mixed with
+            # The method of the task class that this one is mixed with.
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
 class Mixed(Mixin, PipelineTask):
@@ -195,14 +211,15 @@ def add_acting_tasks(app: Celery) -> None:
         "locked": {"once": Once(key="locked", lease=LEASE)},
     }
     for conflict in ("skip", "wait", "raise"):
-        once = Once(key="queued", scope="queue", on_conflict=conflict, lease=LEASE)  # type: ignore[arg-type]
-        tasks[f"queued.{conflict}"] = {"once": once}
+        policy: Any = {"key": "queued", "scope": "queue", "on_conflict": conflict, "lease": LEASE}
+        tasks[f"queued.{conflict}"] = {"once": Once(**policy)}
     for base in (Runs, Calls, Mixed):
         name = base.__name__.lower()
         tasks[name] = {"base": base}
         tasks[f"{name}.auto"] = {"base": base, **_RETRIED}
     for name, options in tasks.items():
-        app.task(name=f"proj.{name}", bind=True, shared=False, **{"base": PipelineTask, **options})(step)
+        all_options = {"bind": True, "shared": False, "base": PipelineTask, **options}
+        app.task(name=f"proj.{name}", **all_options)(step)
 
 
 def add_other_tasks(app: Celery) -> None:
@@ -214,7 +231,12 @@ def add_other_tasks(app: Celery) -> None:
     @app.task(name="proj.styles", **options)
     def styles(self: Any, obj: dict[str, Any], name: str) -> Any:
         with noted_step(self, obj=obj, given=name):
-            return {"id": obj["task_id"], "name": name, "result": True, "params": {"styles": obj["params"]}}
+            return {
+                "id": obj["task_id"],
+                "name": name,
+                "result": True,
+                "params": {"styles": obj["params"]},
+            }
 
     @app.task(name="proj.decorated", **options)
     @task_process
@@ -229,8 +251,9 @@ def add_other_tasks(app: Celery) -> None:
     def multiply(n: int, *, by: int) -> int:
         return n * by
 
+    retried = {"autoretry_for": (ValueError,)}
     app.task(name="proj.alone", shared=False, base=PipelineTask)(multiply)
-    app.task(name="proj.alone.runs", shared=False, base=Calls, autoretry_for=(ValueError,))(multiply)
+    app.task(name="proj.alone.runs", shared=False, base=Calls, **retried)(multiply)
     app.task(name="proj.alone.untyped", shared=False, base=PipelineTask, typing=False)(multiply)
 
     @app.task(name="proj.foreign", shared=False)
@@ -248,37 +271,31 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def around_publish(before: Callable[[], None], after: Callable[[Callable[[], None]], None]) -> None:
-    """Have something done before and after each message of a step that this process publishes."""
-    send = publish._publish
-
-    def publish_step(*args: Any) -> None:
-        before()
-        send(*args)
-        after(lambda: send(*args))
-
-    publish._publish = publish_step
-
-
 def kill_publishers(share: float) -> None:
     """Kill this process before or after it publishes a message, so often in total."""
+    send = publish._publish
 
-    def perhaps_die(*_: Any) -> None:
+    def perhaps_die() -> None:
         if random.random() < share / 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    around_publish(perhaps_die, perhaps_die)
+    def publish_or_die(*args: Any) -> None:
+        perhaps_die()
+        send(*args)
+        perhaps_die()
+
+    publish._publish = publish_or_die
 
 
 def double(share: float) -> None:
     """Publish so many messages twice, and record so many completions twice."""
-
-    def perhaps_send(send: Callable[[], None]) -> None:
-        if random.random() < share:
-            send()
-
-    around_publish(lambda: None, perhaps_send)
+    send = publish._publish
     complete = PipelineStore.complete
+
+    def publish_twice(*args: Any) -> None:
+        send(*args)
+        if random.random() < share:
+            send(*args)
 
     def complete_twice(self: Any, ref: Any, outcome: str, text: str) -> Any:
         done = complete(self, ref, outcome, text)
@@ -286,7 +303,8 @@ def double(share: float) -> None:
             assert complete(self, ref, outcome, text).word in ("again", "stale")
         return done
 
-    PipelineStore.complete = complete_twice  # type: ignore[method-assign] # for the life of this process
+    publish._publish = publish_twice
+    PipelineStore.complete = complete_twice  # type: ignore[method-assign]
 
 
 if "PIPE_URL" in os.environ:

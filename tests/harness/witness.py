@@ -1,4 +1,4 @@
-"""The tests' side of the project of once-locks: sends its tasks, and looks at bodies, locks, messages."""
+"""The tests' side of the project of once-locks. It sends tasks, and looks at bodies and locks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(scope="session")
 def history_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file of the history. Workers outlive tests, so it is the same one for all tests of a run."""
+    """The file of the history. Workers outlive tests, so all tests of a run have the same file."""
     path = tmp_path_factory.mktemp("history") / "log"
     patch = pytest.MonkeyPatch()
     patch.setenv(PATH_VARIABLE, str(path))
@@ -61,8 +61,8 @@ def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the 
 class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
     """A result that is asked for until it is there.
 
-    Celery's own client subscribes over one connection and looks for the result over another. It misses
-    a result that is stored before the server has read the subscription.
+    Celery's own client subscribes over one connection and looks for the result over another. It
+    misses a result that is stored before the server has read the subscription.
     """
 
     def get(self, timeout: float = 15, **options: Any) -> Any:
@@ -86,8 +86,10 @@ class OnceClient:
         if self.app.conf.broker_url != server.url:
             raise AssertionError("one server for each test session")
         self.app.AsyncResult = self.app.subclass_with_self(Polled)
-        names = [name for name in self.app.tasks if name.startswith("once.")]
-        self.tasks = SimpleNamespace(**{name.removeprefix("once."): self.app.tasks[name] for name in names})
+        self.tasks = SimpleNamespace()
+        for name, task in self.app.tasks.items():
+            if name.startswith("once."):
+                setattr(self.tasks, name.removeprefix("once."), task)
         self.client: redis.Redis = server.client(decode_responses=True)
         self.server = server
         self.log = log
@@ -147,7 +149,7 @@ class OnceClient:
     # -- messages ----------------------------------------------------------------------------------
 
     def copy(self, task_id: str, *, expired: bool = False) -> None:
-        """Put a copy of an unacknowledged message into its queue, as a broker that delivers it again."""
+        """Put a copy of an unacknowledged message into its queue, as a redelivery does."""
         for raw in self.client.hvals("unacked"):
             message, _, queue = json.loads(raw)
             if message["headers"]["id"] == task_id:
@@ -160,7 +162,7 @@ class OnceClient:
         raise AssertionError(f"no unacknowledged message of {task_id}")
 
     def capture(self, publish: Callable[[], Any]) -> tuple[Any, str]:
-        """Publish to the queue ``nowhere`` and take the message from there: (result, raw message)."""
+        """Publish to the queue ``nowhere``, and return the result and the raw message."""
         result = publish()
         raw = self.client.rpop("nowhere")
         assert raw is not None
@@ -168,8 +170,9 @@ class OnceClient:
 
     def sent_by_an_entry(self, task: Any) -> str:
         """Return the raw message of the one run of an entry."""
-        schedules, beat = Schedules(self.app), Scheduler(self.app)
-        schedules.add("once", task, every(0.05), options={"queue": "nowhere"}, max_runs=1, remove_when_done=True)
+        options: dict[str, Any] = {"max_runs": 1, "remove_when_done": True}
+        Schedules(self.app).add("once", task, every(0.05), options={"queue": "nowhere"}, **options)
+        beat = Scheduler(self.app)
 
         def is_sent() -> bool:
             beat.run_due()

@@ -42,14 +42,13 @@ class Worker:
         queues: what it consumes, separated by commas.
         name: what its name begins with.
         ready: wait until it consumes.
-        words: more words of its command.
         env: its environment, beside that of the tests.
     """
 
     def __init__(
         self,
         app: str,
-        *words: str,
+        *,
         pool: str = "prefork",
         concurrency: int = 2,
         queues: str = "celery",
@@ -60,7 +59,7 @@ class Worker:
         self.name = f"{name}{time.monotonic_ns()}@test"
         options = ["-P", pool, "-c", str(concurrency), "-n", self.name, "-Q", queues, "-l", "INFO"]
         alone = ["--without-gossip", "--without-mingle"]
-        self.process: Process = celery(app, "worker", *options, *alone, *words, **env)
+        self.process: Process = celery(app, "worker", *options, *alone, **env)
         if ready:
             self.ready()
 
@@ -118,7 +117,14 @@ class Worker:
         self.process.destroy()
 
 
-def once_worker(url: str, pool: str = "prefork", *, skew: float = 0, queues: str = "once", **options: Any) -> Worker:
+def once_worker(
+    url: str,
+    pool: str = "prefork",
+    *,
+    skew: float = 0,
+    queues: str = "once",
+    **options: Any,
+) -> Worker:
     """Start a worker of the project of once-locks.
 
     Parameters:
@@ -138,10 +144,10 @@ class Crew:
     def __init__(self, url: str, pool: str) -> None:
         self.pool = pool
         # A solo worker runs one task at a time.
-        number, concurrency = (4, 1) if pool == "solo" else (2, 2)
-        self.workers = [
-            once_worker(url, pool, concurrency=concurrency, name=f"{pool}{n}", ready=False) for n in range(number)
-        ]
+        concurrency = 1 if pool == "solo" else 2
+        names = [f"{pool}{n}" for n in range(4 // concurrency)]
+        options: dict[str, Any] = {"concurrency": concurrency, "ready": False}
+        self.workers = [once_worker(url, pool, name=name, **options) for name in names]
         for worker in self.workers:
             worker.ready()
         self._children = [len(worker.children()) for worker in self.workers]
@@ -173,7 +179,10 @@ class Stage:
     """One pool's part of a fault, with a queue, a key and workers of its own."""
 
     def __init__(self, proj: OnceClient, pool: str, stack: ExitStack) -> None:
-        self.proj, self.pool, self._stack = proj, pool, stack
+        self.proj = proj
+        self.pool = pool
+        self._stack = stack
+        #: The name of its queue, and the key of its tasks.
         self.queue = self.key = f"{pool}-{uuid4().hex[:8]}"
 
     def worker(self, **options: Any) -> Worker:

@@ -3,20 +3,25 @@
 Records of these kinds are read here, beside ``fault``:
 
 ``body``
-    A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death), ``done``.
-    It may have more fields. ``finished``: it came to its end, perhaps without its worker hearing of it.
-    ``fence``: the number that its lock gave it. ``place``: its place among
-    those that waited for the key. ``holds``: ms for which it may keep the key. ``lost``: it knew that
-    its lock was lost. ``pid``: of its process. ``copies``: copies of its message may run as well.
-    ``run``, ``step`` and ``stage``: it ran as a step of a pipeline, and perhaps ``succeeded``.
+    A task ran: ``id``, ``key`` (or ``null``), ``began``, ``ended`` (at its end or its death) and
+    ``done``. All more fields are optional:
+    ``finished``: it came to its end, perhaps without its worker hearing of it;
+    ``fence``: the number that its lock gave it;
+    ``place``: its place among those that waited for the key;
+    ``holds``: ms for which it may keep the key;
+    ``lost``: it knew that its lock was lost;
+    ``pid``: the id of its process;
+    ``copies``: copies of its message may run as well;
+    ``run``, ``step``, ``stage`` and ``succeeded``: it ran as a step of a pipeline.
 ``task``
     A task was sent that has to run to its end: ``id``.
 ``clear``
     Somebody took the lock of a ``key`` ``at`` this instant from whatever held it.
 ``run``
-    A pipeline was started: ``id``, ``steps`` (name -> stage, from 0). It may have ``at_once``: so many
-    steps may run at a time. It may have ``line``: no two runs of a line may run at a time. ``fails``
-    says that the test lets it fail or cancels it, so that its bodies may outlive its turn.
+    A pipeline was started: ``id``, ``steps`` (name -> stage, from 0). Optional are
+    ``at_once``: the number of its steps that may run at a time;
+    ``line``: no two runs of a line may run at a time;
+    ``fails``: the test lets it fail or cancels it, so bodies of it may outlive its turn.
 ``success``
     The product said that a ``step`` of a ``run`` succeeded ``at`` this instant.
 
@@ -71,7 +76,7 @@ class Work:
         lists[self.KINDS.index(record["kind"])].append((line, record))
 
     def by(self, field: str) -> dict[str, list[Line]]:
-        """Return the bodies in the order in which they began, by a field that not all of them have."""
+        """Group the bodies that have this field by its value, in the order in which they began."""
         groups: dict[str, list[Line]] = defaultdict(list)
         for line, body in sorted(self.bodies, key=lambda item: int(item[1]["began"])):
             if body.get(field) is not None:
@@ -99,7 +104,8 @@ class Work:
 
     def faults_of(self, body: Record, until: int) -> list[Record]:
         """Return the faults during the body, up to this instant."""
-        return [fault for fault in self.faults if fault["began"] <= until and body["began"] <= fault["ended"]]
+        began_in_time = [fault for fault in self.faults if fault["began"] <= until]
+        return [fault for fault in began_in_time if body["began"] <= fault["ended"]]
 
     def was_killed(self, body: Record) -> bool:
         """Return whether its process was killed in the body, or before it had written the end."""
@@ -124,7 +130,8 @@ def one_per_key(work: Work) -> Iterator[Violation]:
     for key, bodies in work.by("key").items():
         last_line, last = bodies[0]
         for line, body in bodies[1:]:
-            if body["began"] < work.held_until(last) and not work.knows_its_loss(last, body["began"]):
+            overlaps = body["began"] < work.held_until(last)
+            if overlaps and not work.knows_its_loss(last, body["began"]):
                 what = f"{body['id']} began while {last['id']} ran"
                 yield Violation("one per key", key, (last_line, line), what)
             if work.held_until(body) >= work.held_until(last):
@@ -136,9 +143,8 @@ def rising_fences(work: Work) -> Iterator[Violation]:
     for key, bodies in work.by("key").items():
         with_fence = [item for item in bodies if item[1].get("fence") is not None]
         for (last_line, last), (line, body) in pairwise(with_fence):
-            is_same_task = body["id"] == last["id"]
-            rises = body["fence"] > last["fence"] or (is_same_task and body["fence"] == last["fence"])
-            if not rises:
+            is_same_lock = (body["id"], body["fence"]) == (last["id"], last["fence"])
+            if body["fence"] <= last["fence"] and not is_same_lock:
                 what = f"{body['id']} got {body['fence']} after {last['fence']}"
                 yield Violation("rising fences", key, (last_line, line), what)
 
@@ -248,14 +254,15 @@ def steps_at_once(work: Work) -> Iterator[Violation]:
             continue
         for line, body in run.bodies:
             began = body["began"]
-            running = {other["step"] for _, other in run.bodies if other["began"] <= began < other["ended"]}
+            spans = [(other["began"], other["ended"], other["step"]) for _, other in run.bodies]
+            running = {step for since, until, step in spans if since <= began < until}
             if len(running) > limit:
                 what = f"{len(running)} ran at {began}, and the limit is {limit}"
                 yield Violation("steps at once", run.id, (run.line, line), what)
 
 
 def one_run_at_a_time(work: Work) -> Iterator[Violation]:
-    """No two runs of a line run at a time, unless one of them may fail: its steps may outlive it."""
+    """No two runs of a line run at a time, unless one of them may fail."""
     lines: dict[str, list[Pipeline]] = defaultdict(list)
     for run in pipelines(work):
         about = run.record.get("line")
