@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules
+from redbeat_lite import EntryExists, EntryNotFound, Schedules
 from tests.faults.conftest import Own
 from tests.faults.page import SOAK, keep, summary
 from tests.harness.calls import User
@@ -173,5 +173,5 @@ def edit(scenario: Scenario, user: User) -> None:
             user.update(name, milliseconds)
         else:
             act(name)
-    except (redis.RedisError, LookupError):
-        pass  # It is noted as a call of which nobody knows.
+    except (redis.RedisError, EntryExists, EntryNotFound):
+        pass  # The history says that nobody knows whether it took effect.

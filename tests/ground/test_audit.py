@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.audit import History, Record, violations
+from tests.support.audit import History, Record, check, violations
 
 EVERY = 1000
 
@@ -198,6 +198,9 @@ def test_a_violation_names_its_law_its_entry_and_its_lines() -> None:
     records = [add(), *ALL, sent(3000, 3100), {"kind": "end", "at": 10_000}]
     [violation] = violations(History(records))
     assert str(violation) == "sent once: e: 3000 was sent 2 times (lines 4, 11)"
+    shown = r"(?s)1 violations:.*line 4: .*line 11: .*3100"
+    with pytest.raises(AssertionError, match=shown):
+        check(records)
 
 
 # -- beats -----------------------------------------------------------------------------------------

@@ -560,7 +560,12 @@ def violations(history: History) -> list[Violation]:
 
 
 def check(records: Iterable[Record]) -> None:
-    """Raise AssertionError with every violation of these records, at most 20 of them in words."""
+    """Raise AssertionError with every violation of these records: at most 20 of them in words, and
+    the lines that show them."""
+    records = list(records)
     broken = violations(History(records))
-    words = "\n".join(str(violation) for violation in broken[:20])
-    assert not broken, f"{len(broken)} violations:\n{words}"
+    shown = broken[:20]
+    lines = sorted({line for violation in shown for line in violation.lines})
+    words = [str(violation) for violation in shown]
+    words += [f"line {line}: {json.dumps(records[line - 1])}" for line in lines[:40]]
+    assert not broken, "\n".join([f"{len(broken)} violations:", *words])
