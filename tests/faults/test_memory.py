@@ -21,7 +21,7 @@ SLACK = 2048
 def growth(server: Server, ticks: int, cuts: int) -> int:
     """Kilobytes by which the process grew after the first tenth of its way."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = ("-m", "tests.harness.ticks", server.url, str(ticks), str(cuts))
+    words = ("-m", "tests.faults.ticks", server.url, str(ticks), str(cuts))
     ended = run_python(*words, env=env, within=500)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()

@@ -37,7 +37,7 @@ class Sent(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """What a copy has in common with it."""
+        """Entry, nominal time and id; a copy has the same."""
         return (self.entry, self.nominal, self.id)
 
     def record(self, user: int = 0) -> Record:
@@ -150,7 +150,7 @@ class Collector:
         *,
         trim: bool = False,
     ) -> None:
-        #: What has come, in this order; where the queue is trimmed, the last of it.
+        #: The messages so far, in this order; where the queue is trimmed, the last ones.
         self.messages: list[Sent] = []
         #: The latest nominal time of each entry in epoch ms.
         self.latest: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The Celery project of the fault suite's workers. Its task bodies note themselves in the history."""
+"""The Celery project of the fault suite's workers, whose task bodies note themselves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def work(self: Any, name: str) -> None:
 
 
 def act(self: Any, seconds: float, end: str) -> None:
-    """Run for a random time, and end as told.
+    """Run for a random time, and end as the entry says.
 
     Parameters:
         seconds: the longest time.

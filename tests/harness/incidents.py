@@ -1,4 +1,4 @@
-"""A beat in the process of the test, a worker as far as its records go, and a listener of incidents."""
+"""A beat in the process of the test, the records of a worker, and a listener of incidents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Listener(Hooks):
         self.heard.append(event)
 
     def hears(self, *wanted: str) -> None:
-        """Wait until it has heard of exactly these incidents, as `told` gives them."""
+        """Wait until it has heard of exactly these incidents, in the words of `told`."""
         eventually(lambda: len(self.heard) >= len(wanted), what=f"{wanted}, not {self.told()}")
         assert self.told() == [*wanted]
 
@@ -62,7 +62,7 @@ class Stage:
         self.turn()
 
     def turn(self, *seconds: float) -> None:
-        """Let these times pass; after each of them, the beat sends what is due and looks for incidents."""
+        """Let these times pass. After each, the beat sends due runs and looks for incidents."""
         for step in seconds or (0,):
             self.clock.forward(step)
             self.beat.run_due()

@@ -47,7 +47,8 @@ SLACK_MS = 2
 #: Milliseconds by which tests shift a beat's clock.
 SHIFT_MS = 7_200_000
 
-ONCE_KEYS, RUN_KEYS = OnceKeys("redbeat-lite"), RunKeys("redbeat-lite")
+ONCE_KEYS = OnceKeys("redbeat-lite")
+RUN_KEYS = RunKeys("redbeat-lite")
 
 #: Keys that expire: what the guard remembers of each task, and a lock of kombu's.
 PASSING_KEYS = (KEYS.reply(""), ONCE_KEYS.guard(""), RUN_KEYS.rows(""), "unacked_mutex")
@@ -69,7 +70,7 @@ def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
 
 @dataclass
 class Expectation:
-    """What the history of a scenario has to show. Times are in seconds.
+    """Promises that the history of a scenario has to keep. Times are in seconds.
 
     Parameters:
         entries: those that the audit knows by their rule.
@@ -96,7 +97,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Begin:
-    """Entries begin to run, or to run anew.
+    """Entries begin to run, or begin again with another phase.
 
     Parameters:
         began, returned: between these instants, in epoch ms.
@@ -167,7 +168,7 @@ class Scenario:
 
     @property
     def left(self) -> float:
-        """Seconds that are left for faults. After the last one, two periods are left to catch up."""
+        """Seconds that are left for faults; two periods are kept for the end, to catch up."""
         return self._started + self.seconds - 2 * PERIOD - time.monotonic()
 
     def pause(self, least: float, most: float | None = None) -> None:
@@ -212,13 +213,13 @@ class Scenario:
         anew: bool = False,
         what: str = "a fault",
     ) -> Iterator[None]:
-        """Note a fault that lasts as long as the block. Messages have to come again after it.
+        """Note a fault that lasts as long as the block. After it, messages have to come again.
 
         It is over when no entry is behind any more; its last traces are gone one period later.
 
         Parameters:
             quiet: so many seconds must pass without a message, or the fault was none.
-            anew: whether the entries begin anew, with another phase.
+            anew: whether the entries begin again, with another phase.
             what: its name.
         """
         began = now_ms()
@@ -230,11 +231,11 @@ class Scenario:
         self._note(began, recovered, now_ms() + PERIOD_MS, anew, what)
 
     def struck(self, excused: float, *, anew: bool = False) -> None:
-        """Note a fault of a moment.
+        """Note a momentary fault.
 
         Parameters:
             excused: for so many seconds runs may be late.
-            anew: whether the entries begin anew, with another phase, within this time.
+            anew: whether the entries begin again, with another phase, within this time.
         """
         now = now_ms()
         self._note(now, now, now + round(1000 * excused), anew)

@@ -29,8 +29,9 @@ TRANSPORT = {
 
 
 class Strikes:
-    """What can happen to workers and to all they depend on. Each fault is over soon, and whatever
-    ended is started again.
+    """Faults of workers, and of the leader and the server that they depend on.
+
+    Each fault is over soon, and a process that ended is replaced.
 
     Parameters:
         scenario: with the workers.

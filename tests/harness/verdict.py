@@ -99,9 +99,9 @@ def work_of(records: Sequence[Record]) -> dict[str, Any]:
 
     Returns:
         ``runs`` that a body ran; ``left_out`` by the beat, because the last one was queued or ran;
-        ``refused`` by a worker; ``vanished`` after a worker had received them; ``unfinished`` by the
-        body that began; ``taken`` by a worker of which nobody has heard more; ``overlaps`` of bodies
-        of one key; and ``stuck``, the longest time in seconds for which a lock outlived its run.
+        ``refused`` by a worker; ``vanished`` after a worker received them; ``unfinished`` by their
+        body; ``taken`` by a worker and never heard of again; ``overlaps`` of bodies of one key; and
+        ``stuck``, the longest time in seconds for which a lock outlived its run.
     """
     outcomes = History(records).outcomes
     return {

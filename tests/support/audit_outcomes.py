@@ -109,7 +109,7 @@ class Outcomes:
 
     @property
     def unfinished(self) -> set[str]:
-        """Runs that a body began and none finished, and that nobody refused when they came again."""
+        """Runs that a body began and none finished, and that no worker refused later."""
         finished = {task for task, bodies in self.bodies.items() if is_finished(bodies)}
         return self.bodies.keys() - finished - self._refused
 

@@ -1,7 +1,7 @@
 """Makes a beat turn many times, and prints how much memory it uses on the way.
 
-``python -m tests.harness.ticks URL TICKS CUTS``: its connections are cut CUTS times on the way. A line
-per tenth of the way: ticks made, messages sent, kilobytes resident.
+``python -m tests.faults.ticks URL TICKS CUTS`` cuts its connections CUTS times on the way. It
+prints a line per tenth of the way: ticks made, messages sent, kilobytes resident.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def main(url: str, ticks: int, cuts: int) -> None:
     app = Celery("ticks", broker=url, set_as_current=False)
     Schedules(app).add_many([Entry(f"e{n}", "add", every(0.05), args=(n,)) for n in range(20)])
     beat = Scheduler(app)
-    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
+    # Turn after turn, without a pause.
+    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
     client = redis.Redis.from_url(url)
     sent = 0
     # Many turns fit into the time until the first entries are due.
