@@ -33,11 +33,9 @@ from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.lazy import lazy, of_process
 from redbeat_lite.threads import Ticker
-from tests.harness.alone import HANGS, Work, alone, fork, in_thread, player
+from tests.harness.alone import HANGS, Work, alone, fork, in_thread
 from tests.support.nursery import ROOT
 from tests.support.waiting import eventually
-
-__all__ = ["player"]
 
 #: Seconds for which a lock is held: long enough for a fork, and less than a fork waits for work.
 HELD = 0.5
