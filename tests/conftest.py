@@ -35,7 +35,7 @@ if "SOAK_MINUTES" not in os.environ:
 
 
 _PLUGINS = ("aftermath", "litter", "marks", "own_lines", "pacing", "redispy")
-pytest_plugins = [f"tests.support.{name}" for name in _PLUGINS]
+pytest_plugins = [*(f"tests.support.{name}" for name in _PLUGINS), "tests.harness.audited"]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 import redbeat_lite
 from tests.harness.history import PATH_VARIABLE, HistoryLog
-from tests.harness.project import Marks, is_guarded, noted
+from tests.harness.marks import Marks
+from tests.harness.project import is_guarded, noted
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from celery.app.trace import build_tracer
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline import RunStatus, State, sweep
 from tests.harness.history import HistoryLog
-from tests.harness.project import Marks
+from tests.harness.marks import Marks
 from tests.harness.workers import Worker
 from tests.support.audit import Record
 from tests.support.server import Server

@@ -19,7 +19,8 @@ from kombu.common import Broadcast
 
 from redbeat_lite import LockUnavailable, Once, Task, install
 from tests.harness.history import HistoryLog
-from tests.harness.project import LEASE, VISIBILITY, Marks, Part, act, noted
+from tests.harness.marks import Marks
+from tests.harness.project import LEASE, VISIBILITY, Part, act, noted
 
 #: Seconds for which the task ``bounded`` may keep its lock.
 MAX_HOLD = 1.5

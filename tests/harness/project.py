@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from celery import signals
 from celery.exceptions import Ignore, Reject
 
 from redbeat_lite import Task
 from tests.harness.history import Body, HistoryLog, now_ms
+from tests.harness.marks import Marks
 
 #: Seconds that a once-lock of the tests lives unless it is renewed.
 LEASE = 3.0
@@ -40,44 +38,6 @@ _BODY = "harness_body"
 
 #: Results of Celery's after which a task may not run again.
 _FINAL = ("SUCCESS", "FAILURE")
-
-
-class Marks:
-    """Small files beside the log, by which tests and bodies in other processes signal each other.
-
-    They need no server, so they work while one is away.
-    """
-
-    def __init__(self, log: HistoryLog) -> None:
-        self._directory = Path(f"{log.path}.marks")
-
-    def add(self, name: str, text: str = ".") -> int:
-        """Add a mark of this name, and return how many characters all of its marks have by now."""
-        self._directory.mkdir(exist_ok=True)
-        file = os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(file, text.encode())
-            return os.lseek(file, 0, os.SEEK_CUR)
-        finally:
-            os.close(file)
-
-    def count(self, name: str) -> int:
-        """Return how many marks of one character there are of this name."""
-        return len(self.read(name))
-
-    def read(self, name: str) -> str:
-        """Return the text of all marks of this name."""
-        try:
-            return self._path(name).read_text()
-        except FileNotFoundError:
-            return ""
-
-    def clear(self) -> None:
-        """Remove all marks."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _path(self, name: str) -> Path:
-        return self._directory / quote(name, safe="")
 
 
 # -- notes -----------------------------------------------------------------------------------------

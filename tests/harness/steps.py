@@ -23,7 +23,8 @@ from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import publish, task_process
 from redbeat_lite.pipeline.store import PipelineStore
 from tests.harness.history import Body, HistoryLog
-from tests.harness.project import Marks, Part, act, noted
+from tests.harness.marks import Marks
+from tests.harness.project import Part, act, noted
 
 #: Seconds that the guard believes in a run that nobody renews, so a dead worker is noticed soon.
 LEASE = 2.0

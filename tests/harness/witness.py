@@ -5,52 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import redis
 from celery import Celery
 from celery.result import AsyncResult
 
 from redbeat_lite import Scheduler, Schedules, every
-from tests.harness.history import PATH_VARIABLE, HistoryLog, now_ms
-from tests.harness.project import Marks
-from tests.support.audit import Record, check
+from tests.harness.history import HistoryLog
+from tests.harness.marks import Marks
+from tests.support.audit import Record
 from tests.support.server import Server
 from tests.support.waiting import eventually
-
-
-@pytest.fixture(scope="session")
-def history_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file of the history. Workers outlive tests, so all tests of a run have the same file."""
-    path = tmp_path_factory.mktemp("history") / "log"
-    patch = pytest.MonkeyPatch()
-    patch.setenv(PATH_VARIABLE, str(path))
-    yield path
-    patch.undo()
-
-
-@pytest.fixture
-def history(history_path: Path) -> Iterator[HistoryLog]:
-    """The history of one test, which is audited at its end."""
-    log = HistoryLog(history_path)
-    forget(log)
-    yield log
-    audit(log)
-
-
-def audit(log: HistoryLog) -> None:
-    """Raise AssertionError if the history so far breaks a law."""
-    check([*log.records(), {"kind": "end", "at": now_ms()}])
-
-
-def forget(log: HistoryLog) -> None:
-    """Begin a new history, without marks."""
-    log.path.unlink(missing_ok=True)
-    Marks(log).clear()
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:

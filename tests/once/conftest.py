@@ -12,11 +12,9 @@ import pytest
 
 from redbeat_lite.once.store import LockStore
 from tests.harness.history import HistoryLog
-from tests.harness.witness import OnceClient, history, history_path
+from tests.harness.witness import OnceClient
 from tests.harness.workers import ALL, Crew, Play, stages_of
 from tests.support.server import DURABLE, Server
-
-__all__ = ["history", "history_path"]
 
 #: What is decided before a body is run or after it has ended is the same in every pool; `make soak` sees to the others.
 one_pool_will_do = pytest.mark.parametrize(

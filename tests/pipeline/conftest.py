@@ -15,11 +15,10 @@ from redbeat_lite.pipeline import store
 from tests.harness.history import HistoryLog
 from tests.harness.lab import Lab, audited_labs, step_worker
 from tests.harness.steps import make_app
-from tests.harness.witness import history, history_path
 from tests.harness.workers import Worker
 from tests.support.server import Server
 
-__all__ = ["audited_labs", "history", "history_path"]
+__all__ = ["audited_labs"]
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,9 @@ from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import NESTING
 from redbeat_lite.runs.run import HISTORY_HEADER
 from redbeat_lite.storage.scripts import Scripts
+from tests.harness.audited import audit, forget
 from tests.harness.lab import Lab, handle, note_successes, record
 from tests.harness.steps import make_app
-from tests.harness.witness import audit, forget
 from tests.harness.workers import Worker
 from tests.support.beats import KEYS
 from tests.support.server import Server
