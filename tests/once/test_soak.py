@@ -1,4 +1,4 @@
-"""Workers that are killed at random, children and main processes, while tasks wait for each other."""
+"""Workers and their children are killed at random while tasks wait for each other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def test_every_task_runs_to_its_end_and_none_beside_another(proj: OnceClient) ->
     crew = [once_worker(proj.server.url, name=f"soak{n}") for n in range(2)]
     dead: set[int] = set()
     try:
-        results = [
-            proj.tasks.wait_requeue.delay(chance.choice(keys), seconds=chance.random() * 0.3, n=n) for n in range(300)
-        ]
+        send = proj.tasks.wait_requeue.delay
+        results = [send(chance.choice(keys), seconds=chance.random() * 0.3) for _ in range(300)]
         proj.log.append(*({"kind": "task", "id": result.id} for result in results))
         end = time.monotonic() + 40
         while time.monotonic() < end:
