@@ -15,7 +15,7 @@ from typing import Any
 from tests.harness.beats import STOP
 from tests.harness.history import HistoryLog, now_ms
 from tests.harness.workers import Worker
-from tests.support.processes import ROOT
+from tests.support.nursery import ROOT
 from tests.support.waiting import eventually
 
 APP = "tests.harness.fault_tasks"
@@ -60,7 +60,8 @@ class FaultWorkers:
         #: Those that were there to the end, and never lost their broker.
         self.stayed: list[Worker] = []
         own = {name: value for name, value in conf.items() if name != "beat_schedule"}
-        self._env = {"PROJ_URL": url, "PROJ_CONF": json.dumps(own), **log.environment}
+        self._env: dict[str, Any] = {"PROJ_URL": url, "PROJ_CONF": json.dumps(own)}
+        self._env |= log.environment
         self._log = log
         self._chance = chance
 

@@ -371,7 +371,8 @@ class Scenario:
 
 def all_keys(client: Any) -> list[bytes]:
     """Return all keys of a server, or of a cluster."""
-    if not isinstance(client, redis.RedisCluster):
+    is_cluster = isinstance(client, redis.RedisCluster)
+    if not is_cluster:
         return list(client.keys("*"))
     nodes = client.get_primaries()
     return [key for node in nodes for key in client.keys("*", target_nodes=node)]
