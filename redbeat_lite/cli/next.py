@@ -118,7 +118,7 @@ def runs_between(
             return
         if run.at >= first:
             rule = ready[run.name].rule(zone)
-            own: tzinfo = getattr(rule, "zone", zone)
+            own = ready[run.name].zone(zone)
             yield _Run(run.name, run.at, run.nominal, shown or own, hazard(rule, to_ms(run.nominal)))
 
 

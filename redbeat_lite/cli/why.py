@@ -46,7 +46,7 @@ def why(ctx: click.Context, name: str, instant: str | None) -> None:
     app, now = app_of(ctx), datetime.now(UTC)
     zone = portable(app.timezone)
     case = gather(app, name, now, zone)
-    own = zone if case.entry is None else getattr(case.entry.rule(zone), "zone", zone)
+    own = zone if case.entry is None else case.entry.zone(zone)
     asked = None if instant is None else _instant(instant, own, now)
     found = explain(case, asked, to_second=_SECONDS.search(instant or "") is not None)
     echo_json({"name": name, **asdict(found)})

@@ -182,6 +182,10 @@ class Entry(Frozen, AsRead, ScheduleEntry):
 
     _rule: tuple[tzinfo, Rule] | None = None
 
+    def zone(self, app_zone: tzinfo) -> tzinfo:
+        """Return the zone of the schedule, or else that of the app."""
+        return getattr(self.rule(app_zone), "zone", None) or app_zone
+
     @property
     def start_ms(self) -> int | None:
         """``start_at`` in epoch milliseconds."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 import redis
@@ -330,6 +331,21 @@ class TestNext:
         ]
         assert {each["zone"] for each in cli(*words, "--tz", "UTC").json} == {"UTC"}
         assert "Nothing runs until 2090-01-01" in cli("next", "--from", "2090-01-01", "--until", "2090-01-01T00:30").out
+
+    @together("schedule", [5, timedelta(minutes=1), every(5, align=True)])
+    def test_a_schedule_without_a_zone_is_shown_in_the_zone_of_the_app(
+        self, cli: Cli, schedules: Schedules, schedule: Any
+    ) -> None:
+        schedules.add("greet", "add", schedule, replace=True)
+        [run] = cli("next", "greet", "--limit", "1", "--json").json
+        assert run["zone"] == "Europe/Berlin"
+        assert datetime.fromisoformat(run["local"]).utcoffset() in (timedelta(hours=1), timedelta(hours=2))
+        assert cli("next", "greet", "--limit", "1").lines[1].split()[2:] == ["Europe/Berlin", "greet"]
+
+    def test_a_single_run_is_shown_in_the_zone_of_the_app(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("greet", "add", at(datetime(2090, 1, 1, 8, tzinfo=UTC)))
+        [run] = cli("next", "greet", "--until", "2091-01-01", "--json").json
+        assert (run["local"], run["zone"]) == ("2090-01-01T09:00:00+01:00", "Europe/Berlin")
 
     def test_it_does_not_call_quiet_what_is_asked_when_the_time_has_come(self, cli: Cli, schedules: Schedules) -> None:
         register_schedule(Whim, lambda found: None, lambda stored: Whim(), name="tests.Whim")

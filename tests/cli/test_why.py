@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Schedules, cron
+from redbeat_lite import Schedules, at, cron, every, manual
 from redbeat_lite.api.one_entry import Found, read_one
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.keys import OnceKeys
@@ -70,6 +71,16 @@ def test_a_time_of_day_is_the_last_one_that_has_passed(cli: Cli, nightly: Schedu
     [none] = {asked("13:08")[1], asked("2026-03-01T13:08")[1]}
     assert none == "'nightly' had no occurrence at 2026-03-01 13:08:00+01:00."
     assert asked("13:07")[1] == "'nightly' had no occurrence at 2026-03-02 13:07:00+01:00."
+
+
+@together("schedule", [5, timedelta(minutes=1), every("1h"), every("1h", align=True), at(NIGHT), manual()])
+def test_a_time_is_read_in_the_zone_of_the_app_if_the_schedule_has_none(
+    cli: Cli, nightly: Schedules, schedule: Any
+) -> None:
+    nightly.add("other", "add", schedule, replace=True)
+    for instant in ("03:00", "2026-03-02 03:00"):
+        verdict = cli("why", "other", instant, "--json").json["verdict"]
+        assert re.search(r"at 2026-03-02 03:00:\d\d\+01:00", verdict), (instant, verdict)
 
 
 @together("instant", ["tomorrow", "25:00", "03:0", "0001-01-01", "9999-12-31", "2026-13-01"])
