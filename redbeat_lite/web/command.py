@@ -32,6 +32,7 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
     try:
         import uvicorn
 
+        from ..settings import Settings
         from .access import from_this_machine
         from .adapters import asgi
         from .users import Users
@@ -39,7 +40,9 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
         raise Failure(f"the page needs more: pip install 'redbeat-lite[web]' ({exc})") from None
     if users is None and not _is_loopback(host):
         raise Failure(f"--host {host} is open to others: say who may do what by --users FILE")
-    page = asgi(app_of(ctx), access=from_this_machine if users is None else Users(users))
+    app = app_of(ctx)
+    Settings.from_app(app)  # The page itself would report a wrong setting at the first request alone.
+    page = asgi(app, access=from_this_machine if users is None else Users(users))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listening:
         name = f"[{host}]" if ":" in host else host

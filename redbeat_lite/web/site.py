@@ -11,6 +11,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
+from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from .. import actors
@@ -18,6 +19,7 @@ from ..api.schedules import Schedules
 from ..broker import given_up_soon
 from ..errors import (
     ConfigOwned,
+    ConfigurationError,
     CorruptEntry,
     EntryChanged,
     EntryExists,
@@ -31,6 +33,7 @@ from ..pipeline.errors import NotResumable, PipelineNotFound
 from ..schedules.zones import portable
 from ..settings import Settings
 from ..storage.connections import FAULTS, UNREACHABLE
+from ..storage.lazy import lazy
 from ..storage.store import Store
 from .access import Access, from_this_machine, is_embedded, is_own
 from .messages import MAX_BODY, Request, Response
@@ -39,6 +42,8 @@ from .shared import Shared
 
 if TYPE_CHECKING:
     from celery import Celery
+
+logger = get_logger(f"celery.{__name__}")
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -166,7 +171,8 @@ class Site:
     """The page of one app's schedule.
 
     Parameters:
-        app: the Celery app whose settings say where the schedule is. Nothing is connected yet.
+        app: the Celery app whose settings say where the schedule is. They are read at the first
+            request.
         access: says who asks: an :class:`Access`; ``None`` for nobody, who is refused; or a :class:`Response`, such as
             one that leads to a login. Without it the page is read-only, and for those at this machine alone.
         redact: is given ``"args"``, ``"kwargs"`` or ``"options"`` and the value as JSON has it, and returns what those
@@ -186,16 +192,25 @@ class Site:
         from .routes import FORMS, ROUTES
 
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
-        self.settings = Settings.from_app(app)
-        self.store = Store.of(self.settings)
         self._access, self._trusted, self._assets = access, frozenset(trusted_origins), assets()
         self._routes, self._forms = ROUTES, FORMS
+        self._has_logged = False
         self.templates = environment(self.zone, app.main or "...", self._assets)
 
     @property
     def zone(self) -> tzinfo:
         """The app's."""
         return portable(self.app.timezone)
+
+    @lazy
+    def settings(self) -> Settings:
+        """The app's, read at the first request so that a wrong one does not end the host at its start."""
+        return Settings.from_app(self.app)
+
+    @lazy
+    def store(self) -> Store:
+        """Where the schedule lies."""
+        return Store.of(self.settings)
 
     def handle(self, request: Request) -> Response:
         """Answer a whole request. Only errors of ``access`` are raised, for the host to handle."""
@@ -265,6 +280,11 @@ class Site:
         try:
             with who, way, given_up_soon(self.app, self.settings.publish_timeout):
                 return handler(call)
+        except ConfigurationError as exc:
+            if not self._has_logged:
+                self._has_logged = True
+                logger.error("page: a setting is wrong, so no page can be shown: %s", text_of(exc))
+            return call.failed(500, "A setting of the app is wrong", call.wrong(text_of(exc)))
         except (RedbeatError, click.UsageError) as exc:
             said = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
             said = call.wrong(said) if isinstance(exc, CorruptEntry | InvalidEntry) else said

@@ -89,6 +89,21 @@ def test_the_example_of_django_works(start: Callable[..., Process], env: dict[st
     worker.says("order 1")
 
 
+def test_a_wrong_setting_does_not_stop_the_commands_of_django_and_is_one_line_of_its_beat(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    here = shutil.copytree(EXAMPLES / "django", tmp_path / "django")
+    with (here / "shop" / "settings.py").open("a") as settings:
+        settings.write("CELERY_REDBEAT_LITE_LEESE = 4\n")
+    checked = run_python("manage.py", "check", cwd=here, env={**os.environ, **env})
+    assert checked.returncode == 0, checked.stderr
+    beat = run_python("-m", *commands("django")[1], cwd=here, env={**os.environ, **env})
+    assert beat.returncode == 1
+    wrong = "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?"
+    assert beat.stderr.count(wrong) == 1
+    assert "Traceback" not in beat.stderr
+
+
 def test_both_servers_of_the_example_of_progress_start(start: Callable[..., Process]) -> None:
     _worker, flask, uvicorn = commands("progress")
     for words, port in ((flask, "FLASK_RUN_PORT"), (uvicorn, "UVICORN_PORT")):

@@ -30,7 +30,7 @@ from redbeat_lite.web.messages import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
 from tests.support.pages import blocks
-from tests.support.processes import ROOT, celery, run_python
+from tests.support.processes import ROOT, celery, run_celery, run_python
 from tests.support.server import Server
 from tests.web.hosts import Host, hosts
 
@@ -351,6 +351,25 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
         assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-2])
         assert "nightly" in answers[1][3]
     assert [change.actor for change in nightly.changes("nightly", limit=2)] == ["user 7", "root"]
+
+
+def test_a_broker_without_redis_fails_the_page_in_django_and_nothing_else() -> None:
+    requests = [("get", "/redbeat/", "root"), ("get", "/redbeat/entries?as=json", "root"), ("get", "/redbeat/", "")]
+    env = {**os.environ, "PROJ_URL": "memory://", "PYTHONPATH": str(ROOT)}
+    ended = run_python("-m", "tests.web.djangosite", json.dumps(requests), env=env)
+    assert ended.returncode == 0, ended.stderr
+    wrong = "redbeat_lite_url: expected the URL of a Redis server, because the broker (memory) cannot hold the schedule"
+    for page, data, login in json.loads(ended.stdout):
+        assert (page[0], data[0], login[0]) == (500, 500, 303)
+        assert 'aria-label="Pages"' in page[3]
+        assert wrong in page[3]
+        assert json.loads(data[3]) == {"error": "A setting of the app is wrong", "why": wrong}
+
+
+def test_the_command_of_the_page_does_not_start_with_a_wrong_setting() -> None:
+    ended = run_celery("tests.acceptance.proj", "redbeat", "web", env={**os.environ, "PROJ_URL": "memory://"})
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Error: redbeat_lite_url: expected the URL of a Redis server")
 
 
 def test_the_example_of_django_leads_to_it_from_the_menu_of_its_admin(server: Server, tmp_path: Path) -> None:
