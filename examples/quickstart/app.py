@@ -1,12 +1,13 @@
-"""A Celery app with a schedule in its configuration; nothing in it is particular to redbeat_lite but the rules."""
+"""A Celery app with a schedule in its configuration: only the rules and `install` are of redbeat_lite."""
 
 import os
 
 from celery import Celery
 
-from redbeat_lite import cron, every
+from redbeat_lite import cron, every, install
 
 app = Celery("quickstart", broker=os.environ.get("BROKER_URL", "redis://localhost:6379/0"))
+install(app)
 
 app.conf.timezone = "Europe/Berlin"
 app.conf.beat_schedule = {

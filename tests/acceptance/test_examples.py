@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 EXAMPLES = ROOT / "examples"
 COMMANDS = r"(?:    )?((?:celery|python|flask|uvicorn) .*)"
@@ -87,6 +88,12 @@ def test_the_example_of_django_works(start: Callable[..., Process], env: dict[st
     done = run_python(*remind[1:], cwd=here, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     worker.says("order 1")
+    runs = "from shop.schedules import schedules; print([run.outcome for run in schedules.runs('reminder:1')])"
+
+    def is_recorded() -> bool:
+        return "succeeded" in run_python("-c", runs, cwd=here, env={**os.environ, **env}).stdout
+
+    eventually(is_recorded, within=30, what="the record of the run")
 
 
 def test_a_wrong_setting_does_not_stop_the_commands_of_django_and_is_one_line_of_its_beat(

@@ -4,8 +4,11 @@ import os
 
 from celery import Celery
 
+from redbeat_lite import install
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 
 app = Celery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+install(app)  # workers let retries run, give once-locks back, and record what became of runs
