@@ -193,22 +193,17 @@ class RunHistory:
             else:
                 line = line_in(details.get(row))
                 run = run_of(name, row, line and line.worker, line and line.error)
-                if row.outcome == "retrying":
-                    run = self._retried(entry, run, line and line.retry)
-                yield run
+                if line is not None and line.retry is not None:
+                    run = replace(run, retry_at=instants.from_ms(line.retry))
+                yield self._retried(entry, run) if row.outcome == "retrying" else run
 
-    def _retried(self, entry: Entry | None, run: Run, retry: int | None) -> Run:
-        """Return a run that waits for its retry; ``unknown`` if the retry is long overdue.
-
-        Parameters:
-            retry: due time of the retry in epoch ms; ``None`` if it is not recorded.
-        """
-        retry_at = None if retry is None else instants.from_ms(retry)
-        due = instants.to_ms(retry_at or run.ended_at or run.scheduled_at)
+    def _retried(self, entry: Entry | None, run: Run) -> Run:
+        """Return a run that waits for its retry; ``unknown`` if the retry is long overdue."""
+        due = instants.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)
         outcome: Outcome = "unknown" if expired or now - due > _RETRY_MS else "retrying"
-        return replace(run, outcome=outcome, retry_at=retry_at)
+        return replace(run, outcome=outcome)
 
     def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
         """Those that go on although their task has ended: it has started a pipeline."""

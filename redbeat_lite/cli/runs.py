@@ -100,6 +100,8 @@ def remark(run: Run) -> str | None:
         return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and nobody has told its end"
+    if run.outcome == "failed" and run.retry_at is not None:
+        return f"its retry expired; {run.error}"
     return run.error
 
 

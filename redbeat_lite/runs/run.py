@@ -60,7 +60,8 @@ class Run:
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
         error: what the last attempt failed with, cut at 500 bytes.
-        retry_at: when the retry of a failed attempt is due; ``None`` without one, or if not known.
+        retry_at: when the retry of a failed attempt is due; ``None`` without one, or if not known. If the outcome is
+            ``"failed"``, that retry has expired.
         until: nominal time of the last one, where there are several.
         count: how many there are.
         source: ``"record"``, the record of runs, or ``"schedule"``, which only knows what was sent.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import redis
@@ -10,7 +12,7 @@ import redis
 from redbeat_lite import Pause, Schedules, every
 from redbeat_lite.runs.keys import RunKeys
 from tests.support.beats import KEYS
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -81,7 +83,11 @@ def test_a_run_whose_child_died_and_whose_retry_succeeds_is_no_failure(
 
 
 def test_a_retry_that_expires_by_its_own_expires_has_failed_and_counts(
-    beat: Callable[..., Process], worker: Callable[..., Process], schedules: Schedules, client: redis.Redis
+    server: Server,
+    beat: Callable[..., Process],
+    worker: Callable[..., Process],
+    schedules: Schedules,
+    client: redis.Redis,
 ) -> None:
     worker(PROJ_INSTALL="1")
     schedules.add("own", "retries.own_expires", every(3600), on_failure=Pause(after=1))
@@ -93,6 +99,13 @@ def test_a_retry_that_expires_by_its_own_expires_has_failed_and_counts(
     assert (run.error, run.attempts) == ("ValueError: as asked", 1)
     assert run.began_at is not None
     assert run.seconds is not None
+    assert run.retry_at is not None
+    assert run.retry_at > run.began_at + timedelta(seconds=1)
+    env = {**os.environ, "PROJ_URL": server.url, "COLUMNS": "200"}
+    assert "its retry expired; ValueError: as asked" in run_celery(APP, "redbeat", "runs", "own", env=env).stdout
+    said = run_celery(APP, "redbeat", "why", "own", env=env).stdout
+    assert "'own' did run for" in said
+    assert "and failed; its message expired before its retry, due at" in said
     assert schedules["own"].failures_in_a_row == 1
     eventually(lambda: schedules["own"].status == "paused", within=20, what="its pause")
 

@@ -38,17 +38,30 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "running", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
     "it is tried again": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; no worker has reported that its retry began.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; it waits for its retry, "
+        "due at 2026-03-02 13:30:00+01:00.\n"
         "It was attempted 2 times.\n"
-        "The error: OSError: busy.\n"
-        "Its retry is due at 2026-03-02 13:30:00+01:00.",
+        "The error: OSError: busy.",
         known={"runs": (run(NIGHT, "retrying", attempts=2, error="OSError: busy", retry_at=t(2, 13, 30)),)},
     ),
+    "its retry is overdue": History(
+        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; no worker has reported its retry, "
+        "due at 2026-03-02 11:30:00+01:00.\n"
+        "The error: OSError: busy.",
+        known={"runs": (run(NIGHT, "retrying", error="OSError: busy", retry_at=t(2, 11, 30)),)},
+    ),
+    "its retry has expired": History(
+        "'nightly' did run for 2026-03-02 03:00:00+01:00, and failed; its message expired before its retry, "
+        "due at 2026-03-02 03:10:00+01:00.\n"
+        "It was attempted 2 times.\n"
+        "The error: OSError: busy.",
+        known={"runs": (run(NIGHT, "failed", attempts=2, error="OSError: busy", retry_at=t(2, 3, 10)),)},
+    ),
     "nobody has told of its retry for so long that it may be lost": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00; no worker has reported its retry.\n"
+        "'nightly' did run for 2026-03-02 03:00:00+01:00; no worker has reported its retry, "
+        "due at 2026-03-02 03:10:00+01:00.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
-        "The error: OSError: busy.\n"
-        "Its retry was due at 2026-03-02 03:10:00+01:00.",
+        "The error: OSError: busy.",
         known={
             "runs": (
                 run(NIGHT, "unknown", began_at=t(2, 3, 0, 1), seconds=2.0, error="OSError: busy", retry_at=t(2, 3, 10)),

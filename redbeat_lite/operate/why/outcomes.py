@@ -9,14 +9,16 @@ from ...instants import from_ms, to_ms
 from ...runs.run import BACKFILLED, Run
 from .case import RECORD, Case, Explanation, Reason, full
 
-#: What is told of each outcome; the first two places are for the name and the nominal time.
+#: What is told of each outcome; the places are for the name, the nominal time and that of the retry.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
     "untold": "{} was sent for {}, and nobody has said that a worker began it",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
-    "retrying": "{} ran for {} and failed; no worker has reported that its retry began",
+    "retrying": "{} ran for {} and failed; no worker has reported its retry{}",
+    "retry waits": "{} ran for {} and failed; it waits for its retry{}",
+    "retry expired": "{} did run for {}, and failed; its message expired before its retry{}",
     "succeeded": "{} did run for {}, and succeeded",
     "failed": "{} did run for {}, and failed",
     "expired": "{} did not run for {}: it was sent, and its message expired before a worker began it",
@@ -28,7 +30,7 @@ _VERDICTS = {
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "refused": "{} did not run for {}: it failed before its body began",
     "refuses": "{} did run for {}, and rejected its message",
-    "unheard": "{} did run for {}; no worker has reported its retry",
+    "unheard": "{} did run for {}; no worker has reported its retry{}",
     "no outcome": "{} did run for {}, and reported no outcome, as with Ignore or replace",
     "no end": "{} began for {}; how it ended is not recorded",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
@@ -47,13 +49,18 @@ def of_run(case: Case, run: Run, nominal: int) -> Explanation:
         what = "untold"
     elif what == "running" and run.task_id in case.line[1:]:
         what = "in line"
+    elif what == "retrying" and run.retry_at is not None and run.retry_at > case.now:
+        what = "retry waits"
+    elif what == "failed" and run.retry_at is not None:
+        what = "retry expired"
     elif what == "failed" and not run.attempts and run.error:
         what = "refused"
     elif what == "rejected" and run.began_at is not None:
         what = "refuses"
     elif what == "unknown":
         what = _unknown(run)
-    verdict = _VERDICTS[what].format(case.name, case.when(nominal))
+    retry = "" if run.retry_at is None else f", due at {case.when(run.retry_at)}"
+    verdict = _VERDICTS[what].format(case.name, case.when(nominal), retry)
     reasons = [*_REASONS.get(what, _of_attempt)(case, run, nominal)]
     if (run.task_id or "")[14:15] == BACKFILLED:
         reasons.append(Reason("backfill", "It was sent by a backfill.", None, _SOURCES[run.source]))
@@ -80,10 +87,6 @@ def _of_attempt(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     if run.error:
         what = "It said" if run.outcome == "unknown" and run.retry_at is None else "The error"
         yield Reason("error", full(f"{what}: {run.error}"), run.began_at, _SOURCES[run.source])
-    if run.retry_at is not None:
-        is_due = "is due at" if run.retry_at > case.now else "was due at"
-        sentence = f"Its retry {is_due} {case.when(run.retry_at)}."
-        yield Reason("retry", sentence, run.retry_at, _SOURCES[run.source])
     if not said and not run.error:
         yield Reason(run.outcome, "Nothing more is recorded of it.", None, _SOURCES[run.source])
     if run.began_at is not None:
