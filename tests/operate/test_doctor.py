@@ -573,6 +573,8 @@ class TestMessages:
         schedules.add("for ever", "bound", every(60), expires=None)
         finding = the(app, "retries")
         assert (finding.severity, set(finding.entries)) == ("warning", {"bound", "auto"})
+        assert finding.todo.startswith("Start a worker if there is none; else call redbeat_lite.install(app)")
+        assert finding.todo.endswith("or set expires=None for these entries.")
         register(client, visibility_timeout=None)
         assert not found(app, "retries")
 

@@ -30,6 +30,12 @@ _VISIBILITY_TIMEOUT = 3600.0
 #: Celery's own daily entry. Its messages live for half a day, and a second run finds nothing left to do.
 _CLEANUP = "celery.backend_cleanup"
 
+#: What to do if no worker with ``install()`` reports: only such workers do.
+_INSTALL = (
+    "Start a worker if there is none; "
+    "else call redbeat_lite.install(app) where the app is made, and restart the workers"
+)
+
 
 def confirms(app: Celery) -> Iterator[Finding]:
     """A broker that is not asked whether it has taken what it was sent."""
@@ -53,8 +59,7 @@ def recording(entries: Sequence[Entry], heard: Collection[WorkerReport]) -> Iter
             "note",
             f"no worker that records runs was heard of within the last minute; sent were those of {listed(sent)}",
             "Nobody records what becomes of them, so runs and why know only what was sent.",
-            "Start a worker if there is none; else call redbeat_lite.install(app) where the app is made, and restart "
-            "the workers.",
+            f"{_INSTALL}.",
             sent,
         )
 
@@ -80,8 +85,7 @@ def retries(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> I
             f"their queue: {listed(names)}",
             "Celery gives a retry the expires of its message, which is the time of the next run. A worker without "
             "install() discards a retry that is due later, without an error.",
-            "Call redbeat_lite.install(app) where the app is made and restart the workers; or set expires=None for "
-            "these entries.",
+            f"{_INSTALL}; or set expires=None for these entries.",
             names,
         )
 
@@ -150,8 +154,7 @@ def lifetimes(
             f"timeout ({timeout:g} s) or longer, and no worker with install() reads their queue: {listed(names)}",
             "A message that a worker has had for that long, fetched ahead or running with acks_late, is delivered to "
             "another one while it is still valid. The task then runs twice.",
-            "Call redbeat_lite.install(app) where the app is made and restart the workers; or let the messages expire "
-            "sooner; or raise visibility_timeout in broker_transport_options.",
+            f"{_INSTALL}; or let the messages expire sooner; or raise visibility_timeout in broker_transport_options.",
             tuple(names),
         )
 
@@ -182,7 +185,7 @@ def queues(app: Celery, entries: Sequence[Entry], served: Collection[str]) -> It
             "Only tasks of the class redbeat_lite.Task then give their lock back when they end; and none is given back "
             "when a worker dies or a message expires. Runs less than a minute apart are left out until the lock "
             "has run out.",
-            "Call redbeat_lite.install(app) where the app is made, and restart the workers.",
+            f"{_INSTALL}.",
             tuple(alone),
         )
 
