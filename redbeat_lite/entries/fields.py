@@ -213,11 +213,15 @@ KNOWN = frozenset(
     """.split()  # noqa: SIM905 - a list would be sixty lines
 )
 
+#: The known options by how people may write them, in small letters.
+_BY_NAME = {name.lower(): name for name in KNOWN}
+_BY_NAME |= {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
+
 #: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of them.
 _LOOKED_AT = 20
 
 #: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id" 0.77.
-_ALIKE = 0.85
+_ALIKE = 0.84
 
 
 def check_destination(options: Mapping[str, Any], prefix: str) -> None:
@@ -239,9 +243,9 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN and name not in stamped)
     for name in islice(unknown, _LOOKED_AT):
-        near = get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
+        near = get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=_ALIKE)
         if near:
-            yield name, near[0]
+            yield name, _BY_NAME[near[0]]
 
 
 def hint(field: str) -> str | None:

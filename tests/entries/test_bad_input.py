@@ -68,6 +68,22 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"options": {"queu": "mail"}},
         "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
     ),
+    **{
+        f"option written {name!r}": (
+            {"options": {name: 5}},
+            f"options.{name}: expected a known option, got 5 (did you mean {option!r}?)",
+        )
+        for name, option in {
+            "Queue": "queue",
+            "ETA": "eta",
+            "que": "queue",
+            "prio": "priority",
+            "expiry": "expires",
+            "retry_policies": "retry_policy",
+            "head": "headers",
+            "messageGroupID": "MessageGroupId",
+        }.items()
+    },
     "misspelt option among others": (
         {"options": {"team": "a", "queu": "mail"}},
         "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
@@ -436,6 +452,8 @@ def test_options_that_are_right_are_kept(schedules: Schedules) -> None:
     assert schedules.add("a", "t", 60, options=options).options == options
     assert schedules["a"].options == options
     assert schedules.add("b", "t", 60, options={"countdown": 1.5, "expires": 5}).options["countdown"] == 1.5
+    of_a_broker = {"group": "g", "tenant": 1, "delay_seconds": 2, "sharding_key": "k", "MessageGroupId": "m"}
+    assert schedules.add("c", "t", 60, options=of_a_broker).options == of_a_broker
 
 
 def test_thousands_of_options_that_are_none_cost_no_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
