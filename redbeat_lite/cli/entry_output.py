@@ -44,6 +44,8 @@ def tell(ctx: click.Context, entry: Entry, done: str) -> None:
     if in_json():  # it may ask the server for its last runs
         echo_json(entry.as_dict())
     say(f"{done} {entry.name!r}; next run: {next_run(entry, ctx.obj.app.timezone)}")
+    if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
+        say("That is past. Its misfire policy decides whether it runs; by default it runs at once.")
 
 
 def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

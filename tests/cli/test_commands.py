@@ -124,6 +124,11 @@ class TestSchedules:
         cli("add", "soon", "add", "--at", "2h", "--end-at", "1d")
         assert timedelta(hours=2) <= schedules["soon"].next_run_at - began < timedelta(hours=3)
         schedules.remove("soon")
+        assert "past" not in cli("add", "later", "add", "--at", "2h").out
+        assert cli("add", "late", "add", "--at", "2020-01-01").lines == [
+            "added 'late'; next run: 2020-01-01 00:00:00+01:00",
+            "That is past. Its misfire policy decides whether it runs; by default it runs at once.",
+        ]
         cli("add", "here", "add", "--at", "2090-12-01 09:00")
         cli("add", "there", "add", "--at", "2090-12-01 09:00", "--tz", "Asia/Tokyo")
         assert schedules["here"].next_run_at == datetime(2090, 12, 1, 8, tzinfo=UTC)
