@@ -18,7 +18,7 @@ from ..entries.entry import Entry
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
-from ..entries.rule_words import either_day_words
+from ..entries.rule_words import either_day_words, every_second_words
 from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
@@ -83,9 +83,9 @@ class Writer:
             self.warn_of_unknown_tasks([entry])
             self._warn_of_misfit(entry)
             self._warn_of_many_alive(entry)
-            words = either_day_words(entry.schedule)
-            if words is not None:
-                logger.warning("entry %r: %s", entry.name, words)
+            for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
+                if words is not None:
+                    logger.warning("entry %r: %s", entry.name, words)
         return entry
 
     def _warn_of_many_alive(self, entry: Entry) -> None:

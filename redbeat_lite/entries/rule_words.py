@@ -1,4 +1,4 @@
-"""A warning in words for cron rules that restrict both day fields."""
+"""Warnings in words for cron rules that run more often than they look."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     return (
         f"{schedule.expression!r} restricts day of month and day of week, and runs if either matches, "
         f"on about {count} days a year; to run only if both match, {_both_days(schedule, days)}"
+    )
+
+
+def every_second_words(schedule: BaseSchedule) -> str | None:
+    """Return a warning if a cron rule seems to have the seconds in its first field, but runs every second."""
+    if not isinstance(schedule, Cron) or not schedule.resolved or schedule.seconds == "first":
+        return None
+    if len(schedule.times.seconds) < 60 or len(schedule.times.minutes) == 60:
+        return None
+    return (
+        f"{schedule.expression!r} runs 60 times in each minute that matches, because its last field holds the seconds; "
+        'if its first field does, add seconds="first" (--cron-seconds first)'
     )
 
 

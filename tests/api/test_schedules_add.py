@@ -198,6 +198,24 @@ class TestAdd:
             [True] if words else []
         )
 
+    @pytest.mark.parametrize(
+        ("expression", "seconds", "is_warned"),
+        [
+            ("0 0 3 * * *", "last", True),
+            ("*/5 * * * * *", "last", True),
+            ("0 0 3 * * *", "first", False),
+            ("* * * * * *", "last", False),
+            ("0 3 * * * 0", "last", False),
+            ("0 3 * * *", "last", False),
+        ],
+    )
+    def test_a_cron_that_runs_each_second_of_a_minute_is_a_warning(
+        self, schedules: Schedules, caplog: pytest.LogCaptureFixture, expression: str, seconds: Any, is_warned: bool
+    ) -> None:
+        schedules.add("a", "add", cron(expression, tz="UTC", seconds=seconds), expires=30)
+        warned = [text for text in caplog.messages if f"{expression!r} runs 60 times in each minute" in text]
+        assert len(warned) == is_warned
+
     def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
         script = f"""
 from celery import Celery
