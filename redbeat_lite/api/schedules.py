@@ -31,7 +31,7 @@ from .freezes import FreezeList
 from .read_side import ReadSide
 from .run_now import run_by_hand
 from .selected import Selected
-from .writer import Writer, check_taken
+from .writer import Writer, check_names_differ, check_taken
 
 
 @public
@@ -118,13 +118,15 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
                 at a time, in as much memory as they need.
 
         Raises:
-            InvalidEntry: a field of an entry is wrong; nothing was stored, or of an iterator what it gave before.
+            InvalidEntry: a field of an entry is wrong, or two have one name without ``replace``; nothing was stored, or
+                of an iterator what it gave before.
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
         calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
         for some in [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE):
             if not replace:
+                check_names_differ(some)
                 taken += self._writer.added(some, calendars, told)
                 continue
             checked = [self._writer.checked(each, replaces=True, warn=False, calendars=calendars) for each in some]

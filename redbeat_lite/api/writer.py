@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -282,6 +283,14 @@ class Writer:
         edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
+
+
+def check_names_differ(entries: Sequence[Entry]) -> None:
+    """Raise InvalidEntry if a name is there twice."""
+    names = Counter(entry.name for entry in entries if isinstance(entry, Entry))
+    for name, count in names.most_common(1):
+        if count > 1:
+            raise InvalidEntry("name", "a name that no other entry of the list has", name)
 
 
 def check_taken(names: Sequence[str]) -> None:

@@ -411,10 +411,14 @@ class TestAddMany:
         assert schedules["e5"].next_run_at == NOW + timedelta(seconds=20)
         assert schedules["e115"].next_run_at == NOW + timedelta(seconds=21)
 
-    def test_a_name_twice_in_one_call_is_told(self, schedules: Schedules) -> None:
-        with pytest.raises(EntryExists, match="'a'"):
-            schedules.add_many([Entry("a", "add", every(10)), Entry("a", "add", every(20))])
-        assert schedules["a"].schedule == every(10)
+    def test_stores_nothing_if_two_have_one_name(self, schedules: Schedules) -> None:
+        entries = [Entry(name, "add", every(10)) for name in ("q1", "q2", "q1")]
+        for given in (entries, iter(entries)):
+            with pytest.raises(
+                InvalidEntry, match="name: expected a name that no other entry of the list has, got 'q1'"
+            ):
+                schedules.add_many(given)
+        assert len(schedules) == 0
 
     def test_anything_but_an_entry_is_refused(self, schedules: Schedules) -> None:
         with pytest.raises(InvalidEntry, match="entry: expected an Entry, got"):
