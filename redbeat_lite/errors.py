@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
@@ -84,7 +85,7 @@ def known_only(of: str, given: Mapping[str, Any], known: Collection[str]) -> Map
 def shorten(value: object, limit: int = 120) -> str:
     """A value as it is shown in an error."""
     try:
-        text = repr(value)
+        text = str(value) if isinstance(value, datetime) else repr(value)
     except RecursionError:
         text = f"a {type(value).__name__} nested too deeply to be shown"
     except ValueError:  # Python writes no whole number of more than 4,300 digits.

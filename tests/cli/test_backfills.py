@@ -194,6 +194,28 @@ def test_what_was_not_missing_counts_as_sent_around_what_was_backfilled_before(
     assert (missing["total"], later["total"]) == (1, 2), "not the third hour, which was not missing"
 
 
+def test_a_second_time_it_says_how_to_send_the_runs_once_more(cli: Cli, schedules: Schedules) -> None:
+    schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
+    words = ("backfill", "a", *SPAN, "--max-active", "none")
+    cli(*words)
+    [one] = schedules.backfills
+    assert (
+        f"{one.id} has 25 left: wait for its end or cancel it; or again=1 (--again 1) sends" in cli(*words, code=1).err
+    )
+    entry, zone = schedules["a"], schedules["a"].app.timezone
+    every_time = [*times(one, entry, entry.known_state, zone)]
+    schedules.backfills._own.put([went_out(one, every_time, is_all=True).edit(one, None)])
+    said = cli(*words, code=1).err
+    assert "(if all of these were sent already, again=1 (--again 1) sends them once more)" in said
+    assert cli(*words, "--again", "1", "--dry-run").out.startswith("25 runs")
+
+
+def test_an_instant_that_is_wrong_is_shown_as_it_is_read(cli: Cli, schedules: Schedules) -> None:
+    bounds = ("--start-at", "2090-01-02", "--end-at", "2090-01-01")
+    said = cli("add", "x", "add", "--every", "60s", *bounds, code=1).err
+    assert said.endswith(", got 2090-01-01 00:00:00+01:00\n")
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_run_of_one_nominal_time(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", manual())

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "schedule that is a truth": ({"schedule": True}, SCHEDULE + "True"),
     "schedule that is an instant": (
         {"schedule": datetime(2030, 1, 1, tzinfo=UTC)},
-        SCHEDULE + "datetime.datetime(2030, 1, 1, 0, 0, tzinfo=datetime.timezone.utc) (to run once, write at(...))",
+        SCHEDULE + "2030-01-01 00:00:00+00:00 (to run once, write at(...))",
     ),
     "interval of nothing": ({"schedule": 0}, "schedule: expected an interval of at least 0.05 seconds, got 0"),
     "interval of ages": ({"schedule": 10**10}, "schedule: expected an interval of at most 100 years, got "),
@@ -216,15 +216,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, got 'today'"),
     "naive start_at": (
         {"start_at": datetime(2026, 1, 1)},
-        "start_at: expected an aware datetime, got datetime.datetime(2026, 1, 1, 0, 0) (add tzinfo, for example ",
+        "start_at: expected an aware datetime, got 2026-01-01 00:00:00 (add tzinfo, for example ",
     ),
     "naive end_at": (
         {"end_at": datetime(2026, 1, 1)},
-        "end_at: expected an aware datetime, got datetime.datetime(2026, 1, 1, 0, 0) (add tzinfo, for example ",
+        "end_at: expected an aware datetime, got 2026-01-01 00:00:00 (add tzinfo, for example ",
     ),
     "end_at before start_at": (
         {"start_at": datetime(2027, 1, 2, tzinfo=UTC), "end_at": datetime(2027, 1, 1, tzinfo=UTC)},
-        "end_at: expected an instant not before start_at (2027-01-02T00:00:00+00:00), got datetime.datetime(2027, 1, 1",
+        "end_at: expected an instant not before start_at (2027-01-02T00:00:00+00:00), got 2027-01-01",
     ),
     "end_at in the past": (
         {"end_at": datetime(2020, 1, 1, tzinfo=UTC)},
