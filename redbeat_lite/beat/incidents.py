@@ -241,7 +241,7 @@ class IncidentWatch:
 
 
 def _log(event: IncidentOpened | IncidentClosed) -> None:
-    field = f"{event.kind}:{event.entry or ''}"
+    field = f"{event.kind}:{event.entry}" if event.entry else event.kind
     if isinstance(event, IncidentOpened):
         logger.warning("beat: incident %s is open, %s: %s", event.id, field, event.text)
     else:

@@ -143,7 +143,9 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 
-    schedules = Schedules(Celery("demo", set_as_current=False, config_source={"redbeat_lite_url": url}))
+    app = Celery("demo", set_as_current=False, config_source={"redbeat_lite_url": url})
+    app.task(_say, name="demo.say")  # or `add` would warn that the app does not have it
+    schedules = Schedules(app)
     stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
     schedules.add("guest", "demo.say", every(1), args=("hello",))
     stage.await_lines(r"worker .*'guest'", 3)
@@ -160,6 +162,10 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         stage.tell("that is all; a new beat stands by, and all of it comes again and again")
         beats[killed] = stage.start(stack, _process(stage, url, killed, *beat))
         stage.rest()
+
+
+def _say(words: str) -> None:
+    """Stand for the task that the worker has."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ _DONE = {
     "run": "One extra run was sent.",
     "pause": "Paused.",
     "resume": "Resumed.",
-    "remove": "Removed. An entry of beat_schedule comes back when the beat that has it next sees to it.",
+    "remove": "Removed. If it is in beat_schedule, the beat that has it stores it again.",
     "edit": "Saved. It counts from now on.",
     "add": "Added. It counts from now on.",
     "ack": "Acknowledged. It stays open until what is wrong is not any more.",

@@ -404,7 +404,7 @@ def test_an_entry_whose_publishes_fail_is_an_incident(stage: Stage, monkeypatch:
     stage.listener.hears("cannot_publish e", "-cannot_publish e")
 
 
-def test_a_schedule_that_is_behind_is_an_incident(stage: Stage) -> None:
+def test_a_schedule_that_is_behind_is_an_incident(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.schedules.add("e", "add", every(60))
     stage.clock.forward(200)
     for _ in range(LASTING):
@@ -412,6 +412,7 @@ def test_a_schedule_that_is_behind_is_an_incident(stage: Stage) -> None:
         stage.look()
     [behind] = stage.schedules.incidents()
     assert (behind.kind, behind.entry) == ("behind", None)
+    assert f"beat: incident {behind.id} is open, behind: {behind.text}" in caplog.messages
     stage.turn()
     stage.listener.hears("behind", "-behind")
 
