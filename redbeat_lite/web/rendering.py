@@ -37,7 +37,7 @@ _DONE = {
     "edit": "Saved. It counts from now on.",
     "add": "Added. It counts from now on.",
     "ack": "Acknowledged. It stays open until what is wrong is not any more.",
-    "freeze": "Frozen. What is out goes on.",
+    "freeze": "Frozen. Messages that were sent before are not held.",
     "freeze-none": "Frozen, but no entry was found that it holds: is the name whole, or does a * end it?",
     "all": "Done with each of them.",
     **dict.fromkeys(("thaw", "backfill", "backfills-pause", "backfills-resume", "backfills-cancel"), "Done."),
