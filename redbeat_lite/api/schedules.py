@@ -31,7 +31,7 @@ from .freezes import FreezeList
 from .read_side import ReadSide
 from .run_now import run_by_hand
 from .selected import Selected
-from .writer import Writer, check_names_differ, check_taken
+from .writer import Writer, check_taken
 
 
 @public
@@ -126,7 +126,6 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
         for some in [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE):
             if not replace:
-                check_names_differ(some)
                 taken += self._writer.added(some, calendars, told)
                 continue
             checked = [self._writer.checked(each, replaces=True, warn=False, calendars=calendars) for each in some]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -154,6 +153,7 @@ class Writer:
         once in a millisecond. For ``calendars`` see :meth:`checked`, for ``told`` :meth:`warn_of_unknown_tasks`.
         """
         line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Any, ...]]()
+        names = set[str]()
         for entry in entries:
             kind, now = shape(entry) if isinstance(entry, Entry) else None, wall_ms()
             like, texts, serializer, at = alike.get(kind, (None, None, None, None))
@@ -173,6 +173,9 @@ class Writer:
                 if kind is not None and '"custom":' not in definition:  # a schedule that may answer otherwise each time
                     alike[kind] = entry, texts, serializer, now
             edits.append(self.write(entry, None, definition, line))
+            if entry.name in names:
+                raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
+            names.add(entry.name)
         self.warn_of_unknown_tasks(entries, told)
         return self._created(entries, edits)
 
@@ -283,14 +286,6 @@ class Writer:
         edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
-
-
-def check_names_differ(entries: Sequence[Entry]) -> None:
-    """Raise InvalidEntry if a name is there twice."""
-    names = Counter(entry.name for entry in entries if isinstance(entry, Entry))
-    for name, count in names.most_common(1):
-        if count > 1:
-            raise InvalidEntry("name", "a name that no other entry of the list has", name)
 
 
 def check_taken(names: Sequence[str]) -> None:

@@ -31,9 +31,10 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
 def every_second_words(schedule: BaseSchedule) -> str | None:
     """Return a warning if a cron rule seems to have the seconds in its first field, but runs every second."""
-    if not isinstance(schedule, Cron) or not schedule.resolved or schedule.seconds == "first":
+    if not isinstance(schedule, Cron) or schedule.seconds == "first":
         return None
-    if len(schedule.times.seconds) < 60 or len(schedule.times.minutes) == 60:
+    minutes, *others = schedule.expression.split()
+    if len(others) < 5 or others[-1] != "*" or minutes == "*":
         return None
     return (
         f"{schedule.expression!r} runs 60 times in each minute that matches, because its last field holds the seconds; "

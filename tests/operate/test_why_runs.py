@@ -58,7 +58,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "failed", attempts=2, error="OSError: busy", retry_at=t(2, 3, 10)),)},
     ),
     "nobody has told of its retry for so long that it may be lost": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00; no worker has reported its retry, "
+        "'nightly' ran for 2026-03-02 03:00:00+01:00 and failed; no worker has reported its retry, "
         "due at 2026-03-02 03:10:00+01:00.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "The error: OSError: busy.",

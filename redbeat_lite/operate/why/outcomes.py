@@ -30,7 +30,6 @@ _VERDICTS = {
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "refused": "{} did not run for {}: it failed before its body began",
     "refuses": "{} did run for {}, and rejected its message",
-    "unheard": "{} did run for {}; no worker has reported its retry{}",
     "no outcome": "{} did run for {}, and reported no outcome, as with Ignore or replace",
     "no end": "{} began for {}; how it ended is not recorded",
     "unknown": "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it",
@@ -72,7 +71,7 @@ def _unknown(run: Run) -> str:
     if run.began_at is None:
         return "unknown"
     if run.retry_at is not None:
-        return "unheard"
+        return "retrying"
     return "no end" if run.seconds is None else "no outcome"
 
 
