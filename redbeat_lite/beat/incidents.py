@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import tzinfo
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -13,7 +14,7 @@ from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, readable_parts
-from ..entries.words import counted
+from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
 from ..runs.facts import Deadline, Seen
@@ -233,16 +234,16 @@ class IncidentWatch:
         """Whether all have heard this, but for those that hang; tells it where that was not done."""
         what = event.id, type(event)
         if (heard := before.get(what)) is None:
-            _log(event)
+            _log(event, self._zone)
             self._vitals.tell(event)
             heard = self._vitals.announcer.hearing()
         self._telling[what] = heard
         return heard()
 
 
-def _log(event: IncidentOpened | IncidentClosed) -> None:
+def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
     field = f"{event.kind}:{event.entry}" if event.entry else event.kind
     if isinstance(event, IncidentOpened):
-        logger.warning("beat: incident %s is open, %s: %s", event.id, field, event.text)
+        logger.warning("beat: incident %s is open, %s: %s", event.id, field, local(event.text, zone))
     else:
         logger.info("beat: incident %s is over, %s", event.id, field)

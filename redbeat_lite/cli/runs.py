@@ -48,8 +48,7 @@ def runs(
 ) -> None:
     """Show what became of the runs of one entry, the newest first; or of several or all what workers have ended.
 
-    TOOK and TRIES are of the task's body. What no worker has recorded of an entry's runs is asked of the result
-    backend.
+    TOOK and TRIES are of the task's body.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, tzinfo
 
 #: An instant as it is written where no zone is known.
-_UTC = re.compile(r"\b\d{4}-(?:0\d|1[0-2])-(?:[012]\d|30)T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{3,6})?\+00:00")
+_UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
@@ -29,7 +29,14 @@ def in_zone(instant: datetime, zone: tzinfo) -> str:
 
 def local(text: str, zone: tzinfo) -> str:
     """A text whose instants in UTC are told in a zone."""
-    return _UTC.sub(lambda found: in_zone(datetime.fromisoformat(found[0]), zone), text)
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            return in_zone(datetime.fromisoformat(found[0]), zone)
+        except (ValueError, OverflowError):  # in somebody else's text
+            return found[0]
+
+    return _UTC.sub(shown, text)
 
 
 def span(seconds: float) -> str:

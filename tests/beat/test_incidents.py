@@ -21,6 +21,7 @@ from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from redbeat_lite.storage.leader_store import LeaderStore
 from tests.harness.incidents import Stage
+from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
 from tests.support.messages import of_entry
@@ -402,6 +403,29 @@ def test_an_entry_whose_publishes_fail_is_an_incident(stage: Stage, monkeypatch:
     stage.listener.hears("cannot_publish e")
     stage.turn(60)
     stage.listener.hears("cannot_publish e", "-cannot_publish e")
+
+
+@pytest.mark.parametrize("stage", [{"timezone": "America/New_York"}], indirect=True)
+def test_the_log_tells_instants_in_the_zone_of_the_app(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.clock.set(datetime(2026, 3, 31, 9, tzinfo=UTC))
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60, 40)
+    assert [text.partition("open, ")[2] for text in caplog.messages if "is open" in text] == [
+        "missed:e: the run of 2026-03-31 05:01:00-04:00 has not begun within 30 s"
+    ]
+
+
+@pytest.mark.parametrize("stage", [{"timezone": "America/New_York"}], indirect=True)
+@together("error", ["2026-02-30T00:00:00+00:00", "0001-01-01T00:00:00+00:00", "2026-01-01T99:00:00+00:00"])
+def test_a_text_that_only_looks_like_an_instant_stays_in_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture, error: str
+) -> None:
+    name = f"e {error}"
+    stage.schedules.add(name, "add", every(60), expect=Expect(failures=1))
+    stage.turn(60)
+    stage.worker.tells(name, "failed", error=error)
+    stage.turn(1)
+    assert f"failed:{name}: failed: {error}" in caplog.text
 
 
 def test_a_schedule_that_is_behind_is_an_incident(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
