@@ -48,8 +48,11 @@ class Violation(NamedTuple):
     what: str
 
     def __str__(self) -> str:
+        text = f"{self.law}: {self.about}: {self.what}"
+        if not self.lines:
+            return text
         lines = ", ".join(map(str, self.lines))
-        return f"{self.law}: {self.about}: {self.what} (lines {lines})"
+        return f"{text} (lines {lines})"
 
 
 class Work:

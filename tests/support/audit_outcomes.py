@@ -185,8 +185,9 @@ def locks_end(outcomes: Outcomes) -> Iterator[Violation]:
     """A lock does not outlive its run by more than its lease."""
     for task, outlived in outcomes.locks_that_outlived():
         if outcomes.lease is not None and outlived > outcomes.lease:
+            lines = tuple(line for line, _ in outcomes.bodies[task])
             what = f"its lock was there {outlived} ms after its end"
-            yield Violation("locks end", task, (), what)
+            yield Violation("locks end", task, lines, what)
 
 
 # -- the record of runs ----------------------------------------------------------------------------
