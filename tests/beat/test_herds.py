@@ -179,6 +179,7 @@ def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
 
     # A message takes 10 ms up to the thousandth, and nothing from there on.
     monkeypatch.setattr(dispatcher, "elapsed", lambda: min(sum(sizes()), 1000) / 100)
+    monkeypatch.setattr(planner, "elapsed", lambda: 0.0)
     clock.forward(3600)
     inner_beat.run_due()
     assert sizes() == [500, *6 * [100], 500, 400]
