@@ -67,7 +67,7 @@ class Leader:
         self._unanswered = False
         self._not_before = 0.0
         self._renewal: _Renewal | None = None
-        #: Whether a renewal has counted due entries since the loop last looked for them.
+        #: Whether a renewal has counted due entries or backfills since the loop last looked for them.
         self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has found.
         self.damaged = False
@@ -202,7 +202,8 @@ class _Renewal:
         self.why = ""
         self._leader = leader
         self._backend = backend
-        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats)
+        backfills = keys.of_backfills.due
+        self._keys = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.beats, backfills)
         self._lease = lease
         self._vitals = vitals
         self._trusted_until = 0.0
@@ -257,11 +258,11 @@ class _Renewal:
         if reply[0]:
             self.why = ""
             self._leader.damaged = reply[0] == 2
-            _, entries, due, pauses = reply
+            _, entries, due, pauses, backfills = reply
             self._vitals.entries = entries
             self._vitals.due = due
             self._leader.pauses = pauses
-            if due:
+            if due or backfills:
                 self._leader.overdue = True
             self.trust_from(sent)
             return True

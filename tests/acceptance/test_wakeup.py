@@ -203,3 +203,21 @@ def test_a_change_is_noticed_within_seconds_over_a_subscription_that_is_half_ope
             eventually(lambda: of_entry(client, "quick"), within=60, what="the message")
         watch.at_most(12)  # Four of them until a command over a connection that does not answer is given up.
         process.destroy()
+
+
+def test_a_backfill_is_noticed_within_seconds_over_a_subscription_that_is_half_open(
+    server: Server, client: redis.Redis, app: Celery
+) -> None:
+    schedules = Schedules(app)
+    schedules.add("hourly", "proj.add", every(3600, align=True))
+    with Proxy(server.port) as proxy:
+        process = celery("tests.acceptance.proj", "beat", "-S", "redbeat_lite.Scheduler", PROJ_URL=proxy.url)
+        leads(process, client)
+        Sleeper(server, process).asleep()
+        proxy.swallow_open()
+        now = datetime.now(UTC)
+        with Stopwatch(process, server) as watch:
+            schedules.backfills.start("hourly", now - timedelta(hours=3), now, max_active=None)
+            eventually(lambda: of_entry(client, "hourly"), within=60, what="the message")
+        watch.at_most(12)
+        process.destroy()

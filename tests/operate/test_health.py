@@ -126,7 +126,7 @@ def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, clien
     scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
     keys = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes)
     scripts.run("leader/acquire", keys, (token, 4000, socket.gethostname(), 7, FORMAT, "[]"))
-    keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+    keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.of_backfills.due)
     scripts.run("leader/renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
 
     def red() -> str:

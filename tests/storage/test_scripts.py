@@ -24,6 +24,9 @@ from tests.support.messages import heard
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 
+#: Keys of a renewal.
+RENEWED = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.of_backfills.due)
+
 TERM = Term("me", 1)
 
 
@@ -313,7 +316,7 @@ class TestLease:
     def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one", lease=2000)
         run = backend.scripts.run
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        keys = RENEWED
         assert run("leader/renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
         assert run("leader/renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
         assert client.pttl(KEYS.leader) <= 2000
@@ -327,7 +330,7 @@ class TestLease:
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        keys = RENEWED
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         client.delete(key)
         if foreign and key != KEYS.meta:
@@ -336,9 +339,17 @@ class TestLease:
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        keys = RENEWED
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
         assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
+
+    def test_a_renewal_counts_what_is_due(self, backend: Backend, store: LeaderStore, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        put(store, "past", 1000)
+        put(store, "to come", 10**15)
+        client.zadd(KEYS.of_backfills.due, {"past": 1000, "past too": 1000, "to come": 10**15})
+        reply = backend.scripts.run("leader/renew", RENEWED, ("one", 1, 9000, 0, 0, "{}"))
+        assert reply == [1, 2, 1, b"", 2]
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
@@ -361,7 +372,7 @@ class TestLease:
         self.acquire(backend, "stand-by", lease=4000)
         assert 2900 < silent_in("stand-by") <= 4000
         assert set(client.zrange(KEYS.beats, 0, -1)) == {b"leader", b"stand-by"}
-        keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats)
+        keys = RENEWED
         assert backend.scripts.run("leader/renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
         assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
         assert 0 < client.pttl(KEYS.beats) <= 3_600_000

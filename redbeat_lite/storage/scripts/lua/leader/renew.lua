@@ -1,12 +1,12 @@
 -- needs now leads
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] beats
+-- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] beats  KEYS[7] due of the backfills
 -- ARGV[1] token  ARGV[2] term  ARGV[3] lease_ms  ARGV[4] how many entries the leader's configuration holds
 -- ARGV[5] ms since the leader's loop last gave a sign of life  ARGV[6] its report, JSON
 -- returns {0} lost
---       | {1, entries, due, pauses} renewed; how many are stored and how many are due by now, and the stamp of the last
---         pause or resumption
---       | {2, entries, due, pauses} renewed, but part of the schedule is gone or of a foreign type, or a config entry removed
+--       | {1, entries, due, pauses, backfills} renewed; how many are stored and how many are due by now, the stamp of the
+--         last pause or resumption, and how many backfills are due
+--       | {2, entries, due, pauses, backfills} renewed, but part of the schedule is gone or of a foreign type, or a config entry removed
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
@@ -31,5 +31,7 @@ end
 redis.pcall('ZADD', KEYS[6], string.format('%.0f', now - ARGV[5]), ARGV[1])
 redis.call('PEXPIRE', KEYS[6], 3600000)
 local late = redis.pcall('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
+local backfills = redis.pcall('ZCOUNT', KEYS[7], '-inf', string.format('%.0f', now))
 local pauses = redis.pcall('HGET', KEYS[5], 'pauses')
-return {whole and 1 or 2, tonumber(entries) or 0, tonumber(late) or 0, type(pauses) == 'string' and pauses or ''}
+pauses = type(pauses) == 'string' and pauses or ''
+return {whole and 1 or 2, tonumber(entries) or 0, tonumber(late) or 0, pauses, tonumber(backfills) or 0}
