@@ -115,7 +115,14 @@ class Replanning:
         moved = lifecycle.rezoned(entry, state, now, self._zone, self._were)
         if self._ahead:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
-        return [] if moved is state else [edit_of(entry, moved, self._zone, expected=stored.state)]
+        edit = edit_of(entry, moved, self._zone, expected=stored.state)
+        # By the clock that was ahead, the retry of a failed publish was planned for a time that is far away now.
+        waits_for_that = self._ahead and _is_sooner(edit.score, stored.score)
+        return [edit] if moved is not state or waits_for_that else []
+
+
+def _is_sooner(score: int | None, other: int | None) -> bool:
+    return score is not None and other is not None and score < other
 
 
 def planned_by(zones: str) -> list[tzinfo]:

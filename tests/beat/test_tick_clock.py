@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
@@ -45,6 +46,21 @@ class TestClock:
         clock.forward(60)
         inner_beat.run_due()
         assert len(of_entry(client, "interval")) == 1
+
+    def test_set_back_keeps_no_retry_waiting_for_the_clock_to_catch_up(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        schedules.add("interval", "add", every(60))
+        clock.forward(60)
+        with mock.patch.object(type(inner_beat), "apply_async", side_effect=ValueError("refused")):
+            clock.forward(0.5)
+            inner_beat.run_due()  # The run is due by the right clock, and its publish fails.
+            clock.forward(7200)
+            inner_beat.run_due()  # The retry is planned by a clock that is two hours ahead.
+        clock.forward(-7200)
+        inner_beat.run_due()
+        inner_beat.run_due()
+        assert nominals(client, "interval") == [60]
 
     def test_set_back_between_two_leaders_is_noticed_too(
         self,
