@@ -96,6 +96,11 @@ def test_an_edit_whose_reply_was_lost_leaves_both_rules_possible() -> None:
     assert broken(add(), *ALL, edit) == []
 
 
+def test_a_run_of_an_entry_whose_adding_was_refused_is_found() -> None:
+    assert broken(add(ok=None, returned=None), sent(4000)) == []
+    assert broken(add(ok=False), sent(4000)) == ["old rule"]
+
+
 @pytest.mark.parametrize("act", ["pause", "freeze", "remove"])
 def test_a_run_of_an_entry_that_is_held_is_found(act: str) -> None:
     assert broken(add(), *runs(1, 4), call(act, 4100)) == []
@@ -174,10 +179,65 @@ def test_a_policy_of_all_leaves_nothing_out() -> None:
     assert broken(add(misfire="all"), *runs(1, 3), OUTAGE, *late[1:], *runs(7, 9)) == ["sent once"]
 
 
+def test_a_run_that_a_fault_has_kept_back_until_a_pause_may_be_missing() -> None:
+    entry = add(misfire="all")
+    assert broken(entry, *runs(1, 3), OUTAGE, call("pause", 6400)) == []
+    assert broken(entry, *runs(1, 3), OUTAGE, call("pause", 7600)) == ["sent once"] * 4
+
+
 def test_a_late_run_of_a_policy_of_skip_is_found() -> None:
     entry = add(misfire="skip", grace=100)
     assert broken(entry, *runs(1, 3), OUTAGE, *runs(7, 9)) == []
     assert broken(entry, *runs(1, 3), OUTAGE, sent(5000, 6600), *runs(7, 9)) == ["misfires"]
+
+
+def test_no_policy_sends_what_is_later_than_the_grace() -> None:
+    late = [sent(4000, 6600), sent(5000, 6600), sent(6000, 6600)]
+    entry = add(misfire="all", grace=700)
+    assert broken(entry, *runs(1, 3), OUTAGE, late[2], *runs(7, 9)) == []
+    assert broken(entry, *runs(1, 3), OUTAGE, *late[1:], *runs(7, 9)) == ["misfires"]
+
+
+def test_more_late_runs_than_the_limit_are_found() -> None:
+    late = [sent(4000, 7600), sent(5000, 7600), sent(6000, 7600)]
+    outage = fault(3500, 7500)
+    assert broken(add(misfire="all", limit=2), *runs(1, 3), outage, *late[:2], *runs(8, 9)) == []
+    assert broken(add(misfire="all", limit=2), *runs(1, 3), outage, *late, *runs(8, 9)) == ["misfires"]
+    assert broken(add(misfire="all", limit=3), *runs(1, 3), outage, *late, *runs(8, 9)) == []
+
+
+def test_a_thaw_ends_its_own_freeze_alone() -> None:
+    freezes = [call("freeze", 4100, freeze="long"), call("freeze", 4200, freeze="short")]
+    thaw = call("thaw", 5100, freeze="short")
+    assert broken(add(), *runs(1, 4), *freezes, thaw) == []
+    # The short one holds the fifth run alone, and the long one the fifth and all later ones.
+    assert broken(add(), *ALL, *freezes, thaw) == ["held entries"] * 6
+    assert broken(add(), *runs(1, 4), *freezes, call("thaw", 5100), *runs(7, 9)) == ["sent once"]
+
+
+def backfill(ended: str = "done", count: int = 3) -> Record:
+    span = {"start": -5000, "end": -3000}
+    return {"kind": "backfill", "entry": "e", "backfill": "b", "sent": count, "ended": ended, **span}
+
+
+def late(nominal: int) -> Record:
+    return sent(nominal, 4200, by="backfill", backfill="b")
+
+
+def test_a_backfill_is_beside_the_rule() -> None:
+    assert broken(add(), *ALL, late(-5000), late(-4000), late(-3000), backfill()) == []
+
+
+def test_a_backfill_that_doubles_a_run_is_found() -> None:
+    records = [add(), *ALL, late(-5000), late(-4000), late(-4000), late(-3000), backfill()]
+    assert broken(*records) == ["backfills"]
+    assert broken(*records, delivery="at least") == []
+
+
+def test_a_backfill_that_sends_too_little_or_too_much_is_found() -> None:
+    assert broken(add(), *ALL, late(-5000), late(-4000), backfill()) == ["backfills"]
+    assert broken(add(), *ALL, late(-5000), late(-4000), backfill(ended="cancelled")) == []
+    assert broken(add(), *ALL, late(-5000), late(-4000), late(-2000), backfill()) == ["backfills"]
 
 
 def test_two_bodies_of_a_key_at_a_time_are_found() -> None:

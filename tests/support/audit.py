@@ -14,9 +14,10 @@ clock. The fields of a record depend on its ``kind``:
 ``call``
     What somebody asked for: ``act``, ``entry``, ``began``, ``returned`` (``null``: never), ``ok``
     (``null``: unknown, as the reply was lost). ``add`` and ``edit`` have a ``rule``, and may have
-    ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms) and ``max_runs``. An edit may have
-    ``if_version``, and ``version`` as returned. ``pause``, ``resume``, ``remove``, ``freeze`` and
-    ``thaw`` have no more fields. A freeze has no entry and is for all, or it has a list ``entries``.
+    ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms), ``limit`` and ``max_runs``. An edit
+    may have ``if_version``, and ``version`` as returned. ``pause``, ``resume`` and ``remove`` have no more
+    fields. A freeze has no entry and is for all, or it has a list ``entries``. A freeze and the thaw that
+    ends it may have the same ``freeze``; any other thaw ends all of them.
     Adds and edits may have ``punctual``: ms after its nominal time by which a run comes that is
     not due in a fault; and ``silent``: ms from one message of the entry to the next, at most.
 ``fault``
@@ -24,8 +25,11 @@ clock. The fields of a record depend on its ``kind``:
     and ``back``, some message has to come within ``back`` ms of the instant ``recovered``.
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
-    ``"hand"`` or ``"backfill"``. With ``sender``, the process that sent it; and with ``since``,
-    the instant before which it was not in the queue, in place of ``slack``.
+    ``"hand"`` or ``"backfill"``, then with its name ``backfill``. With ``sender``, the process that
+    sent it; and with ``since``, the instant before which it was not in the queue, in place of ``slack``.
+``backfill``
+    What the product said of one at the end: its name ``backfill``, ``entry``, first and last nominal time
+    ``start`` and ``end``, how many runs it has ``sent``, and ``ended``: ``"done"`` if it has sent them all.
 ``term``
     The process ``sender`` ``began`` to lead. Where terms are noted, only leaders may send.
 ``body``, ``task``, ``clear``, ``run``, ``success``
@@ -131,6 +135,7 @@ class History:
         self.faults = self.work.faults
         self.outcomes = Outcomes(self.work)
         self.terms: list[Record] = []
+        self.backfills: list[tuple[int, Record]] = []
         self.frozen: list[tuple[Window, frozenset[str] | None]] = []
         self.late, self.slack, self.exactly = 1000, 0, True
         self.strays = 0
@@ -171,6 +176,8 @@ class History:
             self.work.deaths[record["pid"]] = record["at"]
         elif kind == "fault":
             self.faults.append(record)
+        elif kind == "backfill":
+            self.backfills.append((line, record))
         elif kind == "term":
             self.terms.append(record)
         elif kind == "end":
@@ -213,6 +220,14 @@ class History:
         messages = [item for entry in self.entries.values() for item in entry.sent]
         return sorted(messages, key=lambda item: item[0])
 
+    def kept_back(self, nominal: int) -> int:
+        """The latest instant at which a run may arrive, because of faults that follow each other."""
+        until = nominal + self.late
+        for fault in sorted(self.faults, key=lambda fault: int(fault["began"])):
+            if fault["began"] <= until and nominal - self.late <= fault["ended"]:
+                until = max(until, fault["ended"] + self.late)
+        return until
+
     def is_faulty(self, since: int, until: int) -> bool:
         """Whether something was broken at some instant between these two."""
         index = bisect_right(self.spans, (until, FOREVER)) - 1
@@ -235,7 +250,7 @@ def windows(calls: Sequence[tuple[int, Record]], begins: str, ends: Sequence[str
     for line, call in calls:
         if call["act"] != begins or call.get("ok") is False:
             continue
-        later = [other for _, other in calls if other["act"] in ends and other is not call and after(other, call)]
+        later = [other for _, other in calls if other["act"] in ends and closes(other, call)]
         certain = [other for other in later if other.get("ok")]
         is_certain = call.get("ok") and call["returned"] is not None
         yield (
@@ -248,6 +263,12 @@ def windows(calls: Sequence[tuple[int, Record]], begins: str, ends: Sequence[str
                 line,
             ),
         )
+
+
+def closes(later: Record, earlier: Record) -> bool:
+    """Whether a call may end what another one has begun."""
+    is_its_own = later.get("freeze") in (None, earlier.get("freeze"))
+    return later is not earlier and is_its_own and after(later, earlier)
 
 
 def after(later: Record, earlier: Record) -> bool:
@@ -320,13 +341,16 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
     """Whether a nominal time may have been left out: the entry was held, it had had all of its runs,
     or the run was late and its misfire policy lets it go."""
     deadline = nominal + history.late
-    if any(window.perhaps(nominal, deadline) for window in history.held(entry)):
+    # A fault may have kept the run back until the entry was held.
+    kept_back = history.kept_back(nominal)
+    if any(window.perhaps(nominal, kept_back) for window in history.held(entry)):
         return True
     limit = definition.call.get("max_runs")
     if limit is not None and len({message["nominal"] for _, message in entry.by_rule()}) >= limit:
         return True
     policy = definition.call.get("misfire", "coalesce")
-    if policy == "all":
+    bounds = definition.call.get("grace"), definition.call.get("limit")
+    if policy == "all" and bounds == (None, None):
         # A fault that had not ended in time may still keep the run back, or may have done so until
         # the entry was edited or removed.
         until = min(definition.window.until, history.end)
@@ -388,12 +412,14 @@ def in_order(history: History, entry: Entry) -> Iterator[Violation]:
 
 
 def old_rule(history: History, entry: Entry) -> Iterator[Violation]:
-    """No run by an old rule after an edit has returned."""
+    """No run by an old rule after an edit has returned, and none of an entry whose adding was refused."""
     for line, message in entry.by_rule():
         began = history.earliest(message)
-        if not entry.definitions:
-            continue
         possible = [each for each in entry.definitions if each.window.perhaps(began, message["at"])]
+        is_refused = not entry.definitions and any(call["act"] == "add" for _, call in entry.calls)
+        if is_refused and not any(window.surely(began) for window in entry.removed):
+            what = f"{message['nominal']} was sent, and there was no such entry"
+            yield Violation("old rule", entry.name, (line,), what)
         if possible and not any(each.has(message["nominal"]) for each in possible):
             last = possible[-1]
             what = f"{message['nominal']} is no time of its rule at {message['at']}"
@@ -470,7 +496,7 @@ def misfires(history: History, entry: Entry) -> Iterator[Violation]:
         policy = definition.call.get("misfire", "coalesce")
         sent_at, nominal = history.earliest(message), message["nominal"]
         grace = definition.call.get("grace")
-        if policy == "skip" and grace is not None and sent_at > nominal + grace + history.late:
+        if grace is not None and sent_at > nominal + grace + history.late:
             what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"
             yield Violation(law, entry.name, (line,), what)
         if policy == "coalesce":
@@ -478,6 +504,22 @@ def misfires(history: History, entry: Entry) -> Iterator[Violation]:
             if len(times) > 1 and definition.window.surely(sent_at):
                 what = f"{nominal} was sent at {sent_at}, though {times[-1]} was due by then"
                 yield Violation(law, entry.name, (line,), what)
+    yield from beyond_limit(history, entry)
+
+
+def beyond_limit(history: History, entry: Entry) -> Iterator[Violation]:
+    """Of the runs that an outage has made late, no more than the limit are sent, all at one moment."""
+    late: dict[int, list[tuple[int, Definition | None]]] = defaultdict(list)
+    for line, message in entry.by_rule():
+        if message["at"] > message["nominal"] + history.slack + history.late:
+            late[message["at"]].append((line, definition_at(entry, message["nominal"])))
+    for at, messages in late.items():
+        definition = messages[0][1]
+        is_one = definition is not None and all(other is definition for _, other in messages)
+        limit = definition.call.get("limit") if is_one and definition is not None else None
+        if limit is not None and len(messages) > limit:
+            what = f"{len(messages)} late runs were sent at {at}, and the limit is {limit}"
+            yield Violation("misfires", entry.name, tuple(line for line, _ in messages), what)
 
 
 def definition_at(entry: Entry, nominal: int) -> Definition | None:
@@ -528,6 +570,29 @@ def stray_lines(history: History) -> list[int]:
     return strays
 
 
+def backfills(history: History) -> Iterator[Violation]:
+    """A backfill sends each of its runs once, and says that it is done when all are sent."""
+    law = "backfills"
+    sent: dict[str, list[tuple[int, Record]]] = defaultdict(list)
+    for line, message in history.messages():
+        if "backfill" in message:
+            sent[message["backfill"]].append((line, message))
+    for line, backfill in history.backfills:
+        messages = sent[backfill["backfill"]]
+        about = f"{backfill['backfill']} of {backfill['entry']}"
+        nominals = [message["nominal"] for _, message in messages]
+        lines = (line, *(message_line for message_line, _ in messages))
+        if history.exactly and len(nominals) > len(set(nominals)):
+            yield Violation(law, about, lines, f"sent {len(nominals)} messages for {len(set(nominals))} runs")
+        is_inside = [backfill["start"] <= nominal <= backfill["end"] for nominal in nominals]
+        if history.exactly and not all(is_inside):
+            yield Violation(law, about, lines, "sent runs outside of its span")
+        is_done = backfill["ended"] == "done"
+        if history.exactly and is_done and len(set(nominals)) != backfill["sent"]:
+            what = f"says that it has sent {backfill['sent']} runs, and {len(set(nominals))} arrived"
+            yield Violation(law, about, lines, what)
+
+
 ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
     sent_once,
     first_run,
@@ -545,6 +610,7 @@ ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Violation]], ...] = (
 BEAT_LAWS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     goes_on,
     one_sender,
+    backfills,
 )
 
 
