@@ -2,59 +2,135 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 from celery import Celery
 
-from tests.simulation.world import MICROS, World
+from tests.simulation.rules import Rule, daily, interval
+from tests.simulation.world import EPOCH_US, MICROS, World
+from tests.simulation.zones import CLOCK_CHANGES
 
-#: Seconds between two runs of an entry.
+#: Seconds between two runs of an entry, where a seed lasts for minutes.
 PERIODS = (2, 3, 5, 7, 12)
 
-MISFIRES = ("coalesce", "skip", "all")
+#: The same, where little is due, so that a beat waits for long.
+SPARSE_PERIODS = (25, 60, 150)
+
+#: The same, where it lasts for days.
+LONG_PERIODS = (3 * 3600, 12 * 3600, 86_400, 3 * 86_400)
+
+#: The share of seeds in which little is due.
+_SPARSE_SHARE = 0.2
+
+#: The share of seeds that last for days.
+_LONG_SHARE = 0.12
+
+#: Most faults of different kinds in one seed.
+_MOST_KINDS = 5
 
 
-@dataclass
+@dataclass(frozen=True)
 class Setup:
-    """What one seed draws before it begins."""
+    """What one seed draws before it begins.
+
+    Parameters:
+        config: the rule of each config entry.
+        stormy, calm: seconds in which faults happen, and seconds without any after them. Where a seed lasts
+            for days, this is the time in which something runs; what lies between passes at once.
+        edits_in_calm: whether the user goes on while it is calm.
+        faults: kinds of faults that happen.
+        periods: seconds that intervals may have.
+        zone: the time zone of the app. Other zones than UTC are those of seeds that last for days.
+        start_us: where the clocks begin, epoch microseconds.
+        change_us: when the clocks of the zone change, epoch microseconds.
+        left_out: single faults and calls that do not happen, by their names in the story.
+    """
 
     beats: int
+    holders: int
     lease: float
     stall_timeout: float
     batch_size: int
     history: int
-    #: Period of each config entry in seconds.
-    config: dict[str, int]
-    #: Seconds in which faults happen, and seconds without any after them.
+    config: dict[str, Rule]
     stormy: float
     calm: float
-    #: Kinds of faults that happen.
-    faults: list[str]
+    edits_in_calm: bool
+    faults: Sequence[str]
+    periods: tuple[int, ...]
+    zone: str = "UTC"
+    start_us: int = EPOCH_US
+    change_us: int = 0
+    left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod
-    def draw(cls, random: Random, faults: list[str]) -> Setup:
+    def draw(cls, random: Random, faults: Sequence[str]) -> Setup:
         lease = random.choice((1.0, 1.0, 2.0, 4.0, 4.0, 10.0, 30.0))
         stall_timeout = random.choice((6.0, 6.0, 6.0, 10.0, 30.0))
-        config = {f"config-{number}": random.choice(PERIODS) for number in range(random.randint(1, 3))}
-        return cls(
+        is_sparse = random.random() < _SPARSE_SHARE
+        periods = SPARSE_PERIODS if is_sparse else PERIODS
+        config = {f"config-{number}": interval(random.choice(periods)) for number in range(random.randint(1, 3))}
+        setup = cls(
             beats=random.randint(1, 3),
+            holders=random.choice((0, 2)),
             lease=lease,
             stall_timeout=stall_timeout,
             batch_size=random.choice((1, 3, 500)),
             history=random.choice((0, 1, 20)),
             config=config,
             stormy=random.uniform(15.0, 60.0),
-            calm=lease + stall_timeout + 5.0 + 2 * max(PERIODS),
-            faults=random.sample(faults, random.randint(0, min(4, len(faults)))),
+            calm=lease + max(stall_timeout, lease) + 5.0 + (150.0 if is_sparse else 2 * max(PERIODS)),
+            edits_in_calm=random.random() < (0.6 if is_sparse else 0.3),
+            faults=tuple(random.sample(faults, random.randint(0, min(_MOST_KINDS, len(faults))))),
+            periods=periods,
         )
+        return setup._lasting_days(random) if random.random() < _LONG_SHARE else setup
+
+    def _lasting_days(self, random: Random) -> Setup:
+        """The same, but around a clock change, with rules of hours and days."""
+        zone, change = random.choice(CLOCK_CHANGES)
+        start = change - timedelta(hours=random.choice((random.uniform(1, 12), random.uniform(12, 100))))
+        start_us = round(start.timestamp()) * MICROS
+        return replace(
+            self,
+            holders=0,
+            lease=min(self.lease, 4.0),
+            stall_timeout=min(self.stall_timeout, 10.0),
+            config={name: self._draw_long_rule(random, zone, start) for name in self.config},
+            stormy=random.uniform(40.0, 120.0),
+            calm=150.0,
+            periods=LONG_PERIODS,
+            zone=zone,
+            start_us=start_us,
+            change_us=round(change.timestamp()) * MICROS,
+        )
+
+    def _draw_long_rule(self, random: Random, zone: str, start: datetime) -> Rule:
+        if random.random() < 0.25:
+            return interval(random.choice(LONG_PERIODS))
+        return daily(random, zone, start, is_default_zone=True)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it lasts for days."""
+        return self.zone != "UTC"
+
+    @property
+    def start(self) -> datetime:
+        """Where the clocks begin."""
+        return datetime.fromtimestamp(self.start_us / MICROS, UTC)
 
     @property
     def recovery_ms(self) -> int:
-        """Milliseconds after the last fault in which runs may still be late."""
-        return round(1000 * (self.lease + self.stall_timeout + 5.0))
+        """Milliseconds after the last fault in which runs may still be late.
+
+        A beat that could not publish for ``stall_timeout`` leaves the lease to others for two leases.
+        """
+        return round(1000 * (self.lease + max(self.stall_timeout, self.lease) + 5.0))
 
 
 def make_app(world: World, setup: Setup) -> Celery:
@@ -64,16 +140,17 @@ def make_app(world: World, setup: Setup) -> Celery:
         def now(self) -> datetime:
             process = world.current
             ahead = 0 if process is None else process.clock_ahead
-            return datetime.fromtimestamp((world.now_us + ahead) / MICROS, UTC)
+            return datetime.fromtimestamp((world.now_us + ahead) / MICROS, self.timezone)
 
     app = App("project", broker="redis://server:6379/0", set_as_current=False)
     app.conf.update(
-        timezone="UTC",
+        timezone=setup.zone,
+        result_expires=None,  # Otherwise Celery adds an entry of its own.
         redbeat_lite_lease=setup.lease,
         redbeat_lite_stall_timeout=setup.stall_timeout,
         redbeat_lite_batch_size=setup.batch_size,
         redbeat_lite_history=setup.history,
-        beat_schedule={name: _config_entry(name, period) for name, period in setup.config.items()},
+        beat_schedule={name: _config_entry(name, rule) for name, rule in setup.config.items()},
     )
     app.task(name="project.run")(_run)
     return app
@@ -83,5 +160,5 @@ def _run(*_args: Any) -> None:
     """The task of all entries."""
 
 
-def _config_entry(name: str, period: int) -> dict[str, Any]:
-    return {"task": "project.run", "schedule": float(period), "args": [name]}
+def _config_entry(name: str, rule: Rule) -> dict[str, Any]:
+    return {"task": "project.run", "schedule": rule.schedule, "args": [name]}

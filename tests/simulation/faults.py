@@ -1,8 +1,10 @@
-"""The faults that a seed may draw, each as a thread of the world that strikes again and again."""
+"""The faults that a seed may draw. Each kind strikes again and again, and each strike draws for itself."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import Loss
@@ -12,16 +14,26 @@ from tests.simulation.world import MICROS, Process
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
-#: Faults that meet single requests, and how likely they do so.
+#: Faults that meet single requests.
 LOSSES = {
     "request lost": Loss.BEFORE,
     "reply lost": Loss.AFTER,
-    "half open": Loss.SILENT,
-    "reply late": Loss.LATE,
+    "half open": Loss.HALF_OPEN,
+    "reply late": Loss.LATE_REPLY,
+    "request late": Loss.LATE_REQUEST,
 }
+
+#: How likely they meet a request; a seed draws one of these for each kind.
+_PROBABILITIES = (0.003, 0.02, 0.1)
 
 #: So much more often a commit is met, because most depends on it.
 _COMMITS_MORE = 5
+
+#: Seconds by which the replies of a slow network are late at most: less than a command waits for.
+_SLOWEST = 3.0
+
+#: Seconds from one strike of a kind to the next, on average.
+_PAUSE = 12.0
 
 
 class Faults:
@@ -30,18 +42,20 @@ class Faults:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._world = scenario.world
-        self._random = scenario.world.random
         self._story = scenario.story
         self.is_over = False
-        self._losses: list[tuple[Loss, float]] = []
+        self._losses: list[tuple[str, float]] = []
+        self._loss_random = scenario.world.random_for("losses")
+        self._numbers: Counter[str] = Counter()
 
     def begin(self) -> None:
         """Let faults happen from now on."""
         for kind in self._scenario.setup.faults:
             if kind in LOSSES:
-                self._losses.append((LOSSES[kind], self._random.choice((0.003, 0.02, 0.1))))
-            else:
-                self._strike_again(STRIKES[kind])
+                random = self._world.random_for(f"probability of {kind}")
+                self._losses.append((kind, random.choice(_PROBABILITIES)))
+            elif kind in STRIKES:
+                self._strike_again(kind)
         self._scenario.network.draw_loss = self._draw_loss
 
     def end(self) -> None:
@@ -52,126 +66,182 @@ class Faults:
             if process.is_frozen:
                 process.thaw()
 
-    def _strike_again(self, strike: Callable[[Faults], None]) -> None:
-        """Strike now and then."""
-        pause = self._random.expovariate(1 / 12.0)
+    def _next_name(self, kind: str) -> str:
+        self._numbers[kind] += 1
+        return f"{kind} {self._numbers[kind]}"
+
+    def _strike_again(self, kind: str) -> None:
+        """Strike now and then. Each strike has a source of its own, so it stays what it is if others are left out."""
+        name = self._next_name(kind)
+        random = self._world.random_for(name)
 
         def call() -> None:
-            if not self.is_over:
-                strike(self)
-                self._strike_again(strike)
+            if self.is_over:
+                return
+            if self._story.happens(name):
+                self._scenario.disturb()
+                STRIKES[kind](self, random, name)
+            self._strike_again(kind)
 
-        self._world.after(pause, call)
+        self._world.after(random.expovariate(1 / _PAUSE), call)
 
     def _draw_loss(self, process: Process, commands: list[list[bytes]]) -> Loss | None:
         if self.is_over:
             return None
         factor = _COMMITS_MORE if self._scenario.has_commit(commands) else 1
-        for loss, probability in self._losses:
-            if self._random.random() < probability * factor:
-                self._story.counts[loss.value] += 1
-                self._story.tell(f"fault: {loss.value} ({process.name})")
-                return loss
+        for kind, probability in self._losses:
+            if self._loss_random.random() < probability * factor:
+                name = self._next_name(kind)
+                if not self._story.happens(name):
+                    return None
+                self._scenario.disturb()
+                self._note(name, f"{LOSSES[kind].value} ({process.name})")
+                return LOSSES[kind]
         return None
 
-    def _note(self, kind: str, text: str = "") -> None:
-        self._story.counts[kind] += 1
-        self._story.tell(f"fault: {kind} {text}".rstrip())
+    def _note(self, name: str, text: str) -> None:
+        self._story.counts[f"fault: {name.rstrip(' 0123456789')}"] += 1
+        self._story.tell(f"FAULT {name}: {text}")
 
-    def _any_beat(self) -> Process:
-        return self._random.choice(self._scenario.beats)
+    def _any_beat(self, random: Random) -> Process:
+        return random.choice(self._scenario.beats)
 
     # -- strikes -----------------------------------------------------------------------------------
 
-    def cut(self) -> None:
+    def cut(self, random: Random, name: str) -> None:
         """All connections break."""
-        self._note("connections cut")
+        del random
+        self._note(name, "all connections break")
         self._scenario.network.cut_all()
 
-    def kill(self) -> None:
+    def deafen(self, random: Random, name: str) -> None:
+        """A subscription becomes half open: its beat hears nothing more, and does not notice."""
+        del random
+        subscribed = [socket for socket in self._scenario.network.sockets if socket.channels and not socket.is_gone]
+        for socket in subscribed:
+            socket.is_half_open = True
+        self._note(name, f"{len(subscribed)} subscriptions hear nothing any more")
+
+    def kill(self, random: Random, name: str) -> None:
         """A beat is killed, and another one starts some seconds later."""
-        beat = self._any_beat()
-        self._note("beat killed", beat.name)
+        beat = self._any_beat(random)
+        self._note(name, f"{beat.name} is killed")
         beat.kill()
         self._scenario.beats.remove(beat)
-        self._world.after(self._random.uniform(0.0, 10.0), self._scenario.start_beat)
-        if not self._scenario.beats:
-            self._scenario.start_beat()
+        self._replace_beat(random)
 
-    def kill_worker(self) -> None:
-        """A worker is killed, and another one starts."""
-        worker = self._random.choice(self._scenario.workers)
-        self._note("worker killed", worker.name)
-        worker.kill()
-        self._scenario.workers.remove(worker)
-        self._scenario.start_worker()
-
-    def stop(self) -> None:
+    def stop(self, random: Random, name: str) -> None:
         """A beat is told to stop, and another one starts some seconds later."""
-        beat = self._any_beat()
-        if beat.is_frozen:
-            return
-        self._note("beat stopped", beat.name)
+        beat = self._any_beat(random)
+        self._note(name, f"{beat.name} is told to stop")
         self._scenario.stop_beat(beat)
-        self._world.after(self._random.uniform(0.0, 5.0), self._scenario.start_beat)
+        self._replace_beat(random)
+
+    def _replace_beat(self, random: Random) -> None:
+        self._world.after(random.uniform(0.0, 10.0), self._scenario.start_beat)
         if not self._scenario.beats:
             self._scenario.start_beat()
 
-    def freeze(self) -> None:
-        """A beat stops, as its machine may, and goes on later."""
-        beat = self._any_beat()
-        seconds = self._random.choice((0.5, 3.0, 12.0, 40.0))
+    def kill_holder(self, random: Random, name: str) -> None:
+        """A process that holds locks is killed, and another one starts."""
+        if not self._scenario.holders:
+            return
+        holder = random.choice(self._scenario.holders)
+        self._note(name, f"{holder.name} is killed")
+        holder.kill()
+        self._scenario.holders.remove(holder)
+        self._scenario.start_holder()
+
+    def freeze(self, random: Random, name: str) -> None:
+        """A beat does nothing for some seconds, and then goes on."""
+        beat = self._any_beat(random)
         if beat.is_frozen:
             return
-        self._note("beat frozen", f"{beat.name} for {seconds} s")
+        seconds = random.choice((0.5, 3.0, 8.0, 20.0))
+        self._note(name, f"{beat.name} does nothing for {seconds} s")
         beat.freeze()
 
         def thaw() -> None:
             if beat.is_frozen and not beat.is_dead:
                 self._story.tell(f"{beat.name} goes on")
+                self._scenario.disturb()
                 beat.thaw()
 
         self._world.after(seconds, thaw)
 
-    def set_clock(self) -> None:
+    def isolate(self, random: Random, name: str) -> None:
+        """The network of a beat becomes slow, and then lets nothing through for some seconds."""
+        beat = self._any_beat(random)
+        if beat.slowness or beat.is_cut_off:
+            return
+        lease = self._scenario.setup.lease
+        slowness = min(lease * random.uniform(0.0, 0.3), _SLOWEST)
+        slow_for = lease * random.uniform(0.5, 1.5)
+        seconds = random.choice((3.0, 8.0, 20.0))
+        self._note(
+            name, f"{beat.name} hears all {slowness:.2f} s late, and after {slow_for:.1f} s nothing for {seconds} s"
+        )
+        beat.slowness = slowness
+        beat.jitter = lease
+
+        def cut_off() -> None:
+            self._scenario.disturb()
+            self._story.tell(f"{beat.name} is cut off")
+            beat.is_cut_off = True
+            self._scenario.network.make_half_open(beat)
+
+        def connect() -> None:
+            self._scenario.disturb()
+            self._story.tell(f"{beat.name} can connect again")
+            beat.is_cut_off = False
+            beat.slowness = 0.0
+            beat.jitter = 0.0
+
+        self._world.after(slow_for, cut_off)
+        self._world.after(slow_for + seconds, connect)
+
+    def set_clock(self, random: Random, name: str) -> None:
         """Somebody sets the clock of a beat by a second."""
-        self._set_clock("clock set", self._random.choice((-1.0, 1.0, 0.0)))
+        self._set_clock(random, name, random.choice((-1.0, 1.0, 0.0)))
 
-    def leap(self) -> None:
+    def leap(self, random: Random, name: str) -> None:
         """Somebody sets the clock of a beat by many seconds."""
-        self._set_clock("clock leaps", self._random.choice((-600.0, -30.0, 30.0, 600.0, 0.0)))
+        self._set_clock(random, name, random.choice((-600.0, -30.0, 30.0, 600.0, 0.0)))
 
-    def _set_clock(self, kind: str, seconds: float) -> None:
-        beat = self._any_beat()
-        self._note(kind, f"{beat.name} is {seconds:+} s ahead")
+    def _set_clock(self, random: Random, name: str, seconds: float) -> None:
+        beat = self._any_beat(random)
+        self._note(name, f"the clock of {beat.name} is {seconds:+} s ahead")
         beat.clock_ahead = int(seconds * MICROS)
 
-    def restart_server(self) -> None:
+    def restart_server(self, random: Random, name: str) -> None:
         """The server restarts with its data."""
-        self._stop_server("server restarted")
+        if self._scenario.network.is_up:
+            self._stop_server(random, name, with_data=True)
 
-    def empty_server(self) -> None:
+    def empty_server(self, random: Random, name: str) -> None:
         """The server restarts without its data."""
         if self._scenario.network.is_up:
-            self._stop_server("server emptied")
+            self._stop_server(random, name, with_data=False)
             self._scenario.forget_everything()
 
-    def refuse_writes(self) -> None:
+    def refuse_writes(self, random: Random, name: str) -> None:
         """The server takes no writes for some seconds."""
         database = self._scenario.server.database
         if database.refusal is not None:
             return
-        database.refusal = self._random.choice(list(Refusal))
-        seconds = self._random.choice((0.1, 2.0, 10.0))
-        self._note("writes refused", f"for {seconds} s: {database.refusal.name}")
+        refusal = random.choice(list(Refusal))
+        seconds = random.choice((0.1, 2.0, 10.0))
+        self._note(name, f"the server takes no writes for {seconds} s: {refusal.name}")
+        database.refusal = refusal
 
         def allow() -> None:
             database.refusal = None
+            self._scenario.disturb()
             self._story.tell("the server takes writes again")
 
         self._world.after(seconds, allow)
 
-    def fail_over(self) -> None:
+    def fail_over(self, random: Random, name: str) -> None:
         """A replica takes over that lacks the writes of the last moments."""
         since, database = self._story.now, self._scenario.server.database
         copied, losses = database.copy(), self._scenario.losses_of_data
@@ -179,36 +249,39 @@ class Faults:
         def take_over() -> None:
             if self._scenario.losses_of_data != losses:
                 return  # The server has lost its data meanwhile, and so has the replica.
-            self._note("failed over", f"to a replica of {self._story.now - since} ms ago")
+            self._note(name, f"a replica takes over, as of {self._story.now - since} ms ago")
+            self._scenario.disturb()
             database.restore(copied)
             self._scenario.network.cut_all()
             self._scenario.forget_since(since)
 
-        self._world.after(self._random.uniform(0.01, 1.5), take_over)
+        self._world.after(random.uniform(0.01, 1.5), take_over)
 
-    def _stop_server(self, kind: str) -> None:
+    def _stop_server(self, random: Random, name: str, *, with_data: bool) -> None:
         network = self._scenario.network
-        if not network.is_up:
-            return
-        seconds = self._random.choice((0.0, 1.0, 6.0, 20.0))
-        self._note(kind, f"and away for {seconds} s")
+        seconds = random.choice((0.0, 1.0, 6.0, 20.0))
+        how = "with its data" if with_data else "without its data"
+        self._note(name, f"the server restarts {how}, and is away for {seconds} s")
         network.is_up = False
         network.cut_all()
-        self._scenario.server.restart(with_data=kind != "server emptied")
+        self._scenario.server.restart(with_data=with_data)
 
         def start() -> None:
             network.is_up = True
+            self._scenario.disturb()
             self._story.tell("the server is back")
 
         self._world.after(seconds, start)
 
 
-STRIKES: dict[str, Callable[[Faults], None]] = {
+STRIKES: dict[str, Callable[[Faults, Random, str], None]] = {
     "cut": Faults.cut,
+    "deaf": Faults.deafen,
     "kill": Faults.kill,
-    "kill worker": Faults.kill_worker,
+    "kill holder": Faults.kill_holder,
     "stop": Faults.stop,
     "freeze": Faults.freeze,
+    "isolate": Faults.isolate,
     "clock": Faults.set_clock,
     "leap": Faults.leap,
     "restart": Faults.restart_server,
@@ -217,5 +290,8 @@ STRIKES: dict[str, Callable[[Faults], None]] = {
     "fail over": Faults.fail_over,
 }
 
+#: A fault of seeds that last for days: nothing runs for hours or days, and runs are missed meanwhile.
+SLEEP = "sleep"
+
 #: All kinds of faults.
-KINDS = [*LOSSES, *STRIKES]
+KINDS = (*LOSSES, *STRIKES, SLEEP)

@@ -20,8 +20,16 @@ class Loss(Enum):
 
     BEFORE = "request lost, connection cut"
     AFTER = "reply lost, connection cut"
-    SILENT = "reply never sent, connection open"
-    LATE = "reply late by seconds"
+    HALF_OPEN = "nothing arrives any more, connection open"
+    LATE_REPLY = "reply late"
+    LATE_REQUEST = "request late"
+
+
+#: The share of requests that are late where the network of a process is bad.
+_JITTERS = 0.3
+
+#: Seconds by which a request or a reply may be late; short delays matter to short leases.
+_DELAYS = (0.05, 0.3, 1.0, 3.0, 9.0)
 
 
 class Network:
@@ -42,14 +50,18 @@ class Network:
         #: Called with each command and the reply to it.
         self.observe: Callable[[Process, list[bytes], Any], None] = lambda _process, _command, _reply: None
 
-    def connect(self, process: Process) -> Socket:
-        """Open a connection; raise ConnectionRefusedError if the server is down."""
-        self._world.wait(self.latency())
+    def connect(self, process: Process, timeout: float | None) -> Socket:
+        """Open a connection; raise ConnectionRefusedError if the server is down, TimeoutError if it is out of reach."""
+        self._world.wait(self.latency(process))
+        if process.is_cut_off:
+            self._world.wait(timeout)
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
         if process.is_dead or not self.is_up:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         socket = Socket(self._world, self, process)
+        self.sockets = [other for other in self.sockets if not other.is_gone]
         self.sockets.append(socket)
-        process.at_death.append(socket.cut)
+        process.at_death.append(socket.close)
         return socket
 
     def cut_all(self) -> None:
@@ -58,16 +70,40 @@ class Network:
             socket.cut()
         self.sockets = []
 
-    def latency(self) -> float:
-        """Seconds that a request or a reply is on its way; now and then many."""
-        is_slow = self._world.random.random() < 0.05
-        return self._world.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
+    def make_half_open(self, process: Process) -> None:
+        """Let nothing through any more on all connections of a process."""
+        for socket in self.sockets:
+            if socket.process is process:
+                socket.is_half_open = True
+
+    def latency(self, process: Process) -> float:
+        """Seconds that a request or a reply of this process is on its way; now and then many."""
+        is_slow = process.random.random() < 0.05
+        return process.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
+
+    def _time_to_request(self, process: Process) -> float:
+        seconds = self.latency(process)
+        if process.jitter and process.random.random() < _JITTERS:
+            seconds += process.random.uniform(0.0, process.jitter)
+        return seconds
+
+    def _time_to_reply(self, process: Process) -> float:
+        return process.slowness + self.latency(process)
+
+    def _delay(self, process: Process) -> float:
+        """Seconds by which something is late that a fault has met."""
+        return process.random.uniform(0.5, 1.0) * process.random.choice(_DELAYS)
 
     def send(self, socket: Socket, commands: list[list[bytes]]) -> None:
         """Take a request on its way to the server."""
         self.round_trips += 1
         loss = self.draw_loss(socket.process, commands)
-        arrival = max(self._world.now_us + int(self.latency() * MICROS), socket.last_arrival + 1)
+        if socket.is_half_open:
+            return
+        seconds = self._time_to_request(socket.process)
+        if loss is Loss.LATE_REQUEST:
+            seconds += self._delay(socket.process)
+        arrival = max(self._world.now_us + int(seconds * MICROS), socket.last_arrival + 1)
         socket.last_arrival = arrival
         self._world.at(arrival, lambda: self._arrive(socket, commands, loss))
 
@@ -81,10 +117,13 @@ class Network:
         if loss is Loss.AFTER:
             socket.cut()
             return
-        if loss is Loss.SILENT:
+        if loss is Loss.HALF_OPEN:
+            socket.is_half_open = True
             return
-        delay = self.latency() + (self._world.random.uniform(0.5, 9.0) if loss is Loss.LATE else 0.0)
-        socket.reply(data, delay)
+        seconds = self._time_to_reply(socket.process)
+        if loss is Loss.LATE_REPLY:
+            seconds += self._delay(socket.process)
+        socket.reply(data, seconds)
 
     def _run(self, socket: Socket, command: list[bytes]) -> Any:
         name = command[0].upper()
@@ -111,9 +150,9 @@ class Network:
         return reply
 
     def _deliver(self, channel: bytes, message: bytes) -> int:
-        subscribers = [socket for socket in self.sockets if channel in socket.channels and not socket.is_cut_off]
+        subscribers = [socket for socket in self.sockets if channel in socket.channels and not socket.is_gone]
         for socket in subscribers:
-            socket.reply(written([b"message", channel, message]), self.latency())
+            socket.reply(written([b"message", channel, message]), self._time_to_reply(socket.process))
         return len(subscribers)
 
 
@@ -127,14 +166,22 @@ class Socket:
         self.channels: dict[bytes, None] = {}
         #: Commands of a transaction that has begun.
         self.queued: list[list[bytes]] | None = None
-        #: Whether the connection is gone.
+        #: Whether the connection was lost, with all that is on its way.
         self.is_cut_off = False
+        #: Whether the client has closed it. What it has sent before still arrives.
+        self.is_closed = False
+        #: Whether nothing arrives any more, in either direction, and nobody says so.
+        self.is_half_open = False
         self.last_arrival = 0
         self._last_reply = 0
         self._unread = b""
         self._unsent = b""
         self._timeout: float | None = None
         self._waiters = Waiters(world)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_cut_off or self.is_closed
 
     # -- the server's end --------------------------------------------------------------------------
 
@@ -145,7 +192,7 @@ class Socket:
         self._world.at(arrival, lambda: self._receive(data))
 
     def _receive(self, data: bytes) -> None:
-        if not self.is_cut_off:
+        if not self.is_gone and not self.is_half_open:
             self._unread += data
             self._waiters.wake_all()
 
@@ -164,7 +211,7 @@ class Socket:
         return self._timeout
 
     def sendall(self, data: bytes) -> None:
-        if self.is_cut_off:
+        if self.is_gone:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         commands, self._unsent = read_commands(self._unsent + bytes(data))
         if commands:
@@ -172,7 +219,7 @@ class Socket:
 
     def recv(self, size: int) -> bytes:
         ends = None if self._timeout is None else self._world.now_us + ceil(self._timeout * MICROS)
-        while not self._unread and not self.is_cut_off:
+        while not self._unread and not self.is_gone:
             left = None if ends is None else (ends - self._world.now_us) / MICROS
             if self._timeout == 0:
                 raise BlockingIOError(errno.EAGAIN, "no data")
@@ -189,10 +236,12 @@ class Socket:
 
     def shutdown(self, how: int) -> None:
         del how
-        self.cut()
+        self.close()
 
     def close(self) -> None:
-        self.cut()
+        self.is_closed = True
+        self.channels.clear()
+        self._waiters.wake_all()
 
     def getpeername(self) -> tuple[str, int]:
         return ("server", 6379)

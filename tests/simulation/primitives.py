@@ -12,7 +12,7 @@ from typing import Any
 
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from tests.simulation.world import EPOCH_US, MICROS, Thread, World
+from tests.simulation.world import MICROS, Thread, World
 
 
 class Time:
@@ -33,7 +33,7 @@ class Time:
         return (self._world.now_us + ahead) / MICROS
 
     def monotonic(self) -> float:
-        return (self._world.now_us - EPOCH_US) / MICROS
+        return (self._world.now_us - self._world.start_us) / MICROS
 
     perf_counter = monotonic
 

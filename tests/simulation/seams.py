@@ -30,10 +30,12 @@ class Randomness:
         self._world = world
 
     def urandom(self, size: int) -> bytes:
-        return self._world.random.randbytes(size)
+        process = self._world.current
+        assert process is not None
+        return process.random.randbytes(size)
 
     def token_hex(self, size: int) -> str:
-        return self._world.random.randbytes(size).hex()
+        return self.urandom(size).hex()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -68,6 +70,9 @@ def seams(world: World, network: Network) -> Iterator[None]:
                     stack.enter_context(patch.object(module, name, functions[value]))
         # Fewer looks at conditions while a beat waits. They cost most of the time, and a message ends a wait at once.
         stack.enter_context(patch("redbeat_lite.beat.wakeup._SLICE", 0.5))
+        # The client looks by the clock whether a connection has been idle for so long that it needs a ping.
+        stack.enter_context(patch("redis.connection.time", substitutes[time]))
+        stack.enter_context(patch("redis.client.time", substitutes[time]))
         stack.enter_context(patch("redbeat_lite.uuids.os", randomness))
         stack.enter_context(patch("redbeat_lite.beat.tokens.secrets", randomness))
         stack.enter_context(patch.object(os, "getpid", lambda: _pid(world)))
@@ -99,7 +104,7 @@ def _replace_connections(stack: ExitStack, world: World, network: Network) -> No
     def connect(self: Any) -> Any:
         process = world.current
         assert process is not None
-        connected = network.connect(process)
+        connected = network.connect(process, self.socket_connect_timeout)
         connected.settimeout(self.socket_timeout)
         return connected
 

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.simulation.world import EPOCH_US, World
+from tests.simulation.world import World
 from tests.support.audit import Record
 
 #: Log lines of one second from which on somebody spins.
 MOST_LINES = 60
 
 
-class Story:
-    """Collects records and lines in the order of their time."""
+class Violation(NamedTuple):
+    """A promise that is broken: which one, and how."""
 
-    def __init__(self, world: World) -> None:
+    law: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.what}"
+
+
+class Story:
+    """Collects records and lines in the order of their time.
+
+    Parameters:
+        left_out: names of the faults and calls that must not happen.
+    """
+
+    def __init__(self, world: World, left_out: frozenset[str] = frozenset()) -> None:
         self._world = world
+        self._left_out = left_out
+        #: Names of the faults and calls that have happened.
+        self.happened: list[str] = []
         self.records: list[Record] = []
         self.lines: list[str] = []
-        self.violations: list[str] = []
+        self.violations: list[Violation] = []
         #: Key and fencing number of each lock, in the order in which they were taken.
         self.fences: list[tuple[str, int | None]] = []
         #: How often each fault and each act happened.
@@ -35,16 +52,25 @@ class Story:
         """Note a line."""
         process = self._world.current
         who = "" if process is None else f"{process.name}: "
-        self.lines.append(f"{(self._world.now_us - EPOCH_US) / 1_000_000:10.3f} s  {who}{text}")
+        seconds = (self._world.now_us - self._world.start_us) / 1_000_000
+        self.lines.append(f"{seconds:10.3f} s  {who}{text}")
 
     def record(self, **record: Any) -> None:
         """Note a record for the audit."""
         self.records.append(record)
 
-    def violate(self, text: str) -> None:
+    def happens(self, name: str) -> bool:
+        """Whether this fault or call is to happen; note that it does."""
+        if name in self._left_out:
+            return False
+        self.happened.append(name)
+        return True
+
+    def violate(self, law: str, what: str) -> None:
         """Note that a promise is broken."""
-        self.tell(f"VIOLATION: {text}")
-        self.violations.append(text)
+        violation = Violation(law, what)
+        self.tell(f"VIOLATION: {violation}")
+        self.violations.append(violation)
 
 
 class LogLines(logging.Handler):
@@ -59,9 +85,9 @@ class LogLines(logging.Handler):
         second = self._story.now // 1000
         self._lines[second] += 1
         if self._lines[second] == MOST_LINES:
-            self._story.violate(f"{MOST_LINES} log lines within one second")
+            self._story.violate("log", f"{MOST_LINES} log lines within one second")
         if self._lines[second] > MOST_LINES:
             return
         self._story.tell(f"{record.levelname} {record.getMessage().splitlines()[0]}")
         if record.exc_info:
-            self._story.counts["logged tracebacks"] += 1
+            self._story.violate("log", f"a traceback of an error that nobody foresaw: {record.exc_info[1]!r}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import redis
 
-from redbeat_lite import Schedules, at
-from redbeat_lite.errors import EntryChanged, EntryExists, EntryNotFound
-from tests.simulation.apps import MISFIRES, PERIODS, Setup, make_app
+from redbeat_lite import Misfire, Schedules
+from redbeat_lite.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from tests.simulation.apps import Setup, make_app
 from tests.simulation.primitives import Waiters
+from tests.simulation.rules import Rule, daily, instant, interval
 from tests.simulation.story import Story
 from tests.simulation.world import World
+from tests.support.audit import Record
 
 #: Names of the entries that the user adds.
 NAMES = ("daily", "hourly", "mail", "report")
@@ -24,8 +27,25 @@ REFUSALS = (EntryNotFound, EntryExists, EntryChanged)
 #: Answers after which nobody knows whether the call has changed anything.
 FAULTS = (redis.RedisError, OSError)
 
-#: Seconds by which a freeze may end earlier or later than it says, where all clocks are right.
+#: Milliseconds by which a freeze may end earlier or later than it says, where all clocks are right.
 FREEZE_TOLERANCE_MS = 2000
+
+_HOUR = 3600
+
+#: What a user may say about missed runs. Seconds of grace are longer than a take-over by a stand-by lasts.
+MISFIRES = (
+    Misfire("coalesce"),
+    Misfire("coalesce", grace=40),
+    Misfire("skip"),
+    Misfire("skip", grace=20),
+    Misfire("all"),
+    Misfire("all", limit=3),
+    Misfire("all", grace=60),
+)
+
+#: Seconds between two calls, on average: in a storm, and while it is calm.
+_PAUSE = 4.0
+_CALM_PAUSE = 15.0
 
 
 class User:
@@ -33,33 +53,54 @@ class User:
 
     def __init__(self, world: World, setup: Setup, story: Story) -> None:
         self._world = world
-        self._random = world.random
         self._story = story
         self._setup = setup
         self._app = make_app(world, setup)
-        self._schedules = Schedules(self._app, actor="user")
+        self.schedules = Schedules(self._app, actor="user")
+        self._random = world.random_for("user")
+        self.is_calm = False
         self.is_done = False
         self._waiters = Waiters(world)
         #: Names that have been added, and perhaps not removed since.
         self._added: dict[str, None] = {}
+        #: The rule of each entry, as far as this user knows.
+        self._rules: dict[str, Rule] = dict(setup.config)
+        #: Instants in epoch ms at which something that was asked for is due.
+        self.instants: list[int] = []
+        self._calls = 0
+        #: Freezes that were made, and their ids.
+        self._freezes: dict[str, str] = {}
+        #: Epoch ms until which something may be frozen.
+        self.frozen_until = 0
+
+    def instant_ago(self, seconds: float) -> datetime:
+        """The instant so many seconds ago."""
+        return _instant(self._story.now - round(1000 * seconds))
 
     def hurry(self) -> None:
         """Call the next method at once, so that it meets what happens now."""
         self._waiters.wake_all()
 
     def run(self) -> None:
-        """Edit until the calm begins."""
-        acts = [self._add, self._add, self._edit, self._edit, self._edit]
-        acts += [self._pause, self._resume, self._resume, self._remove, self._freeze]
+        """Edit until somebody says that it is enough."""
         while not self.is_done:
-            self._waiters.wait(self._random.expovariate(1 / 4.0))
-            if not self.is_done:
-                self._random.choice(acts)()
+            self._calls += 1
+            name = f"call {self._calls}"
+            # Each call draws from a source of its own, so it stays what it is if others are left out.
+            self._random = self._world.random_for(name)
+            self._waiters.wait(self._random.expovariate(1 / (_CALM_PAUSE if self.is_calm else _PAUSE)))
+            if not self.is_done and self._story.happens(name):
+                self._draw_act(self._random)()
+
+    def _draw_act(self, random: Random) -> Callable[[], object]:
+        acts = [self._add] * 3 + [self._edit] * 4 + [self._resume] * 3 + [self._thaw, self._change_backfill]
+        acts += [self._pause, self._remove, self._freeze, self._backfill, self._backfill]
+        return random.choice(acts)
 
     # -- acts --------------------------------------------------------------------------------------
 
     def _any_name(self) -> str:
-        return self._random.choice((*self._added, *self._setup.config))
+        return self._random.choice((*self._added, *self._setup.config) or NAMES)
 
     def _own_name(self) -> str:
         """The name of an entry that is there, as a rule."""
@@ -71,88 +112,214 @@ class User:
         misfire = self._random.choice(MISFIRES)
         max_runs = self._random.choice((None, None, 1, 3))
         self._added[name] = None
-        schedule, rule = self._rule()
-        self._call(
+        rule = self._draw_rule()
+        record = self._call(
             "add",
             name,
-            lambda: self._schedules.add(name, "project.run", schedule, misfire=misfire, max_runs=max_runs),
-            rule=rule,
-            misfire=misfire,
-            max_runs=max_runs,
+            lambda: self.schedules.add(name, "project.run", rule.schedule, misfire=misfire, max_runs=max_runs),
+            **_record_of(rule, misfire, max_runs),
         )
+        self._note_rule(name, rule, record)
 
-    def _rule(self) -> tuple[Any, dict[str, Any]]:
-        """Draw a schedule, mostly an interval; return it with the same in the form of the history."""
+    def _draw_rule(self) -> Rule:
+        """Draw a schedule, mostly an interval; for seeds of days mostly times of the day."""
         if self._random.random() < 0.2:
-            instant = self._story.now + self._random.randint(12_000, 30_000)
-            return at(datetime.fromtimestamp(instant / 1000, UTC)), {"at": [instant]}
-        period = self._random.choice(PERIODS)
-        return float(period), {"every": period * 1000}
+            least, most = (600, 48 * _HOUR) if self._setup.is_long else (12, 30)
+            return instant(self._story.now + self._random.randint(1000 * least, 1000 * most))
+        if self._setup.is_long and self._random.random() < 0.7:
+            return daily(self._random, self._setup.zone, self._setup.start)
+        return interval(self._random.choice(self._setup.periods))
+
+    def _note_rule(self, name: str, rule: Rule, record: Record) -> None:
+        if record["ok"] is not False:
+            self._rules[name] = rule
+            self.instants += rule.record.get("at", ())
 
     def _edit(self) -> None:
         name = self._own_name()
-        period = self._random.choice(PERIODS)
+        rule = self._draw_rule()
         try:
-            entry = self._schedules[name]
+            entry = self.schedules[name]
         except (*REFUSALS, *FAULTS):
             return
-        details: dict[str, Any] = {"rule": {"every": period * 1000}, "misfire": entry.misfire.policy}
-        details["max_runs"] = entry.max_runs
+        details = _record_of(rule, entry.misfire, entry.max_runs)
         version = entry.version if self._random.random() < 0.5 else None
         if version is not None:
             details["if_version"] = version
 
         def update() -> dict[str, Any]:
-            changed = self._schedules.update(name, if_version=version, schedule=float(period))
+            changed = self.schedules.update(name, if_version=version, schedule=rule.schedule)
             return {"version": changed.version}
 
-        self._call("edit", name, update, **details)
+        record = self._call("edit", name, update, **details)
+        self._note_rule(name, rule, record)
 
     def _pause(self) -> None:
         name = self._any_name()
-        self._call("pause", name, lambda: self._schedules.pause(name))
+        self._call("pause", name, lambda: self.schedules.pause(name))
 
     def _resume(self) -> None:
         name = self._any_name()
-        self._call("resume", name, lambda: self._schedules.resume(name))
+        self._call("resume", name, lambda: self.schedules.resume(name))
 
     def _remove(self) -> None:
         name = self._own_name()
         self._added.pop(name, None)
-        self._call("remove", name, lambda: self._schedules.remove(name))
+        self._call("remove", name, lambda: self.schedules.remove(name))
+
+    # -- freezes -----------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
+        """Freeze everything, or one entry."""
         seconds = self._random.uniform(1.0, 10.0)
-        record = self._call("freeze", None, lambda: self._schedules.freezes.add(seconds=seconds))
+        if self._setup.is_long and self._random.random() < 0.5:
+            seconds *= 3 * _HOUR
+        name = self._any_name() if self._random.random() < 0.5 else "*"
+        key = f"freeze {self._calls}"
+        details: dict[str, Any] = {"freeze": key} if name == "*" else {"freeze": key, "entries": [name]}
+
+        def freeze() -> None:
+            self._freezes[key] = self.schedules.freezes.add(name, seconds=seconds).id
+
+        record = self._call("freeze", None, freeze, **details)
         if record["ok"] is not False:
             until = record["began"] + round(1000 * seconds)
             began, returned = until - FREEZE_TOLERANCE_MS, until + FREEZE_TOLERANCE_MS
-            self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True)
+            self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True, freeze=key)
+            self.instants.append(until)
+            self.frozen_until = max(self.frozen_until, returned)
+
+    def _thaw(self) -> None:
+        """End a freeze before its time."""
+        if not self._freezes:
+            return
+        key = self._random.choice(list(self._freezes))
+        freeze_id = self._freezes.pop(key)
+        self._call("thaw", None, lambda: self.schedules.freezes.thaw(freeze_id), freeze=key)
+
+    # -- backfills ---------------------------------------------------------------------------------
+
+    def _backfill(self) -> None:
+        """Have runs of the past sent, whether they were sent in time or not."""
+        name = self._any_name()
+        end = self._story.now - self._random.choice((0, 0, 2000))
+        most = 3 * 24 * _HOUR if self._setup.is_long else 90
+        start = end - round(1000 * self._random.uniform(most / 10, most))
+        rate = self._random.choice((2, 20, 1000))
+        again = self._random.choice((0, 0, 1))
+
+        def backfill() -> dict[str, Any]:
+            started = self.schedules.backfills.start(
+                name, _instant(start), _instant(end), max_active=None, rate=rate, again=again
+            )
+            return {"backfill": started.id, "total": started.total}
+
+        # The start is refused where the span holds no run, or another backfill of the entry goes on.
+        details = {"start": start, "end": end, "again": again}
+        self._call("backfill", name, backfill, refusals=(InvalidEntry,), **details)
+
+    def _change_backfill(self) -> None:
+        """Pause, resume or cancel a backfill that goes on."""
+        backfills = self.schedules.backfills
+        try:
+            running = [backfill for backfill in backfills if not backfill.ended]
+        except FAULTS:
+            return
+        if not running:
+            return
+        backfill = self._random.choice(running)
+        change = self._random.choice((backfills.pause, backfills.resume, backfills.resume, backfills.cancel))
+        act = f"{change.__name__}-backfill"
+        self._call(act, backfill.name, lambda: change(backfill.id), backfill=backfill.id)
+
+    def report_backfills(self) -> None:
+        """Note how far each backfill has come."""
+        for backfill in self.schedules.backfills:
+            self._story.record(
+                kind="backfill",
+                entry=backfill.name,
+                backfill=backfill.id,
+                start=_epoch_ms(backfill.start),
+                end=_epoch_ms(backfill.end),
+                total=backfill.total,
+                sent=backfill.sent,
+                paused=backfill.paused,
+                ended=backfill.ended,
+            )
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def _call(self, act: str, entry: str | None, call: Callable[[], Any], **details: Any) -> dict[str, Any]:
-        record: dict[str, Any] = {"kind": "call", "act": act, "began": self._story.now, "returned": None, "ok": None}
+    def _call(
+        self,
+        act: str,
+        entry: str | None,
+        call: Callable[[], Any],
+        refusals: tuple[type[Exception], ...] = (),
+        **details: Any,
+    ) -> Record:
+        record: Record = {"kind": "call", "act": act, "began": self._story.now, "returned": None, "ok": None}
         if entry is not None:
             record["entry"] = entry
         record |= details
         # The record stands where the call began, also if the process does not live to see its end.
         self._story.records.append(record)
         self._story.counts[act] += 1
+        what = f"{act} {entry or ''} (call {self._calls})"
+        refused: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
         try:
             answer = call()
             record["ok"] = True
             record |= answer if isinstance(answer, dict) else {}
-        except REFUSALS as exc:
+        except refused as exc:
             record["ok"] = False
-            self._story.tell(f"{act} {entry} is refused: {type(exc).__name__}")
+            self._story.tell(f"{what} is refused: {type(exc).__name__}")
         except FAULTS as exc:
-            self._story.tell(f"{act} {entry} is unanswered: {type(exc).__name__}")
+            self._story.tell(f"{what} is unanswered: {type(exc).__name__}")
             return record
         except Exception as exc:
-            self._story.violate(f"{act} of {entry!r} raised {type(exc).__name__}: {exc}")
+            self._story.violate("calls", f"{act} of {entry!r} raised {type(exc).__name__}: {exc}")
             return record
         record["returned"] = self._story.now
         if record["ok"]:
-            self._story.tell(f"{act} {entry} {details.get('rule', '')}".rstrip())
+            self._story.tell(f"{what} {_words(record)}".rstrip())
         return record
+
+
+def _record_of(rule: Rule, misfire: Misfire, max_runs: int | None) -> Record:
+    """A definition as the history has it."""
+    grace = None if misfire.grace is None else round(1000 * float(misfire.grace))  # type: ignore[arg-type]
+    return {
+        "rule": rule.record,
+        "words": rule.text,
+        "misfire": misfire.policy,
+        "grace": grace,
+        "limit": misfire.limit,
+        "max_runs": max_runs,
+    }
+
+
+def _words(record: Record) -> str:
+    """What a call was about, for the story."""
+    parts = [str(record["words"])] if "words" in record else []
+    fields = (
+        "misfire",
+        "grace",
+        "limit",
+        "max_runs",
+        "if_version",
+        "version",
+        "total",
+        "backfill",
+        "freeze",
+        "entries",
+    )
+    parts += [f"{field} {record[field]}" for field in fields if record.get(field) is not None]
+    return ", ".join(parts)
+
+
+def _instant(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC)
+
+
+def _epoch_ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)

@@ -16,7 +16,7 @@ from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-u
 
 MICROS = 1_000_000
 
-#: Where the clocks of the world begin: 2026-03-02T00:00:00Z.
+#: Where the clocks of a world begin unless its seed says otherwise: 2026-03-02T00:00:00Z.
 EPOCH_US = 1_772_409_600 * MICROS
 
 
@@ -30,8 +30,16 @@ class Process:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        #: What this process and its connections draw. No other process moves it on.
+        self.random = world.random_for(name)
         self.is_frozen = False
         self.is_dead = False
+        #: Whether nothing that it sends or asks for comes through.
+        self.is_cut_off = False
+        #: Seconds by which all that it hears is late.
+        self.slowness = 0.0
+        #: Seconds by which what it sends is late at most.
+        self.jitter = 0.0
         #: Microseconds by which its wall clock is ahead.
         self.clock_ahead = 0
         #: Why its main thread ended, if it did so by itself.
@@ -97,17 +105,26 @@ class Thread(greenlet):  # type: ignore[misc]  # greenlet ships no types
 
 
 class World:
-    """The queue of events and the clock."""
+    """The queue of events and the clock.
 
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.now_us = EPOCH_US
+    Parameters:
+        start_us: epoch microseconds at which all clocks begin.
+    """
+
+    def __init__(self, seed: int, start_us: int = EPOCH_US) -> None:
+        self.seed = seed
+        self.start_us = start_us
+        self.now_us = start_us
         self.hub: Any = getcurrent()
         self.processes: list[Process] = []
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._number = 0
         #: Events handled.
         self.steps = 0
+
+    def random_for(self, name: str) -> Random:
+        """Return a source of random numbers of its own, the same for each run of the seed."""
+        return Random(f"{self.seed} {name}")
 
     def process(self, name: str) -> Process:
         """A new process without threads."""
@@ -136,10 +153,15 @@ class World:
     def run_until(self, instant_us: int) -> None:
         """Handle all events up to an instant."""
         while self._events and self._events[0][0] <= instant_us:
-            self.now_us, _, call = heapq.heappop(self._events)
+            event_us, _, call = heapq.heappop(self._events)
+            self.now_us = max(self.now_us, event_us)
             self.steps += 1
             call()
-        self.now_us = instant_us
+        self.now_us = max(self.now_us, instant_us)
+
+    def sleep_until(self, instant_us: int) -> None:
+        """Let time pass in which nothing runs, as on a machine that is suspended: what was due comes afterwards."""
+        self.now_us = max(self.now_us, instant_us)
 
     # -- for threads -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Workers that hold once-locks for pieces of code, by the public ``lock``."""
+"""Processes that hold once-locks for pieces of code, by the public ``lock``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KEYS = ("account", "ledger")
 _LOOK = 0.5
 
 
-class Worker:
+class Holder:
     """Takes one lock after the other, and notes each body in the history."""
 
     def __init__(self, world: World, setup: Setup, story: Story, process: Process) -> None:
         self._world = world
-        self._random = world.random
+        self._random = process.random
         self._story = story
         self._process = process
         self._app = make_app(world, setup)
@@ -28,7 +28,7 @@ class Worker:
         self._body: dict[str, Any] | None = None
 
     def run(self) -> None:
-        """Work for ever."""
+        """Hold locks for ever."""
         while True:
             self._world.wait(self._random.expovariate(1 / 6.0))
             key = self._random.choice(KEYS)

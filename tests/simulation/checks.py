@@ -1,0 +1,212 @@
+"""What must hold in a seed, beside the laws of the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redbeat_lite.storage.keys import Keys
+from redbeat_lite.storage.scripts import _sha
+from tests.simulation.apps import PERIODS
+from tests.simulation.holdings import count_objects
+from tests.simulation.values import SortedSet, Stream, Value
+from tests.simulation.world import MICROS, Process
+from tests.support.audit import History, violations
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+
+#: Milliseconds after its time by which a run arrives where nothing is wrong.
+LATE_MS = 1500
+
+#: Milliseconds of intervals that have run several times when the calm ends.
+MANY_A_MINUTE = [1000 * seconds for seconds in PERIODS]
+
+#: Keys that live for ever: those of the schedule and of its backfills, and of fencing numbers.
+MOST_LASTING_KEYS = 20
+
+#: Objects that a beat may hold: entries, templates of messages, connections.
+MOST_OBJECTS = 2000
+
+#: Bytes that all keys may hold at the end, beside the record of changes and what is kept of each run.
+MOST_BYTES = 60_000
+
+#: The same, for each call of a user, which is a line in the record of changes.
+BYTES_PER_CALL = 1000
+
+#: The same, for each run of an entry whose outcome is remembered.
+BYTES_PER_ROW = 200
+
+_KEYS = Keys.of("redbeat-lite")
+_LEADER = _KEYS.leader.encode()
+_DUE = _KEYS.due.encode()
+_DUE_BACKFILLS = _KEYS.of_backfills.due.encode()
+
+#: Faults by which the holder of a lock notices in time that its lease has run out.
+_STRICT_FOR_LOCKS = {"cut", "kill", "stop", "kill holder", "clock", "request lost", "reply lost"}
+
+
+class Checks:
+    """Watches a scenario while it runs, and judges it at its end."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._world = scenario.world
+        self._story = scenario.story
+        self._setup = scenario.setup
+        self._commit = _sha("schedule/commit").encode()
+        self._acquire = _sha("leader/acquire").encode()
+        #: Entries that are known to be overdue.
+        self._overdue: set[bytes] = set()
+        #: The last instant in epoch ms at which something was wrong.
+        self.disturbed = 0
+
+    def begin(self) -> None:
+        """Look every second for entries that nobody sends."""
+        self._look_for_silence()
+
+    # -- while it runs -----------------------------------------------------------------------------
+
+    def observe(self, process: Process, command: list[bytes], reply: Any, messages: int) -> None:
+        """Judge one command of a beat, its reply, and the number of messages that it has sent."""
+        if command[:2] == [b"EVALSHA", self._commit] and messages:
+            self._check_sender(process, command)
+        if command[:2] == [b"EVALSHA", self._acquire] and isinstance(reply, list) and reply[0] == 1:
+            self._check_trust(process)
+
+    def _check_sender(self, process: Process, command: list[bytes]) -> None:
+        """Whoever sends holds the lease, by token and by term."""
+        token, term = command[3 + int(command[2]) :][:2]
+        held: Any = self._scenario.server.database.find(_LEADER) or {}
+        if (held.get(b"token"), held.get(b"term")) != (token, term):
+            self._story.violate("one sender", f"{process.name} sent in term {term.decode()}, which was over")
+
+    def _check_trust(self, process: Process) -> None:
+        """When a beat gets the lease, no other one believes that it has it."""
+        if self._story.now - self._scenario.lost_data < 1000 * self._setup.lease:
+            return  # The server has forgotten the lease of the other one.
+        for name, scheduler in self._scenario.schedulers.items():
+            beat = next((each for each in self._world.processes if each.name == name), None)
+            is_alive = beat is not None and not beat.is_dead
+            if is_alive and beat is not process and scheduler.leader.leading:
+                self._story.violate("one leader", f"{name} trusts its lease, and {process.name} has got it")
+
+    def _look_for_silence(self) -> None:
+        self._world.after(1.0, self._look_for_silence)
+        if not self._can_send():
+            self.disturbed = self._story.now
+            return
+        bound = self._setup.recovery_ms + LATE_MS
+        for name, score in {**self._scores(_DUE), **self._scores(_DUE_BACKFILLS)}.items():
+            late = self._story.now - max(score, self.disturbed)
+            if late > bound and name not in self._overdue:
+                self._overdue.add(name)
+                self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
+
+    def _can_send(self) -> bool:
+        """Whether a server answers, a beat runs whose clock is right, and nothing is frozen."""
+        scenario = self._scenario
+        is_up = scenario.network.is_up and scenario.server.database.refusal is None
+        clocks_are_right = all(abs(beat.clock_ahead) <= MICROS for beat in scenario.beats)
+        some_run = any(not (beat.is_frozen or beat.is_cut_off or beat.slowness) for beat in scenario.beats)
+        is_frozen = self._story.now < scenario.user.frozen_until
+        return is_up and clocks_are_right and some_run and not is_frozen
+
+    def _scores(self, key: bytes) -> dict[bytes, float]:
+        due: Any = self._scenario.server.database.find(key)
+        return {} if due is None else due.scores
+
+    # -- at the end --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Judge everything."""
+        self._check_laws()
+        self._check_ends()
+        self._check_config()
+        self._check_fences()
+        self._check_keys()
+        self._check_objects()
+
+    def _check_laws(self) -> None:
+        # Where the clock of a beat is wrong by minutes, no run has one right time.
+        records = [] if "leap" in self._setup.faults else self._story.records
+        if set(self._setup.faults) - _STRICT_FOR_LOCKS:
+            records = [record for record in records if record["kind"] != "body"]
+        for violation in violations(History(records)):
+            lines = ", ".join(map(str, violation.lines))
+            self._story.violate(violation.law, f"{violation.about}: {violation.what} (records {lines})")
+
+    def _check_ends(self) -> None:
+        for process in self._world.processes:
+            is_beat = process.name.startswith("beat")
+            if process.ended is None or (is_beat and process.is_dead):
+                continue
+            if is_beat or process.ended != "its main thread returned":
+                self._story.violate("no end by itself", f"{process.name} ended: {process.ended}")
+
+    def _check_config(self) -> None:
+        """Each interval of the configuration that may run has run of late."""
+        scores = self._scores(_DUE)
+        for name, rule in self._setup.config.items():
+            score = scores.get(name.encode())
+            if score is None:
+                self._story.violate("never silent", f"{name} is in the configuration and not in the schedule")
+                continue
+            if rule.period_ms not in MANY_A_MINUTE or score == float("inf"):
+                continue  # It may not have been due since the server lost its data.
+            if self._scenario.last_sent.get(name, 0) < self._story.now - rule.period_ms - LATE_MS:
+                self._story.violate("never silent", f"{name} has not run for more than its period: {rule.text}")
+
+    def _check_fences(self) -> None:
+        """Whoever takes a lock has a higher number than all that had it before."""
+        last: dict[str, int] = {}
+        for key, fence in self._story.fences:
+            if fence is None or fence <= last.get(key, 0):
+                self._story.violate("fences", f"the lock {key} was taken with fence {fence} after {last.get(key)}")
+            last[key] = fence or 0
+
+    def _check_keys(self) -> None:
+        """All keys but a few expire, parts of the schedule agree, and nothing grows without a bound."""
+        database = self._scenario.server.database
+        lasting = [key for key in database.all_keys() if database.expiry(key) is None]
+        if len(lasting) > MOST_LASTING_KEYS:
+            names = ", ".join(sorted(key.decode() for key in lasting))
+            self._story.violate("bounded", f"{len(lasting)} keys live for ever: {names}")
+        parts: list[Any] = [database.find(key.encode()) for key in (_KEYS.due, _KEYS.entries, _KEYS.state)]
+        names_of_parts = [sorted(part.scores if isinstance(part, SortedSet) else part or {}) for part in parts]
+        if any(names != names_of_parts[0] for names in names_of_parts):
+            self._story.violate("bounded", f"parts of the schedule hold other entries: {names_of_parts}")
+        calls = sum(record["kind"] == "call" for record in self._story.records)
+        rows = self._setup.history * len(names_of_parts[0])
+        most = MOST_BYTES + BYTES_PER_CALL * calls + BYTES_PER_ROW * rows
+        size = sum(map(len, self._texts()))
+        if size > most:
+            self._story.violate("bounded", f"all keys hold {size} bytes, more than {most}")
+
+    def _check_objects(self) -> None:
+        for name, scheduler in self._scenario.schedulers.items():
+            objects = count_objects(scheduler)
+            if objects > MOST_OBJECTS:
+                self._story.violate("bounded", f"{name} holds {objects} objects, more than {MOST_OBJECTS}")
+
+    def _texts(self) -> Iterator[bytes]:
+        database = self._scenario.server.database
+        for key in database.all_keys():
+            value = database.find(key)
+            assert value is not None
+            yield key
+            yield from _texts_of(value)
+
+
+def _texts_of(value: Value) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, Stream):
+        for _, fields in value.lines:
+            yield from fields
+    elif isinstance(value, SortedSet):
+        yield from value.scores
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for text in pair if text)
+    else:
+        yield from value

@@ -1,0 +1,28 @@
+"""How many objects a beat holds: all that can be reached from its scheduler, but for what all beats share."""
+
+from __future__ import annotations
+
+import gc
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from celery import Celery
+
+#: Kinds of objects that belong to the code, to the app or to the interpreter.
+_SHARED = (type, ModuleType, FunctionType, FrameType, Celery)
+
+
+def count_objects(owner: object) -> int:
+    """Return how many objects can be reached from this one."""
+    seen = {id(owner)}
+    waiting: list[Any] = [owner]
+    while waiting:
+        for held in gc.get_referents(waiting.pop()):
+            if id(held) not in seen and not _is_shared(held):
+                seen.add(id(held))
+                waiting.append(held)
+    return len(seen)
+
+
+def _is_shared(held: object) -> bool:
+    return isinstance(held, _SHARED) or type(held).__module__.startswith("tests.")
