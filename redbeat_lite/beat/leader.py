@@ -170,7 +170,9 @@ class Leader:
     def yield_lease(self) -> None:
         """Give the lease back, and leave it to others for a while."""
         self.resign()
-        self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, _LONGEST_YIELD)
+        # After the outage of a broker, all beats may be waiting like this: then nobody sends for so long.
+        longest = min(self._lease + self._stall_timeout, _LONGEST_YIELD)
+        self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, longest)
 
     def resign(self) -> None:
         """Give the lease back, so that a stand-by takes over at once.

@@ -103,7 +103,7 @@ def test_a_leader_that_cannot_reach_the_broker_lets_another_try(
         other = beat(url=broker.url, PROJ_CONF=settings)
         other.says("standing by")
         proxy.refuse()
-        assert "no message could be sent for" in cut_off.says("WARNING.*giving up the lead for 60 s")
+        assert "no message could be sent for" in cut_off.says("WARNING.*giving up the lead for 32 s")
         leads(other, client)
         seen = len(stream(queue, "each"))
         eventually(lambda: len(stream(queue, "each")) > seen + 5, what="the stream goes on")

@@ -80,6 +80,17 @@ def test_a_lease_is_renewed_again_after_its_passwords_were_away(make_app: MakeAp
         beat.close()
 
 
+def test_a_leader_with_a_long_lease_lets_others_try_for_no_longer_than_a_stall_may_last(make_app: MakeApp) -> None:
+    """Else all beats of an outage of the broker would wait for each other long after it is over."""
+    beat = Scheduler(make_app(redbeat_lite_lease=30, redbeat_lite_stall_timeout=10))
+    try:
+        beat.run_due()
+        beat.leader.yield_lease()
+        assert 30 < beat.leader.yields_for <= 40
+    finally:
+        beat.close()
+
+
 def test_a_wait_after_a_failure_asks_nothing_that_may_fail_again(make_app: MakeApp) -> None:
     beat = WithOwnEntries(make_app())
     try:
