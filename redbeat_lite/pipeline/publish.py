@@ -6,6 +6,7 @@ same tasks; a copy is dropped where it arrives. Whoever dies in between leaves t
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import Any
 
 from celery import Celery
@@ -75,6 +76,9 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
                 conclude(app, store, ref, "FAILED", f"was not run: {exc}")
                 return
             except Exception as exc:
+                if _has_lost_channel(exc):
+                    logger.warning("Pipeline %s: its broker was lost, trying again later", run_id)
+                    return
                 # A router or a serializer may raise anything, and would again.
                 logger.exception("Pipeline %s: step %d cannot be published", run_id, ref.step)
                 conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
@@ -83,6 +87,14 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
     finally:
         if sent:
             store.sent(run_id, sent)
+
+
+def _has_lost_channel(exc: Exception) -> bool:
+    """Return whether kombu went on with a closed channel, as it does after a loss of its connection while it declares
+    a queue."""
+    frames = [frame for frame, _ in walk_tb(exc.__traceback__)]
+    module = str(frames[-1].f_globals.get("__name__"))
+    return isinstance(exc, AttributeError) and module.startswith("kombu.transport.")
 
 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:

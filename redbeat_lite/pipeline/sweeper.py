@@ -11,6 +11,8 @@ from collections.abc import Callable
 from celery import Celery
 from celery.utils.log import get_logger
 
+from ..errors import text_of
+from ..once.store import DOWN
 from ..threads import Ticker
 from .definition import task_id
 from .publish import LOST, conclude, dispatch, over, revoke, take_turn
@@ -45,9 +47,12 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     for run_id in due:
         try:
             _look(app, store, run_id)
+            continue
+        except DOWN as exc:
+            logger.warning("Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc))
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
-            store.index.look_again(run_id)
+        store.index.look_again(run_id)
     return len(due)
 
 

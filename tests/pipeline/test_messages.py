@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from celery.exceptions import Ignore, Reject, Retry
+from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import locks
@@ -168,6 +169,42 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
         run = lab.start(("a", lab.sig(), 1))
     assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
     assert "cannot be published: KeyError" in (run.status().error or "")
+
+
+def test_a_connection_that_is_lost_while_a_queue_is_declared_ends_no_run(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kombu goes on with the channel that it has closed, and raises an AttributeError."""
+    losses = [Producer.maybe_declare]
+
+    def lose_channel(self: Producer, *args: Any, **options: Any) -> None:
+        declare = losses.pop()
+        declare(self, *args, **options)
+        self.channel.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "maybe_declare", lose_channel)
+        run = lab.start(("a", lab.sig(queue=queue), 1))
+    assert losses == []
+    assert run.status().state == State.RUNNING
+    assert lab.client.hlen(store_of(lab.app).keys(run.id).outbox) == 1
+
+
+def test_a_sweep_that_meets_an_outage_logs_one_line(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = lab.start(("a", lab.sig(), 1))
+    lab.client.zadd("{redbeat-lite}:pipelines", {run.id: 0})
+
+    def hang(*args: Any, **options: Any) -> None:
+        raise redis.TimeoutError("Timeout reading from socket")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelineStore, "check", hang)
+        sweep(lab.app)
+    (line,) = [line for line in caplog.records if run.id in line.getMessage()]
+    assert line.getMessage().endswith("cannot be swept; looking at it again later: Timeout reading from socket")
+    assert line.exc_info is None
 
 
 def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
