@@ -152,6 +152,14 @@ def test_one_run_too_many_is_found() -> None:
     assert broken(add(max_runs=3), *runs(1, 4)) == ["max_runs"]
 
 
+def test_a_run_need_not_count_that_was_sent_before_the_schedule_noted_it() -> None:
+    """An edit or a fault between the message and the note of it leaves the run out."""
+    apart: Record = {"delivery": "at least", "slack": 100}
+    assert broken(add(max_runs=3), *runs(1, 4), **apart) == ["max_runs"]
+    assert broken(add(max_runs=3), *runs(1, 4), call("pause", 2000), call("resume", 2020), **apart) == []
+    assert broken(add(max_runs=3), *runs(1, 4), fault(1950, 2050), **apart) == []
+
+
 def test_a_limit_that_may_not_have_been_stored_breaks_no_law() -> None:
     assert broken(add(), add(5, max_runs=1, ok=None, returned=None), *ALL) == []
 
