@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -11,11 +11,12 @@ from typing import Any
 from celery import Celery
 
 from tests.simulation.rules import Rule, daily, interval
+from tests.simulation.work import WORKER_FAULTS, Work
 from tests.simulation.world import EPOCH_US, MICROS, World
 from tests.simulation.zones import CLOCK_CHANGES
 
 #: Seconds between two runs of an entry, where a seed lasts for minutes.
-PERIODS = (2, 3, 5, 7, 12)
+PERIODS = (2, 3, 5, 7)
 
 #: The same, where little is due, so that a beat waits for long.
 SPARSE_PERIODS = (25, 60, 150)
@@ -31,6 +32,25 @@ _LONG_SHARE = 0.12
 
 #: Most faults of different kinds in one seed.
 _MOST_KINDS = 5
+
+
+#: Faults by which the holder of a lock notices in time that its lease has run out.
+_STRICT_FAULTS = {
+    "cut",
+    "deaf",
+    "kill",
+    "stop",
+    "kill holder",
+    "kill worker",
+    "deliver twice",
+    "lose acknowledgements",
+    "broker away",
+    "broker slow",
+    "broker refuses",
+    "clock",
+    "request lost",
+    "reply lost",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,9 @@ class Setup:
     edits_in_calm: bool
     faults: Sequence[str]
     periods: tuple[int, ...]
+    work: Work
+    #: The task of each config entry.
+    tasks: Mapping[str, str]
     zone: str = "UTC"
     start_us: int = EPOCH_US
     change_us: int = 0
@@ -69,24 +92,33 @@ class Setup:
 
     @classmethod
     def draw(cls, random: Random, faults: Sequence[str]) -> Setup:
-        lease = random.choice((1.0, 1.0, 2.0, 4.0, 4.0, 10.0, 30.0))
-        stall_timeout = random.choice((6.0, 6.0, 6.0, 10.0, 30.0))
+        lease = random.choice((1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 10.0, 30.0))
+        stall_timeout = random.choice((6.0, 6.0, 6.0, 6.0, 6.0, 10.0, 10.0, 30.0))
         is_sparse = random.random() < _SPARSE_SHARE
         periods = SPARSE_PERIODS if is_sparse else PERIODS
         config = {f"config-{number}": interval(random.choice(periods)) for number in range(random.randint(1, 3))}
+        work = Work.draw(random)
+        if is_sparse:
+            work = work.without_workers()
+        kinds = [kind for kind in faults if work.can_meet(kind)]
+        drawn = random.sample(kinds, random.randint(0, min(_MOST_KINDS, len(kinds))))
+        if drawn and work.workers:
+            drawn.append(random.choice(WORKER_FAULTS))
         setup = cls(
-            beats=random.randint(1, 3),
+            beats=random.choice((1, 1, 2, 2, 3)),
             holders=random.choice((0, 2)),
             lease=lease,
             stall_timeout=stall_timeout,
             batch_size=random.choice((1, 3, 500)),
             history=random.choice((0, 1, 20)),
             config=config,
-            stormy=random.uniform(15.0, 60.0),
-            calm=lease + max(stall_timeout, lease) + 5.0 + (150.0 if is_sparse else 2 * max(PERIODS)),
+            stormy=random.uniform(10.0, 50.0),
+            calm=lease + stall_timeout + 5.0 + (150.0 if is_sparse else 2 * max(PERIODS)),
             edits_in_calm=random.random() < (0.6 if is_sparse else 0.3),
-            faults=tuple(random.sample(faults, random.randint(0, min(_MOST_KINDS, len(faults))))),
+            faults=tuple(dict.fromkeys(drawn)),
             periods=periods,
+            work=work,
+            tasks={name: work.draw_task(random) for name in config},
         )
         return setup._lasting_days(random) if random.random() < _LONG_SHARE else setup
 
@@ -104,6 +136,9 @@ class Setup:
             stormy=random.uniform(40.0, 120.0),
             calm=150.0,
             periods=LONG_PERIODS,
+            faults=tuple(kind for kind in self.faults if self.work.without_workers().can_meet(kind)),
+            work=self.work.without_workers(),
+            tasks=dict.fromkeys(self.tasks, "project.run"),
             zone=zone,
             start_us=start_us,
             change_us=round(change.timestamp()) * MICROS,
@@ -120,17 +155,19 @@ class Setup:
         return self.zone != "UTC"
 
     @property
+    def is_strict(self) -> bool:
+        """Whether the holder of a lock notices in time that its lease has run out."""
+        return set(self.faults) <= _STRICT_FAULTS
+
+    @property
     def start(self) -> datetime:
         """Where the clocks begin."""
         return datetime.fromtimestamp(self.start_us / MICROS, UTC)
 
     @property
     def recovery_ms(self) -> int:
-        """Milliseconds after the last fault in which runs may still be late.
-
-        A beat that could not publish for ``stall_timeout`` leaves the lease to others for two leases.
-        """
-        return round(1000 * (self.lease + max(self.stall_timeout, self.lease) + 5.0))
+        """Milliseconds after the last fault in which runs may still be late."""
+        return round(1000 * (self.lease + self.stall_timeout + 5.0))
 
 
 def make_app(world: World, setup: Setup) -> Celery:
@@ -142,23 +179,24 @@ def make_app(world: World, setup: Setup) -> Celery:
             ahead = 0 if process is None else process.clock_ahead
             return datetime.fromtimestamp((world.now_us + ahead) / MICROS, self.timezone)
 
-    app = App("project", broker="redis://server:6379/0", set_as_current=False)
+    broker = "broker" if setup.work.is_broker_apart else "server"
+    app = App("project", broker=f"redis://{broker}:6379/0", set_as_current=False)
     app.conf.update(
         timezone=setup.zone,
         result_expires=None,  # Otherwise Celery adds an entry of its own.
+        # Else a worker that publishes over a half open connection waits for ever.
+        broker_transport_options={"socket_timeout": 5.0, "socket_connect_timeout": 5.0},
+        redbeat_lite_url="redis://server:6379/0",
+        redbeat_lite_dispatch=setup.work.dispatch,
         redbeat_lite_lease=setup.lease,
+        redbeat_lite_once_lease=setup.work.once_lease,
         redbeat_lite_stall_timeout=setup.stall_timeout,
         redbeat_lite_batch_size=setup.batch_size,
         redbeat_lite_history=setup.history,
-        beat_schedule={name: _config_entry(name, rule) for name, rule in setup.config.items()},
+        beat_schedule={name: _config_entry(setup, name) for name in setup.config},
     )
-    app.task(name="project.run")(_run)
     return app
 
 
-def _run(*_args: Any) -> None:
-    """The task of all entries."""
-
-
-def _config_entry(name: str, rule: Rule) -> dict[str, Any]:
-    return {"task": "project.run", "schedule": rule.schedule, "args": [name]}
+def _config_entry(setup: Setup, name: str) -> dict[str, Any]:
+    return {"task": setup.tasks[name], "schedule": setup.config[name].schedule, "args": [name]}

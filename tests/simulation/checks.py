@@ -42,8 +42,8 @@ _LEADER = _KEYS.leader.encode()
 _DUE = _KEYS.due.encode()
 _DUE_BACKFILLS = _KEYS.of_backfills.due.encode()
 
-#: Faults by which the holder of a lock notices in time that its lease has run out.
-_STRICT_FOR_LOCKS = {"cut", "kill", "stop", "kill holder", "clock", "request lost", "reply lost"}
+#: Seconds after which a run has ended and its message is acknowledged, also where it had to wait for its time.
+LONGEST_RUN = 30
 
 
 class Checks:
@@ -107,6 +107,7 @@ class Checks:
         """Whether a server answers, a beat runs whose clock is right, and nothing is frozen."""
         scenario = self._scenario
         is_up = scenario.network.is_up and scenario.server.database.refusal is None
+        is_up = is_up and scenario.broker.is_working and not scenario.broker.network.slowness
         clocks_are_right = all(abs(beat.clock_ahead) <= MICROS for beat in scenario.beats)
         some_run = any(not (beat.is_frozen or beat.is_cut_off or beat.slowness) for beat in scenario.beats)
         is_frozen = self._story.now < scenario.user.frozen_until
@@ -123,6 +124,7 @@ class Checks:
         self._check_laws()
         self._check_ends()
         self._check_config()
+        self._check_broker()
         self._check_fences()
         self._check_keys()
         self._check_objects()
@@ -130,7 +132,7 @@ class Checks:
     def _check_laws(self) -> None:
         # Where the clock of a beat is wrong by minutes, no run has one right time.
         records = [] if "leap" in self._setup.faults else self._story.records
-        if set(self._setup.faults) - _STRICT_FOR_LOCKS:
+        if not self._setup.is_strict:
             records = [record for record in records if record["kind"] != "body"]
         for violation in violations(History(records)):
             lines = ", ".join(map(str, violation.lines))
@@ -156,6 +158,17 @@ class Checks:
                 continue  # It may not have been due since the server lost its data.
             if self._scenario.last_sent.get(name, 0) < self._story.now - rule.period_ms - LATE_MS:
                 self._story.violate("never silent", f"{name} has not run for more than its period: {rule.text}")
+
+    def _check_broker(self) -> None:
+        """Every message was taken and acknowledged, but for those of the last seconds."""
+        broker = self._scenario.broker
+        if not self._setup.work.workers:
+            return
+        if broker.length and any(worker.has_room for worker in self._scenario.workers):
+            self._story.violate("delivered", f"{broker.length} messages wait though a worker has nothing to do")
+        held = broker.held_since(self._world.now_us - LONGEST_RUN * MICROS)
+        if held:
+            self._story.violate("delivered", f"messages {', '.join(held)} were taken long ago and not acknowledged")
 
     def _check_fences(self) -> None:
         """Whoever takes a lock has a higher number than all that had it before."""

@@ -296,6 +296,7 @@ def _list(db: Database, key: bytes) -> List:
 def _lpush(db: Database, args: Args) -> int:
     values: Any = db.create(args[0], deque)
     values.extendleft(args[1:])
+    db.note_pushed(args[0], args[1:])
     return len(values)
 
 
@@ -303,6 +304,7 @@ def _lpush(db: Database, args: Args) -> int:
 def _rpush(db: Database, args: Args) -> int:
     values: Any = db.create(args[0], deque)
     values.extend(args[1:])
+    db.note_pushed(args[0], args[1:])
     return len(values)
 
 
@@ -374,8 +376,8 @@ def _ranks(start: int, stop: int, length: int) -> tuple[int, int]:
 @command("ZADD", 3)
 def _zadd(db: Database, args: Args) -> int:
     pairs = args[1:]
-    is_new_only = pairs[0].upper() == b"NX"
-    if is_new_only:
+    condition = pairs[0].upper()
+    if condition in (b"NX", b"XX"):
         pairs = pairs[1:]
     if not pairs or len(pairs) % 2:
         raise CommandError(SYNTAX)
@@ -383,8 +385,10 @@ def _zadd(db: Database, args: Args) -> int:
     members: Any = db.create(args[0], SortedSet)
     added = 0
     for value, member in zip(scores, pairs[1::2], strict=True):
-        if not is_new_only or member not in members.scores:
+        is_unwanted = condition == (b"NX" if member in members.scores else b"XX")
+        if not is_unwanted:
             added += members.put(member, value)
+    db.drop_empty(args[0])
     return added
 
 
@@ -651,8 +655,10 @@ WRITING = GROWING | {
 
 def check_refusal(db: Database, name: bytes) -> None:
     """Raise CommandError if the server takes no command of this name just now."""
-    refused = {None: set(), Refusal.READ_ONLY: WRITING, Refusal.NO_MEMORY: GROWING}[db.refusal]
-    if db.refusal is not None and name in refused:
+    if db.refusal is None:
+        return
+    refused = WRITING if db.refusal is Refusal.READ_ONLY else GROWING
+    if name in refused:
         raise CommandError(db.refusal.value)
 
 

@@ -31,6 +31,11 @@ _COMMITS_MORE = 5
 
 #: Seconds by which the replies of a slow network are late at most: less than a command waits for.
 _SLOWEST = 3.0
+#: The share of messages that a fault of the broker meets.
+_MESSAGES_MET = 0.2
+
+#: Seconds from the beginning of a task to the death of its worker, at most: a strike draws one of these.
+_UNTIL_DEATH = (0.02, 0.5, 2.0)
 
 #: Seconds from one strike of a kind to the next, on average.
 _PAUSE = 12.0
@@ -54,14 +59,21 @@ class Faults:
             if kind in LOSSES:
                 random = self._world.random_for(f"probability of {kind}")
                 self._losses.append((kind, random.choice(_PROBABILITIES)))
+            elif kind == "deliver twice":
+                self._scenario.broker.draw_second_delivery = self._drawing(kind, "a message is delivered twice")
+            elif kind == "lose acknowledgements":
+                self._scenario.broker.draw_lost_ack = self._drawing(kind, "an acknowledgement is lost")
             elif kind in STRIKES:
                 self._strike_again(kind)
-        self._scenario.network.draw_loss = self._draw_loss
+        for network in self._scenario.networks:
+            network.draw_loss = self._draw_loss
 
     def end(self) -> None:
         """Let no more faults happen, and mend what is broken."""
         self.is_over = True
-        for process in self._scenario.beats:
+        self._scenario.broker.network.slowness = 0.0
+        self._scenario.broker.server.refuses = lambda: False
+        for process in self._world.processes:
             process.clock_ahead = 0
             if process.is_frozen:
                 process.thaw()
@@ -99,6 +111,21 @@ class Faults:
                 return LOSSES[kind]
         return None
 
+    def _drawing(self, kind: str, text: str) -> Callable[[], bool]:
+        """Return a function that says of one message whether a fault meets it."""
+        random = self._world.random_for(kind)
+
+        def draw() -> bool:
+            if self.is_over or random.random() >= _MESSAGES_MET:
+                return False
+            name = self._next_name(kind)
+            if not self._story.happens(name):
+                return False
+            self._note(name, text)
+            return True
+
+        return draw
+
     def _note(self, name: str, text: str) -> None:
         self._story.counts[f"fault: {name.rstrip(' 0123456789')}"] += 1
         self._story.tell(f"FAULT {name}: {text}")
@@ -112,7 +139,8 @@ class Faults:
         """All connections break."""
         del random
         self._note(name, "all connections break")
-        self._scenario.network.cut_all()
+        for network in self._scenario.networks:
+            network.cut_all()
 
     def deafen(self, random: Random, name: str) -> None:
         """A subscription becomes half open: its beat hears nothing more, and does not notice."""
@@ -159,13 +187,16 @@ class Faults:
             return
         seconds = random.choice((0.5, 3.0, 8.0, 20.0))
         self._note(name, f"{beat.name} does nothing for {seconds} s")
-        beat.freeze()
+        self._freeze(beat, seconds)
+
+    def _freeze(self, process: Process, seconds: float) -> None:
+        process.freeze()
 
         def thaw() -> None:
-            if beat.is_frozen and not beat.is_dead:
-                self._story.tell(f"{beat.name} goes on")
+            if process.is_frozen and not process.is_dead:
+                self._story.tell(f"{process.name} goes on")
                 self._scenario.disturb()
-                beat.thaw()
+                process.thaw()
 
         self._world.after(seconds, thaw)
 
@@ -188,7 +219,8 @@ class Faults:
             self._scenario.disturb()
             self._story.tell(f"{beat.name} is cut off")
             beat.is_cut_off = True
-            self._scenario.network.make_half_open(beat)
+            for network in self._scenario.networks:
+                network.make_half_open(beat)
 
         def connect() -> None:
             self._scenario.disturb()
@@ -199,6 +231,82 @@ class Faults:
 
         self._world.after(slow_for, cut_off)
         self._world.after(slow_for + seconds, connect)
+
+    def kill_worker(self, random: Random, name: str) -> None:
+        """A worker is killed some moments after the next task begins: all of it, its main process, or a child.
+
+        The moment may lie in the body, between its end and the record of it, or before the message is acknowledged.
+        """
+        seconds = random.random() * random.choice(_UNTIL_DEATH)
+
+        def kill_soon(process: Process) -> None:
+            self._world.after(seconds, lambda: self._kill_around(process, random, name))
+
+        self._scenario.bodies.at_next_begin = kill_soon
+
+    def _kill_around(self, process: Process, random: Random, name: str) -> None:
+        worker = next((worker for worker in self._scenario.workers if process in worker.processes), None)
+        if self.is_over or worker is None:
+            return
+        self._scenario.disturb()
+        how = random.choice(("child", "main process", "all")) if worker.forks else "all"
+        self._note(name, f"{worker.process.name} is killed: {how}")
+        if how == "child":
+            worker.pool.kill_child(process)
+            return
+        if how == "main process":
+            worker.process.kill()
+        else:
+            worker.kill()
+        self._scenario.workers.remove(worker)
+        self._scenario.start_worker()
+
+    def freeze_worker(self, random: Random, name: str) -> None:
+        """A worker with all its children does nothing for some seconds, and then goes on."""
+        worker = random.choice(self._scenario.workers)
+        seconds = random.choice((0.5, 3.0, 12.0))
+        self._note(name, f"{worker.process.name} does nothing for {seconds} s")
+        for process in worker.processes:
+            self._freeze(process, seconds)
+
+    def put_broker_away(self, random: Random, name: str) -> None:
+        """The broker answers nobody for some seconds."""
+        network = self._scenario.broker.network
+        seconds = random.choice((0.5, 3.0, 12.0))
+        self._note(name, f"the broker is away for {seconds} s")
+        network.is_up = False
+        network.cut_all()
+
+        def start() -> None:
+            network.is_up = True
+            self._scenario.disturb()
+            self._story.tell("the broker is back")
+
+        self._world.after(seconds, start)
+
+    def slow_broker(self, random: Random, name: str) -> None:
+        """The broker takes longer for some seconds."""
+        network = self._scenario.broker.network
+        network.slowness = random.choice((0.05, 0.5, 2.5))
+        self._note(name, f"the broker takes {network.slowness} s longer")
+
+        def hurry() -> None:
+            network.slowness = 0.0
+            self._scenario.disturb()
+
+        self._world.after(random.choice((3.0, 12.0)), hurry)
+
+    def refuse_messages(self, random: Random, name: str) -> None:
+        """The broker refuses some messages for some seconds."""
+        server = self._scenario.broker.server
+        server.refuses = self._drawing(f"message of {name}", "the broker refuses a message")
+        self._note(name, "the broker refuses some messages")
+
+        def take_all() -> None:
+            server.refuses = lambda: False
+            self._scenario.disturb()
+
+        self._world.after(random.choice((3.0, 12.0)), take_all)
 
     def set_clock(self, random: Random, name: str) -> None:
         """Somebody sets the clock of a beat by a second."""
@@ -279,6 +387,11 @@ STRIKES: dict[str, Callable[[Faults, Random, str], None]] = {
     "deaf": Faults.deafen,
     "kill": Faults.kill,
     "kill holder": Faults.kill_holder,
+    "kill worker": Faults.kill_worker,
+    "freeze worker": Faults.freeze_worker,
+    "broker away": Faults.put_broker_away,
+    "broker slow": Faults.slow_broker,
+    "broker refuses": Faults.refuse_messages,
     "stop": Faults.stop,
     "freeze": Faults.freeze,
     "isolate": Faults.isolate,
@@ -290,8 +403,11 @@ STRIKES: dict[str, Callable[[Faults, Random, str], None]] = {
     "fail over": Faults.fail_over,
 }
 
+#: Faults that meet single messages.
+MESSAGE_FAULTS = ("deliver twice", "lose acknowledgements")
+
 #: A fault of seeds that last for days: nothing runs for hours or days, and runs are missed meanwhile.
 SLEEP = "sleep"
 
 #: All kinds of faults.
-KINDS = (*LOSSES, *STRIKES, SLEEP)
+KINDS = (*LOSSES, *STRIKES, *MESSAGE_FAULTS, SLEEP)

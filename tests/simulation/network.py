@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import ceil
@@ -11,7 +12,7 @@ from typing import Any
 from tests.simulation.commands import OK, Status
 from tests.simulation.primitives import Waiters
 from tests.simulation.server import ModelServer
-from tests.simulation.wire import read_commands, written
+from tests.simulation.wire import Request
 from tests.simulation.world import MICROS, Process, World
 
 
@@ -36,14 +37,18 @@ class Network:
     """Carries requests to the server and replies back.
 
     Parameters:
-        draw_loss: asked for each request.
+        host: name of the server.
     """
 
-    def __init__(self, world: World, server: ModelServer) -> None:
+    def __init__(self, world: World, server: ModelServer, host: str) -> None:
+        self.host = host
         self._world = world
         self._server = server
         self._server.deliver = self._deliver
         self.is_up = True
+        #: Seconds that each request takes longer than usual.
+        self.slowness = 0.0
+        #: Asked for each request.
         self.draw_loss: Callable[[Process, list[list[bytes]]], Loss | None] = lambda _process, _commands: None
         self.sockets: list[Socket] = []
         self.round_trips = 0
@@ -79,7 +84,7 @@ class Network:
     def latency(self, process: Process) -> float:
         """Seconds that a request or a reply of this process is on its way; now and then many."""
         is_slow = process.random.random() < 0.05
-        return process.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
+        return self.slowness + process.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
 
     def _time_to_request(self, process: Process) -> float:
         seconds = self.latency(process)
@@ -113,7 +118,7 @@ class Network:
         if loss is Loss.BEFORE:
             socket.cut()
             return
-        data = b"".join(written(self._run(socket, command)) for command in commands)
+        replies = [self._run(socket, command) for command in commands]
         if loss is Loss.AFTER:
             socket.cut()
             return
@@ -123,7 +128,7 @@ class Network:
         seconds = self._time_to_reply(socket.process)
         if loss is Loss.LATE_REPLY:
             seconds += self._delay(socket.process)
-        socket.reply(data, seconds)
+        socket.reply(replies, seconds)
 
     def _run(self, socket: Socket, command: list[bytes]) -> Any:
         name = command[0].upper()
@@ -152,7 +157,7 @@ class Network:
     def _deliver(self, channel: bytes, message: bytes) -> int:
         subscribers = [socket for socket in self.sockets if channel in socket.channels and not socket.is_gone]
         for socket in subscribers:
-            socket.reply(written([b"message", channel, message]), self._time_to_reply(socket.process))
+            socket.reply([[b"message", channel, message]], self._time_to_reply(socket.process))
         return len(subscribers)
 
 
@@ -174,8 +179,8 @@ class Socket:
         self.is_half_open = False
         self.last_arrival = 0
         self._last_reply = 0
-        self._unread = b""
-        self._unsent = b""
+        #: Replies that have arrived and were not read.
+        self.replies: deque[Any] = deque()
         self._timeout: float | None = None
         self._waiters = Waiters(world)
 
@@ -185,15 +190,15 @@ class Socket:
 
     # -- the server's end --------------------------------------------------------------------------
 
-    def reply(self, data: bytes, delay: float) -> None:
-        """Let data arrive after some seconds, behind all that was sent before."""
+    def reply(self, replies: list[Any], delay: float) -> None:
+        """Let replies arrive after some seconds, behind all that was sent before."""
         arrival = max(self._world.now_us + int(delay * MICROS), self._last_reply + 1)
         self._last_reply = arrival
-        self._world.at(arrival, lambda: self._receive(data))
+        self._world.at(arrival, lambda: self._receive(replies))
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, replies: list[Any]) -> None:
         if not self.is_gone and not self.is_half_open:
-            self._unread += data
+            self.replies.extend(replies)
             self._waiters.wake_all()
 
     def cut(self) -> None:
@@ -210,29 +215,20 @@ class Socket:
     def gettimeout(self) -> float | None:
         return self._timeout
 
-    def sendall(self, data: bytes) -> None:
+    def sendall(self, request: Request) -> None:
         if self.is_gone:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-        commands, self._unsent = read_commands(self._unsent + bytes(data))
-        if commands:
-            self._network.send(self, commands)
+        self._network.send(self, request)
 
-    def recv(self, size: int) -> bytes:
-        ends = None if self._timeout is None else self._world.now_us + ceil(self._timeout * MICROS)
-        while not self._unread and not self.is_gone:
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for replies or for the end of the connection; return whether either is there in time."""
+        ends = None if timeout is None else self._world.now_us + ceil(timeout * MICROS)
+        while not self.replies and not self.is_gone:
             left = None if ends is None else (ends - self._world.now_us) / MICROS
-            if self._timeout == 0:
-                raise BlockingIOError(errno.EAGAIN, "no data")
             if left is not None and left <= 0:
-                raise TimeoutError("timed out")
+                return False
             self._waiters.wait(left)
-        data, self._unread = self._unread[:size], self._unread[size:]
-        return data
-
-    def recv_into(self, buffer: Any) -> int:
-        data = self.recv(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        return True
 
     def shutdown(self, how: int) -> None:
         del how
@@ -244,7 +240,7 @@ class Socket:
         self._waiters.wake_all()
 
     def getpeername(self) -> tuple[str, int]:
-        return ("server", 6379)
+        return (self._network.host, 6379)
 
     getsockname = getpeername
 

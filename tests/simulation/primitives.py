@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from math import ceil
 from typing import Any
 
@@ -185,3 +186,15 @@ class Queue:
 
     def SimpleQueue(self) -> SimpleQueue:
         return SimpleQueue(self._world)
+
+
+def clock(world: World) -> type[datetime]:
+    """Return the class ``datetime`` whose ``now`` is that of the world."""
+
+    class WorldTime(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            now = datetime.fromtimestamp(world.now_us / MICROS, UTC)
+            return now.astimezone(tz) if tz is not None else now.replace(tzinfo=None)
+
+    return WorldTime

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,16 +13,19 @@ from redbeat_lite import Scheduler
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.scripts import _sha
 from tests.simulation.apps import Setup, make_app
+from tests.simulation.bodies import Bodies
+from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
+from tests.simulation.jobs import Jobs
 from tests.simulation.network import Network
 from tests.simulation.seams import seams
 from tests.simulation.server import ModelServer
 from tests.simulation.story import LogLines, Story
 from tests.simulation.timeline import Timeline
 from tests.simulation.users import NAMES, User
-from tests.simulation.values import CommandError
+from tests.simulation.workers import Requests, Worker
 from tests.simulation.world import MICROS, Process, World
 from tests.support.audit import Record
 from tests.support.messages import Message, parse
@@ -28,8 +33,14 @@ from tests.support.messages import Message, parse
 #: Milliseconds by which a clock that was set may be wrong.
 CLOCK_MS = 1000
 
+#: Milliseconds that a message may be on its way where it is not sent in one step with the schedule.
+PUBLISH_MS = 15_000
+
 #: Seconds at the end in which the user changes nothing any more.
-_STILL = 20.0
+_STILL = 14.0
+
+#: Seconds between two looks at whether all jobs have ended.
+_LOOK = 3.0
 
 #: Seconds after that in which the user looks at what became of the backfills.
 _REPORT = 5.0
@@ -58,15 +69,26 @@ class Scenario:
         self.world = World(seed, self.setup.start_us)
         self.story = Story(self.world, self.setup.left_out)
         self.server = ModelServer(lambda: self.world.now_us)
-        self.network = Network(self.world, self.server)
-        self.network.observe = self._observe
-        self.user = User(self.world, self.setup, self.story)
+        self.network = Network(self.world, self.server, "server")
+        self.broker = self._make_broker()
+        self.networks = list(dict.fromkeys([self.network, self.broker.network]))
+        for network in self.networks:
+            network.observe = self._observe
+        self._pushed: list[bytes] = []
+        self.broker.server.database.note_pushed = self._note_pushed
+        self.bodies = Bodies(self.world, self.story)
+        self.requests = Requests(self.world)
+        self.user = User(self.world, self.setup, self.story, self.bodies)
         self._user_process = self.world.process("user")
+        self._jobs = Jobs(self)
+        self._jobs_process = self.world.process("jobs")
         self.beats: list[Process] = []
         self._beats_started = 0
         self.schedulers: dict[str, Scheduler] = {}
         self.holders: list[Process] = []
         self._holders_started = 0
+        self.workers: list[Worker] = []
+        self._workers_started = 0
         self.losses_of_data = 0
         #: When data was lost last, epoch ms.
         self.lost_data = 0
@@ -85,20 +107,26 @@ class Scenario:
         logger.addHandler(handler)
         logger.setLevel(logging.WARNING)
         logger.propagate = False
+        # A connection that is garbage is closed when it is collected, which must not depend on what ran before.
+        gc.disable()
         try:
-            with seams(self.world, self.network):
+            with seams(self.world, self.networks, self.requests):
                 self._run()
                 self.world.close()
         finally:
             logger.removeHandler(handler)
             logger.level, logger.propagate = was
+            gc.enable()
         return self.story
 
     def _run(self) -> None:
         setup = self.setup
         self.story.tell(f"{setup}")
         slack = CLOCK_MS + 100 if "clock" in setup.faults else 100
-        delivery = "at least" if "fail over" in setup.faults else "exactly"
+        if not setup.work.is_one_step:
+            slack += PUBLISH_MS
+        is_exact = setup.work.is_one_step and "fail over" not in setup.faults
+        delivery = "exactly" if is_exact else "at least"
         self.story.record(kind="setup", late=LATE_MS, slack=slack, delivery=delivery)
         for name in setup.config:
             self._add_config_entry(name)
@@ -106,7 +134,11 @@ class Scenario:
             self.start_beat()
         for _ in range(setup.holders):
             self.start_holder()
+        for _ in range(setup.work.workers):
+            self.start_worker()
         self._user_process.start_main(self.user.run)
+        if setup.work.has_jobs:
+            self._jobs_process.start_main(self._jobs.run)
         self._checks.begin()
         timeline = Timeline(self)
         self._storm(timeline)
@@ -132,12 +164,23 @@ class Scenario:
     def _calm(self, timeline: Timeline) -> None:
         """Let the beats recover, and then keep all promises to the letter."""
         self.user.is_calm = True
+        self._jobs.is_done = True
         self.user.is_done = not self.setup.edits_in_calm
         timeline.live(self.setup.calm)
-        self.user.is_done = True
-        timeline.live(_STILL)
+        self._finish_work(timeline)
+        if self.setup.edits_in_calm:
+            self.user.is_done = True
+            timeline.live(_STILL)
         self._user_process.start_main(self.user.report_backfills)
+        self._jobs_process.start_main(self._jobs.judge)
         self.world.run_until(self.world.now_us + int(_REPORT * MICROS))
+
+    def _finish_work(self, timeline: Timeline) -> None:
+        """Let workers end what is left of the storm: it is checked that they have done so."""
+        left = self.setup.work.recovery
+        while left > 0 and not self._jobs.have_ended():
+            timeline.live(_LOOK)
+            left -= _LOOK
 
     def disturb(self) -> None:
         """Note that something is wrong at this moment."""
@@ -164,7 +207,9 @@ class Scenario:
         self.disturb()
 
         def main() -> None:
-            scheduler = Scheduler(make_app(self.world, self.setup))
+            app = make_app(self.world, self.setup)
+            self.bodies.register(app)
+            scheduler = Scheduler(app)
             self.schedulers[process.name] = scheduler
             try:
                 while True:
@@ -192,6 +237,21 @@ class Scenario:
         process = self.world.process(f"holder-{self._holders_started}")
         self.holders.append(process)
         process.start_main(Holder(self.world, self.setup, self.story, process).run)
+
+    def start_worker(self) -> None:
+        """Start one more worker."""
+        self._workers_started += 1
+        process = self.world.process(f"worker-{self._workers_started}")
+        worker = Worker(self, process)
+        self.workers.append(worker)
+        process.start_main(worker.run)
+
+    def _make_broker(self) -> Broker:
+        server, network = self.server, self.network
+        if self.setup.work.is_broker_apart:
+            server = ModelServer(lambda: self.world.now_us)
+            network = Network(self.world, server, "broker")
+        return Broker(self.world, server, network, self.setup.work.visibility)
 
     # -- losses of data ----------------------------------------------------------------------------
 
@@ -234,7 +294,7 @@ class Scenario:
     def _observe(self, process: Process, command: list[bytes], reply: Any) -> None:
         if command[:2] == [b"EVALSHA", self._peek] and isinstance(reply, list) and len(reply) == 4:
             self._meet_dispatch()
-        raw_messages = [] if isinstance(reply, CommandError) else self._take_messages()
+        raw_messages = self._take_messages()
         self._checks.observe(process, command, reply, len(raw_messages))
         for raw in raw_messages:
             self._note_message(process, parse(raw))
@@ -245,14 +305,21 @@ class Scenario:
             self.user.hurry()
 
     def _take_messages(self) -> list[bytes]:
-        """Take all messages out of the queue, oldest first."""
-        queue: Any = self.server.database.find(b"celery")
-        self.server.database.delete(b"celery")
-        return list(reversed(queue or ()))
+        """Return the messages that were sent just now, oldest first, and leave them to the workers."""
+        pushed, self._pushed = self._pushed, []
+        if pushed and self.setup.work.workers:
+            self.broker.wake()
+        elif pushed:
+            self.broker.server.database.delete(QUEUE)
+        return pushed
+
+    def _note_pushed(self, key: bytes, values: Sequence[bytes]) -> None:
+        if key == QUEUE:
+            self._pushed.extend(values)
 
     def _note_message(self, process: Process, message: Message) -> None:
-        assert message.entry is not None
-        assert message.scheduled_at is not None
+        if message.entry is None or message.scheduled_at is None or not process.name.startswith("beat"):
+            return  # A retry, a message that had been parked, or a step of a job.
         nominal = round(message.scheduled_at.timestamp() * 1000)
         backfill = message.headers.get("redbeat_backfill")
         by = "rule" if backfill is None else "backfill"

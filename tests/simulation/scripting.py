@@ -10,7 +10,7 @@ from typing import Any
 from lupa import lua51  # type: ignore[import-untyped]
 
 from tests.simulation import cjson
-from tests.simulation.commands import COMMANDS, WRITING, Status, check_refusal, execute
+from tests.simulation.commands import COMMANDS, WRITING, Status, check_refusal
 from tests.simulation.numbers import format_score
 from tests.simulation.values import CommandError, Database
 
@@ -142,30 +142,32 @@ class Scripting:
     # -- between Lua and Python --------------------------------------------------------------------
 
     def _run_command(self, count: int, *args: Any) -> Any:
-        if len(args) < count or not args:
+        if len(args) < count:
             args = (*args, *[None] * (count - len(args)))
         try:
-            words = [self._to_word(arg) for arg in args]
-            return self._to_lua(self._execute(words))
+            words = [arg if type(arg) is bytes else self._to_word(arg) for arg in args]
+            reply = self._execute(words)
         except CommandError as exc:
             return self._lua.table_from({b"err": str(exc).encode()})
+        # Most replies are such, and Lua takes them as they are.
+        return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
 
     def _execute(self, words: list[bytes]) -> Any:
         if not words:
             raise CommandError("ERR Please specify at least one argument for this redis.call() call")
-        known = COMMANDS.get(words[0].upper())
-        if known is None and words[0].upper() == b"PUBLISH":
+        name = words[0].upper()
+        known = COMMANDS.get(name)
+        if known is None and name == b"PUBLISH":
             return self.publish(words[1], words[2])
         if known is None:
             raise CommandError("ERR Unknown command called from script")
         if not known.least <= len(words) - 1 <= known.most:
             raise CommandError("ERR Wrong number of args calling command from script")
-        name = words[0].upper()
         if not self._has_written:
             # A script that has begun to write may end, whatever the server refuses.
             check_refusal(self._database, name)
             self._has_written = name in WRITING
-        return execute(self._database, words)
+        return known.run(self._database, words[1:])
 
     def publish(self, channel: bytes, message: bytes) -> int:
         """Hand a message to the subscribers of a channel; the server replaces this method."""

@@ -8,82 +8,152 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import celery.app.trace
+import celery.worker.request
+import kombu.common
 import redis
+from kombu import pools
+from kombu.pools import PoolGroup
 
 import redbeat_lite
 from redbeat_lite import threads
+from redbeat_lite.once.worker import dead_children, keeper, request, visibility
 from tests.simulation.network import Network
-from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time
-from tests.simulation.world import World
+from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, clock
+from tests.simulation.wire import Packer, Parser, pack_commands
+from tests.simulation.workers import Requests
+from tests.simulation.world import Process, World
+
+#: Seconds between two looks at something that hardly ever changes: they cost most of the time of a seed.
+_LOOKS = {
+    "redbeat_lite.beat.wakeup._SLICE": 0.5,
+    "redbeat_lite.beat.incidents.PERIOD": 5.0,
+    "redbeat_lite.once.worker.keeper.PERIOD": 2.0,
+    "redbeat_lite.once.worker.keeper._LOOK": 1.0,
+}
 
 
 class Randomness:
-    """Draws what the package draws from the operating system."""
+    """Draws what Celery, kombu and the package draw from the operating system."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._nobody = world.random_for("nobody")
 
     def urandom(self, size: int) -> bytes:
         process = self._world.current
-        assert process is not None
-        return process.random.randbytes(size)
+        random = self._nobody if process is None else process.names
+        return random.randbytes(size)
 
     def token_hex(self, size: int) -> str:
         return self.urandom(size).hex()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+
+class Pools:
+    """One of kombu's groups of pools, of which each process has its own."""
+
+    def __init__(self, world: World, make: Callable[..., PoolGroup]) -> None:
+        self._world = world
+        self._groups: dict[Process | None, PoolGroup] = defaultdict(lambda: make(limit=pools.use_global_limit))
+
+    def __getitem__(self, connection: Any) -> Any:
+        return self._groups[self._world.current][connection]
 
 
-def _own_modules() -> list[ModuleType]:
-    prefix = redbeat_lite.__name__ + "."
-    return [module for name, module in sorted(sys.modules.items()) if name.startswith(prefix)]
+class Place(NamedTuple):
+    """A name of a module, and what it stands for."""
+
+    module: ModuleType
+    name: str
+    value: Any
+
+
+@cache
+def _places(prefixes: tuple[str, ...], values: tuple[Any, ...], loaded: int) -> list[Place]:
+    """Return the names in these packages that stand for one of these values.
+
+    Parameters:
+        loaded: number of modules that are loaded, so that a new one is looked at.
+    """
+    del loaded
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(prefixes)]
+    kinds = ModuleType | type | BuiltinFunctionType | FunctionType
+    return [
+        Place(module, name, value)
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, kinds) and value in values
+    ]
+
+
+def _replace(stack: ExitStack, prefixes: tuple[str, ...], substitutes: Mapping[Any, Any]) -> None:
+    """Put something else in the place of these values wherever the packages use them."""
+    for place in _places(prefixes, tuple(substitutes), len(sys.modules)):
+        stack.enter_context(patch.object(place.module, place.name, substitutes[place.value]))
 
 
 @contextmanager
-def seams(world: World, network: Network) -> Iterator[None]:
+def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iterator[None]:
     """Let all of the package that is loaded live in this world."""
     randomness = Randomness(world)
-    substitutes: dict[Any, Any] = {
-        time: Time(world),
-        threading: Threading(world),
-        queue: Queue(world),
-    }
-    functions: dict[Any, Any] = {
-        queue.SimpleQueue: lambda: SimpleQueue(world),
-        threading.get_ident: substitutes[threading].get_ident,
-        threads.Alarm: lambda: Alarm(world),
-        threads.start_native: lambda run, _name: ThreadHandle(world, run).start(),
-    }
+    virtual = Time(world)
+    mine = Threading(world)
     with ExitStack() as stack:
-        for module in _own_modules():
-            for name, value in list(vars(module).items()):
-                if isinstance(value, ModuleType) and value in substitutes:
-                    stack.enter_context(patch.object(module, name, substitutes[value]))
-                elif isinstance(value, type | BuiltinFunctionType | FunctionType) and value in functions:
-                    stack.enter_context(patch.object(module, name, functions[value]))
-        # Fewer looks at conditions while a beat waits. They cost most of the time, and a message ends a wait at once.
-        stack.enter_context(patch("redbeat_lite.beat.wakeup._SLICE", 0.5))
-        # The client looks by the clock whether a connection has been idle for so long that it needs a ping.
-        stack.enter_context(patch("redis.connection.time", substitutes[time]))
-        stack.enter_context(patch("redis.client.time", substitutes[time]))
-        stack.enter_context(patch("redbeat_lite.uuids.os", randomness))
+        substitutes = {
+            time: virtual,
+            threading: mine,
+            queue: Queue(world),
+            queue.SimpleQueue: lambda: SimpleQueue(world),
+            threading.get_ident: mine.get_ident,
+            threads.Alarm: lambda: Alarm(world),
+            threads.start_native: lambda run, _name: ThreadHandle(world, run).start(),
+        }
+        _replace(stack, (f"{redbeat_lite.__name__}.",), substitutes)
+        clocks = {
+            time: virtual,
+            time.time: virtual.time,
+            time.monotonic: virtual.monotonic,
+            time.sleep: virtual.sleep,
+        }
+        # The client of Redis looks by the clock whether a connection has been idle for so long that it needs a ping.
+        _replace(stack, ("celery.", "kombu.", "redis.connection", "redis.client"), clocks)
+        for module in (celery.worker.request, request):
+            stack.enter_context(patch.object(module, "datetime", clock(world)))
+        _replace_worker_state(stack, world, requests)
+        for name, seconds in _LOOKS.items():
+            stack.enter_context(patch(name, seconds))
+        stack.enter_context(patch.object(os, "urandom", randomness.urandom))
+        # Kombu draws its number once, at its first use in a process.
+        stack.enter_context(patch.object(kombu.common, "_node_id", 1))
         stack.enter_context(patch("redbeat_lite.beat.tokens.secrets", randomness))
         stack.enter_context(patch.object(os, "getpid", lambda: _pid(world)))
         stack.enter_context(patch.object(socket, "gethostname", lambda: _host(world)))
-        _replace_connections(stack, world, network)
+        _replace_connections(stack, world, {network.host: network for network in networks})
         yield
+
+
+def _replace_worker_state(stack: ExitStack, world: World, requests: Requests) -> None:
+    """Give each worker requests of its own, and let it see which of its children are dead."""
+    stack.enter_context(patch.object(celery.worker.request, "task_accepted", requests.accept))
+    stack.enter_context(patch.object(celery.worker.request, "task_ready", requests.end))
+    stack.enter_context(patch.object(celery.app.trace, "gethostname", lambda: _host(world)))
+    for module in (keeper, visibility):
+        stack.enter_context(patch.object(module, "state", requests))
+    for module in (keeper, dead_children):
+        stack.enter_context(patch.object(module, "is_gone", world.is_gone))
 
 
 def _pid(world: World) -> int:
     process = world.current
-    return 1 if process is None else 100 + world.processes.index(process)
+    return 1 if process is None else process.pid
 
 
 def _host(world: World) -> str:
@@ -91,23 +161,29 @@ def _host(world: World) -> str:
     return "nowhere" if process is None else process.name
 
 
-def _replace_connections(stack: ExitStack, world: World, network: Network) -> None:
+def _replace_connections(stack: ExitStack, world: World, networks: Mapping[str, Network]) -> None:
     make_pool: Any = redis.ConnectionPool.__init__
     make_connection: Any = redis.Connection.__init__
+    packer = Packer()
 
     def pool_init(self: Any, *args: Any, **options: Any) -> None:
         make_pool(self, *args, **{**options, "protocol": 2})
 
     def connection_init(self: Any, *args: Any, **options: Any) -> None:
-        make_connection(self, *args, **{**options, "protocol": 2})
+        make_connection(self, *args, **{**options, "protocol": 2, "parser_class": Parser, "command_packer": packer})
 
     def connect(self: Any) -> Any:
         process = world.current
         assert process is not None
-        connected = network.connect(process, self.socket_connect_timeout)
+        connected = networks[self.host].connect(process, self.socket_connect_timeout)
         connected.settimeout(self.socket_timeout)
         return connected
 
+    stack.enter_context(patch.object(pools, "connections", Pools(world, pools.Connections)))
+    stack.enter_context(patch.object(pools, "producers", Pools(world, pools.Producers)))
     stack.enter_context(patch.object(redis.ConnectionPool, "__init__", pool_init))
     stack.enter_context(patch.object(redis.Connection, "__init__", connection_init))
+    stack.enter_context(patch.object(redis.Connection, "pack_commands", lambda _, commands: pack_commands(commands)))
+    # Else redis-py looks into the metadata of its package for each connection.
+    stack.enter_context(patch("redis.utils.get_lib_version", lambda: "0"))
     stack.enter_context(patch.object(redis.Connection, "_connect", connect))

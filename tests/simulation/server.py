@@ -27,6 +27,8 @@ class ModelServer:
         self.scripting.publish = self.publish  # type: ignore[method-assign]
         #: Called for each message of a channel; returns how many have subscribed.
         self.deliver: Callable[[bytes, bytes], int] = lambda _channel, _message: 0
+        #: Asked for each message that is pushed by itself, whether the server refuses it.
+        self.refuses: Callable[[], bool] = lambda: False
 
     def reply(self, args: Sequence[bytes]) -> Any:
         """Return the reply to one command; an error is a CommandError."""
@@ -48,6 +50,8 @@ class ModelServer:
         handler = _OWN.get(args[0].upper())
         if handler is not None:
             return handler(self, args[1:])
+        if args[0].upper() == b"LPUSH" and self.refuses():
+            raise CommandError("ERR the message is too large")
         check_refusal(self.database, args[0].upper())
         return execute(self.database, args)
 

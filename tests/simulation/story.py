@@ -13,6 +13,10 @@ from tests.support.audit import Record
 MOST_LINES = 60
 
 
+#: Loggers by which Celery tells of tasks that have failed.
+_OF_CELERY = ("celery.app.trace", "celery.worker")
+
+
 class Violation(NamedTuple):
     """A promise that is broken: which one, and how."""
 
@@ -89,5 +93,5 @@ class LogLines(logging.Handler):
         if self._lines[second] > MOST_LINES:
             return
         self._story.tell(f"{record.levelname} {record.getMessage().splitlines()[0]}")
-        if record.exc_info:
+        if record.exc_info and not record.name.startswith(_OF_CELERY):
             self._story.violate("log", f"a traceback of an error that nobody foresaw: {record.exc_info[1]!r}")

@@ -22,6 +22,7 @@ from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.shrink import Shrinking, size_of, words
 from tests.simulation.users import User
+from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
@@ -77,6 +78,7 @@ def quiet(seed: int, **parts: Any) -> Scenario:
     """A scenario of one beat, in which nothing happens by itself."""
     still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stall_timeout": 10.0, "batch_size": 500}
     still |= {"history": 20, "config": {"config": interval(2)}, "faults": (), "stormy": 40.0, "calm": 20.0}
+    still |= {"work": ALONE, "tasks": {"config": "project.run"}}
     scenario = Scenario(seed, replace(draw_setup(seed), zone="UTC", edits_in_calm=False, **{**still, **parts}))
     scenario.user.is_done = True
     return scenario

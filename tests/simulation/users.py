@@ -12,6 +12,7 @@ import redis
 from redbeat_lite import Misfire, Schedules
 from redbeat_lite.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from tests.simulation.apps import Setup, make_app
+from tests.simulation.bodies import Bodies
 from tests.simulation.primitives import Waiters
 from tests.simulation.rules import Rule, daily, instant, interval
 from tests.simulation.story import Story
@@ -51,11 +52,12 @@ _CALM_PAUSE = 15.0
 class User:
     """Calls one method after the other, and notes each call in the history."""
 
-    def __init__(self, world: World, setup: Setup, story: Story) -> None:
+    def __init__(self, world: World, setup: Setup, story: Story, bodies: Bodies) -> None:
         self._world = world
         self._story = story
         self._setup = setup
         self._app = make_app(world, setup)
+        bodies.register(self._app)
         self.schedules = Schedules(self._app, actor="user")
         self._random = world.random_for("user")
         self.is_calm = False
@@ -113,10 +115,11 @@ class User:
         max_runs = self._random.choice((None, None, 1, 3))
         self._added[name] = None
         rule = self._draw_rule()
+        task = self._setup.work.draw_task(self._random)
         record = self._call(
             "add",
             name,
-            lambda: self.schedules.add(name, "project.run", rule.schedule, misfire=misfire, max_runs=max_runs),
+            lambda: self.schedules.add(name, task, rule.schedule, misfire=misfire, max_runs=max_runs),
             **_record_of(rule, misfire, max_runs),
         )
         self._note_rule(name, rule, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from enum import Enum
 
@@ -121,6 +121,8 @@ class Database:
         self.now_us = now_us
         self._values: dict[Key, Value] = {}
         self._expires: dict[Key, int] = {}
+        #: Called with a list and the values that are pushed to it.
+        self.note_pushed: Callable[[Key, Sequence[bytes]], None] = lambda _key, _values: None
         #: Why the server takes no writes; ``None``: it does.
         self.refusal: Refusal | None = None
 

@@ -1,55 +1,90 @@
-"""The server's protocol, version 2: commands read, replies written."""
+"""The server's protocol without its bytes: commands are lists of words, and replies are values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.simulation.commands import Status
+from redis._parsers.base import BaseParser
+from redis.connection import Encoder
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.utils import SENTINEL
+
 from tests.simulation.values import CommandError
 
+#: Commands that are sent together.
+Request = list[list[bytes]]
 
-def read_commands(data: bytes) -> tuple[list[list[bytes]], bytes]:
-    """Return the commands that data holds, and what is left of it."""
-    commands = []
-    while data:
-        read = _read_command(data)
-        if read is None:
-            break
-        command, length = read
-        commands.append(command)
-        data = data[length:]
-    return commands, data
+_CLOSED = "Connection closed by server."
+
+_encode = Encoder("utf-8", "strict", False).encode
 
 
-def _read_command(data: bytes) -> tuple[list[bytes], int] | None:
-    end = data.find(b"\r\n")
-    if end < 0:
-        return None
-    count, at = int(data[1:end]), end + 2
-    words = []
-    for _ in range(count):
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            return None
-        length = int(data[at + 1 : end])
-        start = end + 2
-        at = start + length + 2
-        if at > len(data):
-            return None
-        words.append(data[start : start + length])
-    return words, at
+class Packer:
+    """Takes the place of the class that writes commands as bytes."""
+
+    def pack(self, *args: Any) -> list[Request]:
+        return [[_words(args)]]
 
 
-def written(reply: Any) -> bytes:
-    """Return a reply as the server sends it."""
-    if isinstance(reply, CommandError):
-        return b"-%s\r\n" % str(reply).replace("\r", " ").replace("\n", " ").encode()
-    if isinstance(reply, Status):
-        return b"+%s\r\n" % bytes(reply)
-    if isinstance(reply, int):
-        return b":%d\r\n" % reply
-    if reply is None:
-        return b"$-1\r\n"
-    if isinstance(reply, bytes):
-        return b"$%d\r\n%s\r\n" % (len(reply), reply)
-    return b"*%d\r\n" % len(reply) + b"".join(written(item) for item in reply)
+def pack_commands(commands: Iterable[Sequence[Any]]) -> list[Request]:
+    """Return the request that has all these commands."""
+    return [[_words(args) for args in commands]]
+
+
+def _words(args: Sequence[Any]) -> list[bytes]:
+    words: list[bytes] = [arg if type(arg) is bytes else bytes(_encode(arg)) for arg in args]
+    if b" " in words[0]:
+        words[:1] = words[0].split()
+    return words
+
+
+class Parser(BaseParser):
+    """Takes the place of the class that reads replies from bytes."""
+
+    def __init__(self, socket_read_size: int) -> None:
+        del socket_read_size
+        self._socket: Any = None
+        self._encoder: Any = None
+
+    def on_connect(self, connection: Any) -> None:
+        self._socket = connection._sock
+        self._encoder = connection.encoder
+
+    def on_disconnect(self) -> None:
+        self._socket = None
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether there is a reply within these seconds; raise ConnectionError if the connection is gone."""
+        try:
+            return self._socket is not None and self._wait(timeout)
+        except RedisTimeoutError:
+            return False
+
+    def read_response(self, disable_decoding: bool = False, timeout: Any = SENTINEL) -> Any:
+        """Return the next reply; an error that is no ConnectionError is returned, too."""
+        if self._socket is None:
+            raise RedisConnectionError(_CLOSED)
+        self._wait(self._socket.gettimeout() if timeout is SENTINEL else timeout)
+        reply = self._read(self._socket.replies.popleft(), must_decode=not disable_decoding)
+        if isinstance(reply, RedisConnectionError):
+            raise reply
+        return reply
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for a reply."""
+        if not self._socket.wait(timeout):
+            raise RedisTimeoutError("Timeout reading from socket")
+        if not self._socket.replies:
+            raise RedisConnectionError(_CLOSED)
+        return True
+
+    def _read(self, reply: Any, *, must_decode: bool) -> Any:
+        if isinstance(reply, list):
+            return [self._read(item, must_decode=must_decode) for item in reply]
+        if isinstance(reply, CommandError):
+            return self.parse_error(str(reply))
+        if must_decode and isinstance(reply, bytes):
+            return self._encoder.decode(reply)
+        return reply

@@ -27,11 +27,14 @@ class Process:
         name: for the story of a seed.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, pid: int) -> None:
         self.world = world
         self.name = name
+        self.pid = pid
         #: What this process and its connections draw. No other process moves it on.
         self.random = world.random_for(name)
+        #: What it draws for names, of which nothing else depends.
+        self.names = world.random_for(f"names of {name}")
         self.is_frozen = False
         self.is_dead = False
         #: Whether nothing that it sends or asks for comes through.
@@ -78,6 +81,15 @@ class Process:
             self._held_back.append(lambda: self.resume(thread, value))
             return
         thread.switch(value)
+
+    def interrupt(self, thread: Thread, exc: BaseException) -> None:
+        """Raise an exception in a thread that waits, as a signal does."""
+        if self.is_dead or thread.dead or not thread:
+            return
+        if self.is_frozen:
+            self._held_back.append(lambda: self.interrupt(thread, exc))
+            return
+        thread.throw(exc)
 
     def freeze(self) -> None:
         self.is_frozen = True
@@ -128,9 +140,13 @@ class World:
 
     def process(self, name: str) -> Process:
         """A new process without threads."""
-        process = Process(self, name)
+        process = Process(self, name, pid=100 + len(self.processes))
         self.processes.append(process)
         return process
+
+    def is_gone(self, pid: int) -> bool:
+        """Whether the process of this number is dead."""
+        return self.processes[pid - 100].is_dead
 
     @property
     def current(self) -> Process | None:
@@ -188,7 +204,10 @@ class World:
             register(lambda: self.soon(lambda: resume(was_woken=True)))
         if seconds is not None:
             self.after(max(seconds, 0.0), lambda: resume(was_woken=False))
-        was_woken: bool = self.hub.switch()
+        try:
+            was_woken: bool = self.hub.switch()
+        finally:
+            is_over[0] = True
         return was_woken
 
     def close(self) -> None:

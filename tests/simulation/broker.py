@@ -1,0 +1,145 @@
+"""The broker's queue: workers take messages from it, acknowledge them, and get them again if they do not.
+
+The queue is a list of a model server, which is that of the schedule or one of its own. A message that is
+taken lies in the same keys as with kombu, so the package's heartbeat for the visibility timeout works on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.network import Network
+from tests.simulation.server import ModelServer
+from tests.simulation.values import SortedSet
+from tests.simulation.world import World
+
+QUEUE = b"celery"
+UNACKED = b"unacked"
+INDEX = b"unacked_index"
+
+
+#: Seconds until a message is delivered for the second time, at most: while the task runs, or long after it.
+_UNTIL_AGAIN = (0.3, 8.0)
+
+
+class Broker:
+    """The queue of all tasks.
+
+    Parameters:
+        visibility: seconds after which a message is delivered again that nobody has acknowledged.
+    """
+
+    def __init__(self, world: World, server: ModelServer, network: Network, visibility: float) -> None:
+        self.network = network
+        self.server = server
+        self.visibility = visibility
+        self._world = world
+        self._random = world.random_for("broker")
+        self._tags = 0
+        #: When each message was taken.
+        self._taken: dict[bytes, int] = {}
+        self._wake: list[Callable[[], None]] = []
+        #: Whether the next message that is taken is also delivered to somebody else.
+        self.draw_second_delivery: Callable[[], bool] = lambda: False
+        #: Whether the next acknowledgement gets lost.
+        self.draw_lost_ack: Callable[[], bool] = lambda: False
+
+    @property
+    def is_working(self) -> bool:
+        return self.network.is_up and self.server.database.refusal is None
+
+    def take(self) -> dict[str, Any] | None:
+        """Take the next message; its delivery tag is a new one."""
+        database = self.server.database
+        queue: Any = database.find(QUEUE)
+        if not queue or not self.is_working:
+            return None
+        raw: bytes = queue.pop()
+        database.drop_empty(QUEUE)
+        if self.draw_second_delivery():
+            seconds = self._random.random() * self._random.choice(_UNTIL_AGAIN)
+            self._world.after(seconds, lambda: self._put_again(raw))
+        self._tags += 1
+        tag = b"%d" % self._tags
+        unacked: Any = database.create(UNACKED, dict)
+        unacked[tag] = raw
+        self._taken[tag] = self._world.now_us
+        index: Any = database.create(INDEX, SortedSet)
+        index.put(tag, database.now / 1000)
+        payload = json.loads(raw)
+        payload["properties"]["delivery_tag"] = tag.decode()
+        return payload
+
+    def acknowledge(self, tag: str) -> None:
+        """Forget a message that was taken, unless the broker is away."""
+        if self.is_working and not self.draw_lost_ack():
+            self._forget(tag.encode())
+
+    def requeue(self, tag: str) -> None:
+        """Put a message back behind the others."""
+        raw = self._forget(tag.encode()) if self.is_working else None
+        if raw is not None:
+            self._put(raw, is_next=False)
+
+    def restore_visible(self) -> None:
+        """Deliver those messages again that nobody has acknowledged for too long."""
+        index: Any = self.server.database.find(INDEX)
+        if index is None or not self.is_working:
+            return
+        oldest = self.server.database.now / 1000 - self.visibility
+        for tag in [tag for taken, tag in index.ordered if taken < oldest]:
+            raw = self._forget(tag)
+            if raw is not None:
+                self._put(raw, is_next=True)
+
+    def wait(self, register: Callable[[], None]) -> None:
+        """Have a function called at the next message."""
+        self._wake.append(register)
+
+    def wake(self) -> None:
+        """Tell everybody who waits that there may be a message."""
+        wake, self._wake = self._wake, []
+        for call in wake:
+            call()
+
+    @property
+    def length(self) -> int:
+        """Number of messages that nobody has taken."""
+        queue: Any = self.server.database.find(QUEUE)
+        return 0 if queue is None else len(queue)
+
+    def held_since(self, instant_us: int) -> list[str]:
+        """Return the tags of messages that were taken before an instant and are not acknowledged yet."""
+        unacked: Any = self.server.database.find(UNACKED) or {}
+        return [tag.decode() for tag, taken in self._taken.items() if tag in unacked and taken < instant_us]
+
+    def _forget(self, tag: bytes) -> bytes | None:
+        database = self.server.database
+        unacked: Any = database.find(UNACKED)
+        index: Any = database.find(INDEX)
+        if index is not None:
+            index.remove(tag)
+            database.drop_empty(INDEX)
+        raw: bytes | None = None if unacked is None else unacked.pop(tag, None)
+        database.drop_empty(UNACKED)
+        return raw
+
+    def _put_again(self, raw: bytes) -> None:
+        if self.is_working:
+            self._put(raw, is_next=True)
+
+    def _put(self, raw: bytes, *, is_next: bool) -> None:
+        """Put a message into the queue again, with the mark that kombu gives it."""
+        payload = json.loads(raw)
+        payload["headers"]["redelivered"] = True
+        payload["properties"]["delivery_info"]["redelivered"] = True
+        queue: Any = self.server.database.create(QUEUE, deque)
+        marked = json.dumps(payload).encode()
+        if is_next:
+            queue.append(marked)
+        else:
+            queue.appendleft(marked)
+        self.wake()

@@ -1,0 +1,134 @@
+"""Workers, jobs and a broker of its own: what seeds have found, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulation.apps import PERIODS, Setup
+from tests.simulation.network import Loss
+from tests.simulation.rules import interval
+from tests.simulation.scenario import Scenario, draw_setup
+from tests.simulation.test_seeds import changed_script
+from tests.simulation.work import Work
+from tests.simulation.world import EPOCH_US, MICROS, Process
+
+WORK = Work(
+    dispatch="auto",
+    is_broker_apart=True,
+    workers=2,
+    slots=2,
+    prefetch=1,
+    forks=True,
+    visibility=6.0,
+    once_lease=2.0,
+    has_jobs=True,
+)
+
+
+def busy(*faults: str, work: Work = WORK, **options: Any) -> Setup:
+    """What to simulate: entries of all kinds of locks, for half a minute."""
+    config = {"runs": interval(3), "skips": interval(2), "waits": interval(2)}
+    tasks = {"runs": "project.late", "skips": "project.skips", "waits": "project.waits"}
+    start = {"zone": "UTC", "start_us": EPOCH_US, "periods": PERIODS}
+    calm = {"lease": 2.0, "stall_timeout": 6.0, "stormy": 25.0, "calm": 20.0, "beats": 1, "holders": 0}
+    return replace(draw_setup(1), faults=faults, work=work, config=config, tasks=tasks, **start | calm | options)
+
+
+def at(scenario: Scenario, seconds: float, call: Callable[[], None]) -> None:
+    """Call something when the scenario has run for so long."""
+    scenario.world.at(scenario.world.start_us + int(seconds * MICROS), call)
+
+
+def laws(scenario: Scenario) -> list[str]:
+    """What a scenario breaks."""
+    return [str(violation) for violation in scenario.run().violations]
+
+
+def broken_laws(seed: int, fault: str) -> set[str]:
+    """The laws that a seed breaks if this fault happens."""
+    return {violation.law for violation in Scenario(seed, busy(fault)).run().violations}
+
+
+# -- what seeds have found -----------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_beats_do_not_wait_for_each_other_when_the_broker_is_back() -> None:
+    """Found by seed 3014: each of two beats had given up its lead for a minute, so that the other one could try."""
+    work = replace(WORK, workers=0, has_jobs=False)
+    setup = busy(work=work, beats=2, lease=30.0, stall_timeout=10.0, stormy=42.0, calm=60.0)
+    scenario = Scenario(1, replace(setup, tasks=dict.fromkeys(setup.tasks, "project.run")))
+    network = scenario.broker.network
+
+    def go() -> None:
+        network.is_up = False
+        network.cut_all()
+
+    def come_back() -> None:
+        network.is_up = True
+
+    at(scenario, 5.0, go)
+    at(scenario, 41.0, come_back)
+    assert laws(scenario) == []
+    assert sum("giving up the lead" in line for line in scenario.story.lines) >= 2
+
+
+@pytest.mark.timeout(300)
+def test_a_job_survives_a_connection_that_is_lost_while_a_queue_is_declared() -> None:
+    """Found by seeds 9 and 30: kombu raises an AttributeError then, and the job failed."""
+    # The first call would declare the queue in another way.
+    scenario = Scenario(3, busy(left_out=frozenset({"job call 1"})))
+    lost = []
+
+    def lose_declaration(process: Process, commands: list[list[bytes]]) -> Loss | None:
+        is_declaration = any(command[0] == b"LLEN" for command in commands)
+        if process.name != "jobs" or not is_declaration or lost:
+            return None
+        lost.append(commands)
+        return Loss.AFTER
+
+    at(scenario, 0.0, lambda: setattr(scenario.broker.network, "draw_loss", lose_declaration))
+    assert laws(scenario) == []
+    assert len(lost) == 1
+    assert scenario.story.counts["jobs failed"] == 0
+
+
+# -- what is broken on purpose -------------------------------------------------------------------------
+
+#: Seeds of which one has to find it.
+SEEDS = range(1, 11)
+
+#: What is changed in a script, the fault that shows it, and the law that it breaks.
+MUTATIONS = {
+    "a copy runs beside the first one": (
+        ("once/begin", {"if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then": "if false then"}),
+        "deliver twice",
+        "one per task",
+    ),
+    "a copy runs after the first one": (
+        ("once/begin", {"if attempt < seen or (attempt == seen and g[1] == 'done') then": "if false then"}),
+        "deliver twice",
+        "one per task",
+    ),
+    "two tasks of a key run": (
+        ("once/begin", {"if owner ~= id and (owner or (head and head ~= id)) then": "if false then"}),
+        "cut",
+        "one per key",
+    ),
+    "a stage begins with the first end of the one before": (
+        ("pipeline/complete", {"if left == 0 then": "if true then"}),
+        "cut",
+        "stages",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mutation", "fault", "law"), MUTATIONS.values(), ids=MUTATIONS)
+def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, dict[str, str]], fault: str, law: str) -> None:
+    with changed_script(*mutation):
+        assert any(law in broken_laws(seed, fault) for seed in SEEDS)
