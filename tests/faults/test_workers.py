@@ -118,7 +118,7 @@ def _stop_as_a_child_begins(scenario: Scenario, worker: Worker, app: Celery, ser
 
     signal_all(signal.SIGSTOP)
     sent = app.send_task("proj.work", args=["one"], queue=FaultWorkers.queue)
-    worker.process.says("received")
+    worker.says("received")
     time.sleep(0.5)  # until it has written the task to a child, of which nothing can be seen
     thaw = threading.Timer(2, signal_all, [signal.SIGCONT])
     thaw.start()
@@ -129,5 +129,5 @@ def _stop_as_a_child_begins(scenario: Scenario, worker: Worker, app: Celery, ser
     with server.client() as client:
         given_back = [message.id for message in queued(client, FaultWorkers.queue)]
         client.delete(FaultWorkers.queue)
-    assert given_back == [sent.id] or worker.process.lines(f"{sent.id}.*succeeded in")
+    assert given_back == [sent.id] or worker.lines(f"{sent.id}.*succeeded in")
     return took

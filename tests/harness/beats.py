@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tests.support.audit import Record
-from tests.support.beats import KEYS
+from tests.support.beats import leader_pid
 from tests.support.processes import Process, celery
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -24,7 +24,41 @@ STOP = 10.0
 BAD_WORDS = "CRITICAL|Traceback"
 
 
-class Beats:
+P = TypeVar("P", bound=Process)
+
+
+class Herd(Generic[P]):
+    """The processes of one kind in a scenario. The output of those that ended is kept."""
+
+    def __init__(self) -> None:
+        self.running: list[P] = []
+        self.ended: list[P] = []
+
+    def has_exited(self, process: P, code: int) -> None:
+        """Wait for the end of a process, and check its exit code."""
+        actual = process.wait()
+        assert actual == code, f"exit code {actual}\n{process.output}"
+        self.leaves(process)
+
+    def leaves(self, process: P) -> None:
+        """Count a process among those that ended."""
+        self.running.remove(process)
+        self.ended.append(process)
+
+    def close(self) -> None:
+        """End all processes; none of them may have printed a password."""
+        with ExitStack() as stack:
+            for process in (*self.running, *self.ended):
+                stack.callback(process.destroy)
+
+
+def await_stop(process: Process, seconds: float = STOP) -> None:
+    """Wait at most so long for the end of a process."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+class Beats(Herd[Process]):
     """All beats of a scenario.
 
     Parameters:
@@ -35,10 +69,9 @@ class Beats:
 
     def __init__(self, schedule: Callable[[], Any], url: str, conf: dict[str, Any]) -> None:
         assert "@" in url, "a URL without a password cannot show that no beat prints it"
+        super().__init__()
         self.url = url
         self.conf = conf
-        self.running: list[Process] = []
-        self.ended: list[Process] = []
         #: Seconds for which the machine kept the beats and the suite from running.
         self.watch = Stopwatch(often=0.05)
         self._schedule = schedule
@@ -74,10 +107,10 @@ class Beats:
     def _leader(self) -> Process | None:
         try:
             with self._schedule() as client:
-                pid = client.hget(KEYS.leader, "pid")
+                pid = leader_pid(client)
         except Exception:
             return None
-        return next((beat for beat in self.running if pid and beat.pid == int(pid)), None)
+        return next((beat for beat in self.running if beat.pid == pid), None)
 
     def followers(self) -> list[Process]:
         """Return the beats that do not lead."""
@@ -88,21 +121,16 @@ class Beats:
         """Kill a beat by SIGKILL."""
         assert beat.alive, beat.output
         beat.kill()
-        code = beat.wait()
-        assert code == -signal.SIGKILL, f"exit code {code}\n{beat.output}"
-        self._leave(beat)
+        self.has_exited(beat, -signal.SIGKILL)
 
     def stop(self, beat: Process) -> None:
         """Stop a beat by SIGTERM; it has to exit with 0 in time."""
         # A signal that comes earlier may find Python without a handler.
         beat.says("beat: (leading|standing by)")
         beat.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            beat.wait(STOP)
+        await_stop(beat)
         assert not beat.alive, f"it has not ended within {STOP:g} s\n{beat.output}"
-        code = beat.wait()
-        assert code == 0, f"exit code {code}\n{beat.output}"
-        self._leave(beat)
+        self.has_exited(beat, 0)
 
     @contextmanager
     def frozen(self, beat: Process) -> Iterator[None]:
@@ -131,12 +159,6 @@ class Beats:
         return terms
 
     def close(self) -> None:
-        """End all beats; none of them may have printed a password."""
+        """End all beats, as any herd."""
         self.watch.stop()
-        with ExitStack() as stack:
-            for beat in (*self.running, *self.ended):
-                stack.callback(beat.destroy)
-
-    def _leave(self, beat: Process) -> None:
-        self.running.remove(beat)
-        self.ended.append(beat)
+        super().close()

@@ -7,12 +7,11 @@ import os
 import random
 import re
 import signal
-import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from tests.harness.beats import STOP
+from tests.harness.beats import STOP, Herd, await_stop
 from tests.harness.history import HistoryLog, now_ms
 from tests.harness.workers import Worker
 from tests.support.nursery import ROOT
@@ -35,7 +34,7 @@ DOOMED = "CRITICAL.*[Uu]nrecoverable"
 BAD_WORDS = rf'File "{re.escape(str(ROOT))}/redbeat_lite/[^"]*", line \d+(,|$)'
 
 
-class FaultWorkers:
+class FaultWorkers(Herd[Worker]):
     """All workers of a scenario.
 
     Parameters:
@@ -55,8 +54,7 @@ class FaultWorkers:
         conf: dict[str, Any],
         chance: random.Random,
     ) -> None:
-        self.running: list[Worker] = []
-        self.ended: list[Worker] = []
+        super().__init__()
         #: Those that were there to the end, and never lost their broker.
         self.stayed: list[Worker] = []
         own = {name: value for name, value in conf.items() if name != "beat_schedule"}
@@ -82,7 +80,7 @@ class FaultWorkers:
     def _busy(self) -> list[Worker]:
         self.revive()  # A worker may have been about to end when this looked before.
         alive = [worker for worker in self.running if worker.alive]
-        return [worker for worker in alive if worker.process.lines("succeeded in")]
+        return [worker for worker in alive if worker.lines("succeeded in")]
 
     def revive(self) -> None:
         """Replace workers that ended by themselves or are about to, as a supervisor does.
@@ -90,27 +88,26 @@ class FaultWorkers:
         The main process of a Celery worker may end when its broker restarts. It says so.
         """
         for worker in list(self.running):
-            if worker.alive and not worker.process.lines(DOOMED):
+            if worker.alive and not worker.lines(DOOMED):
                 continue
-            assert worker.process.lines(f"{DOOMED}|{LOST}"), worker.text()
-            self._kill(worker.process.pid, *worker.children())
+            assert worker.lines(f"{DOOMED}|{LOST}"), worker.output
+            self._kill(worker.pid, *worker.children())
             worker.wait()
-            self._leave(worker)
+            self.leaves(worker)
             self.start()
 
     @contextmanager
     def loss_of_their_broker(self) -> Iterator[None]:
         """Each worker loses its broker in the block. At the end it has one, or is replaced."""
-        processes = [worker.process for worker in self.running]
-        ready = [process for process in processes if process.lines(r" ready\.$")]
-        before = {process: len(process.lines(LOST)) for process in ready}
+        ready = [worker for worker in self.running if worker.lines(r" ready\.$")]
+        before = {worker: len(worker.lines(LOST)) for worker in ready}
         yield
 
         def are_decided() -> bool:
-            for process in ready:
-                lost = len(process.lines(LOST))
-                is_back = before[process] < lost < len(process.lines("Connected to "))
-                if not is_back and process.alive and not process.lines(DOOMED):
+            for worker in ready:
+                lost = len(worker.lines(LOST))
+                is_back = before[worker] < lost < len(worker.lines("Connected to "))
+                if not is_back and worker.alive and not worker.lines(DOOMED):
                     return False
             return True
 
@@ -123,14 +120,12 @@ class FaultWorkers:
         Parameters:
             whole: kill its children too, as when a machine is lost.
         """
-        assert worker.alive, worker.text()
+        assert worker.alive, worker.output
         children = worker.children()
-        self._kill(worker.process.pid, *(children if whole else ()))
+        self._kill(worker.pid, *(children if whole else ()))
         # Children without their main process end too.
         self._note_deaths(children)
-        code = worker.wait()
-        assert code == -signal.SIGKILL, f"exit code {code}\n{worker.text()}"
-        self._leave(worker)
+        self.has_exited(worker, -signal.SIGKILL)
 
     def kill_child(self) -> None:
         """Kill one of the processes in which workers run their tasks."""
@@ -153,38 +148,23 @@ class FaultWorkers:
         to acknowledge messages over the connection that is gone.
         """
         worker.ready()
-        worker.process.terminate()
-        self._wait(worker, STOP)
-        if worker.process.lines(LOST):
+        worker.terminate()
+        await_stop(worker)
+        if worker.lines(LOST):
             if worker.alive:
-                self._kill(worker.process.pid, *worker.children())
+                self._kill(worker.pid, *worker.children())
             worker.wait()
-        else:
-            if worker.alive and worker.children():
-                self._wait(worker, UNREAD)  # It waits for that child.
-            assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.text()}"
-            code = worker.wait()
-            assert code == 0, f"exit code {code}\n{worker.text()}"
-        self._leave(worker)
-
-    def _wait(self, worker: Worker, seconds: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            worker.wait(seconds)
+            self.leaves(worker)
+            return
+        if worker.alive and worker.children():
+            await_stop(worker, UNREAD)  # It waits for that child.
+        assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.output}"
+        self.has_exited(worker, 0)
 
     def dismiss(self) -> None:
         """Stop all workers; none of them may have printed bad words."""
-        self.stayed = [worker for worker in self.running if not worker.process.lines(LOST)]
+        self.stayed = [worker for worker in self.running if not worker.lines(LOST)]
         for worker in list(self.running):
             self.stop(worker)
         for worker in self.ended:
-            assert not worker.process.lines(BAD_WORDS), worker.text()
-
-    def close(self) -> None:
-        """End all workers; none of them may have printed a password."""
-        with ExitStack() as stack:
-            for worker in (*self.running, *self.ended):
-                stack.callback(worker.close)
-
-    def _leave(self, worker: Worker) -> None:
-        self.running.remove(worker)
-        self.ended.append(worker)
+            assert not worker.lines(BAD_WORDS), worker.output

@@ -88,7 +88,7 @@ class Strikes:
         workers.start()
 
     def freeze_a_worker(self) -> None:
-        with self._scenario.beats.frozen(self._scenario.workers.any().process):
+        with self._scenario.beats.frozen(self._scenario.workers.any()):
             self._scenario.pause(0.2, LEASE / 2)
 
     def crash_the_server(self) -> None:
@@ -195,8 +195,8 @@ def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
     """
     records: list[Record] = []
     for worker in workers:
-        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.text()):
+        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.output):
             records.append({"kind": "received", "id": task, "stayed": stayed})
-        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.text()):
+        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.output):
             records.append({"kind": "refused", "id": task})
     return records

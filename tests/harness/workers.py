@@ -17,7 +17,7 @@ import pytest
 from tests.harness.history import HistoryLog
 from tests.harness.witness import OnceClient
 from tests.support.process_table import descendants
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery_command
 from tests.support.waiting import eventually
 
 ONCE_APP = "tests.harness.once_tasks"
@@ -32,7 +32,7 @@ ALL = ("prefork", "threads", "solo", "gevent")
 _READY = 40.0
 
 
-class Worker:
+class Worker(Process):
     """One ``celery worker`` process with its children.
 
     Parameters:
@@ -58,40 +58,24 @@ class Worker:
     ) -> None:
         self.name = f"{name}{time.monotonic_ns()}@test"
         options = ["-P", pool, "-c", str(concurrency), "-n", self.name, "-Q", queues, "-l", "INFO"]
-        alone = ["--without-gossip", "--without-mingle"]
-        self.process: Process = celery(app, "worker", *options, *alone, **env)
+        options += ["--without-gossip", "--without-mingle"]
+        super().__init__(*celery_command(app, "worker", *options, **env))
         if ready:
             self.ready()
 
     def ready(self) -> None:
         """Wait until it consumes."""
-        self.process.says(r" ready\.", within=_READY)
-
-    @property
-    def alive(self) -> bool:
-        return self.process.alive
-
-    def text(self) -> str:
-        """Return its output so far."""
-        return self.process.output
+        self.says(r" ready\.", within=_READY)
 
     def children(self) -> list[int]:
         """Return the ids of the processes in which it runs tasks."""
-        return sorted(descendants(self.process.pid))
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the main process."""
-        self.process.signal(number)
+        return sorted(descendants(self.pid))
 
     def signal_all(self, number: int) -> None:
         """Send a signal to the main process and its children."""
-        for pid in [self.process.pid, *self.children()]:
+        for pid in [self.pid, *self.children()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-    def wait(self, seconds: float = 60) -> int:
-        """Wait for its end and return its exit code."""
-        return self.process.wait(seconds)
 
     def kill(self) -> None:
         """Kill it as a whole, as when its machine is lost."""
@@ -101,7 +85,7 @@ class Worker:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Freeze it as a whole for the length of the block, and note that as a fault."""
-        pids = [self.process.pid, *self.children()]
+        pids = [self.pid, *self.children()]
         with HistoryLog.of_environment().fault(what="a worker is frozen", pids=pids):
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -109,12 +93,6 @@ class Worker:
                 yield
             finally:
                 self.signal_all(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Kill it if it still runs, and remove its output."""
-        if self.alive:
-            self.kill()
-        self.process.destroy()
 
 
 def once_worker(
@@ -164,12 +142,13 @@ class Crew:
         numbers = [len(worker.children()) for worker in self.workers]
         return all(number >= full for number, full in zip(numbers, self._children, strict=True))
 
-    def text(self) -> str:
-        return "".join(worker.text() for worker in self.workers)
+    @property
+    def output(self) -> str:
+        return "".join(worker.output for worker in self.workers)
 
-    def close(self) -> None:
+    def destroy(self) -> None:
         for worker in self.workers:
-            worker.close()
+            worker.destroy()
 
 
 # -- one fault in several pools --------------------------------------------------------------------
@@ -190,7 +169,7 @@ class Stage:
         concurrency = 1 if self.pool == "solo" else 2
         options = {"concurrency": concurrency, "queues": self.queue, **options}
         worker = once_worker(self.proj.server.url, self.pool, **options)
-        self._stack.callback(worker.close)
+        self._stack.callback(worker.destroy)
         return worker
 
     def send(self, task: str, *, options: Any = None, **kwargs: Any) -> Any:

@@ -69,7 +69,7 @@ def stages(proj: OnceClient) -> Iterator[Play]:
 def _crew(request: pytest.FixtureRequest, server: Server) -> Iterator[Crew]:
     crew = Crew(server.url, request.param)
     yield crew
-    crew.close()
+    crew.destroy()
 
 
 @pytest.fixture(scope="module", params=ALL)

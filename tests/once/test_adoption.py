@@ -177,7 +177,7 @@ def test_a_call_by_name_with_a_key_is_locked(proj: OnceClient, any_pool: Crew, k
 def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: OnceClient, any_pool: Crew, key: str) -> None:
     result = proj.app.send_task("once.plain", (key,), queue="once", once_key="")
     assert result.get(timeout=10) == key
-    assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.text()
+    assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.output
 
 
 @one_pool_will_do

@@ -24,12 +24,12 @@ def listeners(proj: OnceClient, worker_server: Server) -> Iterator[list[Worker]]
     def both_hear() -> bool:
         # They say that they are ready before they have subscribed.
         proj.tasks.plain.apply_async(("hear",), queue="everybody")
-        return all("] received" in worker.text() for worker in workers)
+        return all("] received" in worker.output for worker in workers)
 
     until(both_hear)
     yield workers
     for worker in workers:
-        worker.close()
+        worker.destroy()
 
 
 def test_a_broadcast_runs_in_each_worker(proj: OnceClient, key: str, listeners: list[Worker]) -> None:
@@ -40,7 +40,7 @@ def test_a_broadcast_runs_in_each_worker(proj: OnceClient, key: str, listeners: 
 def test_a_broadcast_with_a_lock_runs_in_one(proj: OnceClient, key: str, listeners: list[Worker]) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, queue="everybody")
     proj.started(key)
-    until(lambda: any("this copy is kept" in each.text() for each in listeners))
+    until(lambda: any("this copy is kept" in each.output for each in listeners))
     proj.go(key)
     assert result.get(timeout=10) == key
     assert proj.count(key) == 1

@@ -70,7 +70,7 @@ def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: OnceClient, any_poo
     proj.inject(raw)
     proj.ended(f"{key}-body")
     proj.inject(raw)
-    until(lambda: "has ended already; this copy is dropped" in any_pool.text())
+    until(lambda: "has ended already; this copy is dropped" in any_pool.output)
     the_workers_live(proj, any_pool)
     assert (proj.count(key), proj.count(f"{key}-body")) == (2, 1)
 
@@ -88,7 +88,7 @@ def taken(proj: OnceClient, any_pool: Crew, key: str) -> Any:
 def the_workers_live(proj: OnceClient, crew: Crew) -> None:
     assert proj.tasks.add.delay(1).get(timeout=10) == [1]
     assert all(worker.alive for worker in crew.workers)
-    assert "raised outside body" not in crew.text()
+    assert "raised outside body" not in crew.output
 
 
 def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(

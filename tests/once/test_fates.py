@@ -125,7 +125,7 @@ def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: OnceClient, 
     record.send(kind, "stuck", how="until", time_limit=0.5)
     record.comes_to("failed", "stuck")
     assert "TimeLimitExceeded" in record.feed("stuck")[0]["error"]
-    assert "raised exception" not in prefork.text(), "Celery's own handlers of the end"
+    assert "raised exception" not in prefork.output, "Celery's own handlers of the end"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_cold_shutdown_fails_no_message_that_goes_back_to_its_queue(stages: An
             record.send(entry, entry, how="until", queue=stage.queue)
             stage.proj.started(f"{stage.key}-{entry}")
         worker.signal(signal.SIGQUIT)
-        assert worker.wait() == 0, worker.text()
+        assert worker.wait() == 0, worker.output
         # Celery acknowledges the message of the other one before its body begins.
         record.comes_to("lost", "plain")
         assert [run.outcome for run in schedules.runs(f"{stage.key}-late")] == ["waiting"]
@@ -179,7 +179,7 @@ def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(
     proj.started(f"{record.key}-copied")
     proj.copy(first.id)
     proj.copy(first.id, expired=True)
-    until(lambda: f"expired copy of task {first.id}" in prefork.text())
+    until(lambda: f"expired copy of task {first.id}" in prefork.output)
     until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"))
     assert record.outcomes("copied") == ["running"]
     record.send("wait", "parked", how="until")

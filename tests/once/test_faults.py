@@ -40,7 +40,7 @@ def test_a_killed_child_frees_the_key_within_a_second(proj: OnceClient, prefork:
         assert result.get(timeout=15) == key
         assert [entry["id"] for entry in proj.started(key, 2)] == [result.id] * 2
         return
-    with Stopwatch(*(worker.process for worker in prefork.workers)) as watch:
+    with Stopwatch(*(worker for worker in prefork.workers)) as watch:
         until(lambda: not proj.lock(key, task))
     watch.at_most(1)
     with pytest.raises(Exception, match="exited prematurely"):
@@ -164,7 +164,7 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
         first.revoke(terminate=True)
         if stage.pool == "gevent":
             until(lambda: first.state == "REVOKED")
-            with Stopwatch(worker.process) as watch:
+            with Stopwatch(worker) as watch:
                 until(lambda: not proj.lock(stage.key, "skip"))
             watch.at_most(1)
         else:
@@ -228,13 +228,13 @@ def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_aga
         first_or_second = {first, successor}
         result = stage.send("skip_late", seconds=VISIBILITY + 2)
         stage.proj.started(stage.key)
-        holder = next(worker for worker in first_or_second if result.id in worker.text())
+        holder = next(worker for worker in first_or_second if result.id in worker.output)
         holder.signal(signal.SIGTERM)
         assert holder.wait(VISIBILITY + 25) == 0
         until(lambda: result.state == "SUCCESS")
         assert (stage.starts(), stage.ends()) == (1, 1)
         (other,) = first_or_second - {holder}
-        assert result.id not in other.text()
+        assert result.id not in other.output
 
     stages(pools, fault)
 
@@ -277,7 +277,7 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
             second = stage.send("skip", how="until" if there else "")
             proj.started(stage.key, 2)
             until(lambda: there or not proj.lock(stage.key, "skip"))
-        until(lambda: "Lost the once-lock" in sleeper.text(), LEASE / 3 + 1.5)
+        until(lambda: "Lost the once-lock" in sleeper.output, LEASE / 3 + 1.5)
         proj.go(stage.key)
         until(lambda: {first.state, second.state} == {"SUCCESS"})
         ends = {body["id"]: body for body in proj.ended_bodies(stage.key)}
@@ -297,7 +297,7 @@ def test_a_worker_whose_main_process_hangs_gives_up_what_it_does_not_run(stages:
         second = stage.worker()
         # Once for the worker to be noticed, once for its message to become visible. Kombu 5.5 looks every 10 s.
         stage.proj.started(stage.key + "-2", seconds=2 * VISIBILITY + 20)
-        assert running.id not in second.text(), "it runs in a child"
+        assert running.id not in second.output, "it runs in a child"
 
     stages(["prefork"], fault)
 
@@ -317,13 +317,13 @@ def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any, 
         stage.proj.started(keys[0])
         results += [tasks.late.apply_async((key,), **options) for key in keys[1:3]]
         results.append(tasks.late.apply_async((keys[3],), countdown=VISIBILITY + 2, **options))
-        until(lambda: all(result.id in first.text() for result in results if stage.pool != "solo"))
+        until(lambda: all(result.id in first.output for result in results if stage.pool != "solo"))
         second = stage.worker()
         until(lambda: all(result.state == "SUCCESS" for result in results), VISIBILITY + 20)
         for key in keys:
             (body,) = stage.proj.bodies(key)
             assert not body["redelivered"], key
-        assert "copy is" not in first.text() + second.text()
+        assert "copy is" not in first.output + second.output
 
     stages(pools, fault)
 
@@ -352,7 +352,7 @@ def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any
         first = stage.worker()
         until(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
         second = stage.worker(conf={"visibility": 60})
-        until(lambda: "with visibility_timeout 4s, this worker with 60s" in second.text())
+        until(lambda: "with visibility_timeout 4s, this worker with 60s" in second.output)
 
     stages(["threads"], fault)
 

@@ -53,7 +53,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
     # One more copy finds the result final, and leaves it, though the lock may be free by now.
     ended = result.date_done
     proj.inject(raw)
-    until(lambda: any_pool.text().count(f"[{result.id}] received") == 2)
+    until(lambda: any_pool.output.count(f"[{result.id}] received") == 2)
     proj.go(key)
     first.get(timeout=10)
     assert proj.tasks.plain.delay(key + "-after").get(timeout=10)
@@ -246,7 +246,7 @@ def test_a_late_copy_leaves_a_failure_as_it_is(proj: OnceClient, key: str, any_p
         proj.inject(raw)
         until(result.ready)
         until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
-    until(lambda: f"[{result.id}] has ended already; this copy is dropped" in any_pool.text())
+    until(lambda: f"[{result.id}] has ended already; this copy is dropped" in any_pool.output)
     assert proj.app.AsyncResult(result.id).state == "FAILURE"
 
 
@@ -367,7 +367,7 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: OnceClient, key: str, a
     assert result.get(timeout=15) == key
     until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(json.dumps(json.loads(raw)[0]))
-    until(lambda: f"{result.id}] has ended already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.output)
     assert result.get(timeout=5) == key
     proj.ended(key + "-link")
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
@@ -380,7 +380,7 @@ def test_a_late_copy_of_an_older_attempt_is_dropped(proj: OnceClient, key: str, 
     # Its result is stored before the guard knows of its end.
     until(lambda: result.state == "RETRY" and proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has ended already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
     assert [body["retries"] for body in proj.bodies(key)] == [0, 1]
@@ -391,7 +391,7 @@ def test_an_expired_copy_does_not_revoke_the_first(proj: OnceClient, key: str, a
     result = proj.tasks.late.apply_async((key,), {"how": "until"})
     proj.started(key)
     proj.copy(result.id, expired=True)
-    until(lambda: f"expired copy of task {result.id}" in any_pool.text())
+    until(lambda: f"expired copy of task {result.id}" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
     assert result.state == "SUCCESS"
@@ -406,12 +406,12 @@ def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: OnceClient,
     proj.inject(raw)
     until(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
     proj.inject(raw, expires="2020-01-01T00:00:00+00:00")
-    until(lambda: f"expired copy of task {result.id}" in any_pool.text())
+    until(lambda: f"expired copy of task {result.id}" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
     until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has ended already" in any_pool.text())
+    until(lambda: f"{result.id}] has ended already" in any_pool.output)
     assert (proj.count(key), result.state) == (1, "SUCCESS")
 
 
@@ -493,7 +493,7 @@ def test_max_hold_lets_go_of_a_task_that_hangs(proj: OnceClient, key: str, any_p
     proj.started(key)
     # Renewed for a second and a half, then the lease of one second runs out.
     assert until(lambda: not proj.lock(key, "bounded"), 4) is True
-    until(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.text(), 2)
+    until(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.output, 2)
     # It runs on, so a copy of it has to stand by all the same.
     proj.copy(first.id)
     until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), 5)

@@ -82,7 +82,7 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(
     def restart() -> None:
         until(lambda: len(parts) == len(pools), 40)
         proj.server.stop()
-        until(lambda: all("onnection to broker lost" in w.text() or not w.alive for w in workers))
+        until(lambda: all("onnection to broker lost" in w.output or not w.alive for w in workers))
         proj.server.start()
         restarted.append(True)
 
@@ -112,7 +112,7 @@ def test_a_server_that_was_away_for_longer_than_the_lease_loses_no_lock(stages: 
         ends = time.time() + LEASE
         # Asked for while it is away, which takes longer than what is left of the lease.
         second = stage.send("skip")
-        until(lambda: f"{second.id}] received" in worker.text())
+        until(lambda: f"{second.id}] received" in worker.output)
         until(lambda: time.time() > ends, LEASE + 1)
         locks.start() if fault == "restarts" else locks.thaw()
         with locks.client(decode_responses=True) as client:
@@ -137,11 +137,11 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
         calls = [proj.tasks.plain.si(keys[0]), proj.tasks.skip_late.si(keys[1]), proj.tasks.insists.si(keys[2])]
         plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
         assert plain.get(timeout=30) == keys[0]
-        until(lambda: "runs without the guard against copies of it" in worker.text())
-        said = [line for line in worker.text().splitlines() if "runs without the guard" in line]
+        until(lambda: "runs without the guard against copies of it" in worker.output)
+        said = [line for line in worker.output.splitlines() if "runs without the guard" in line]
         assert [plain.id in line and "did not run" not in line for line in said] == [True]
         until(lambda: retried.state == "RETRY", 30)
-        until(lambda: f"{late.id}] received" in worker.text() and "Reject" in worker.text(), 30)
+        until(lambda: f"{late.id}] received" in worker.output and "Reject" in worker.output, 30)
         # Whichever of the two it has in its hands goes back to the queue.
         worker.signal(signal.SIGTERM)
         worker.wait(60)  # a child of billiard waits up to 30 s for its parent to read the result of its last task
@@ -170,6 +170,6 @@ def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: An
             assert "LockUnavailable" in repr(one.result)
         assert (stage.starts(), proj.count(tail)) == (0, 0)
         assert chained.parent.parent.get(timeout=10) == free
-        assert "raised outside body" not in worker.text()
+        assert "raised outside body" not in worker.output
 
     stages(["prefork"], fault)

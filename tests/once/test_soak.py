@@ -43,7 +43,7 @@ def test_every_task_runs_to_its_end_and_none_beside_another(proj: OnceClient) ->
         until(lambda: all(result.state == "SUCCESS" for result in results), 240)
     finally:
         for worker in crew:
-            worker.close()
+            worker.destroy()
     bodies = [body for body in proj.log.bodies() if body["name"] in keys]
     died = [body for body in bodies if not body.get("finished")]
     assert {body["pid"] for body in died} <= dead, "a body ended that nobody had killed"

@@ -46,7 +46,7 @@ def crew(pipe_server: Server, history_path: Path) -> Iterator[Worker]:
     """A prefork worker with four children."""
     worker = step_worker(pipe_server.url, concurrency=4)
     yield worker
-    worker.close()
+    worker.destroy()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def hire() -> Iterator[Callable[..., Worker]]:
 
     yield start
     for worker in workers:
-        worker.close()
+        worker.destroy()
 
 
 @pytest.fixture

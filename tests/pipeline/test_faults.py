@@ -141,8 +141,8 @@ def test_who_dies_between_advance_and_publish_is_replaced(
         return run.status().stage == 1
 
     eventually(advanced, within=END, what="the advance")
-    killer.process.says("SIGKILL|signal 9")
-    killer.close()
+    killer.says("SIGKILL|signal 9")
+    killer.destroy()
     hire(lab.server.url, queue=queue)
     status = lab.swept(run, within=END)
     assert (status.state, lab.names(run)) == ("SUCCEEDED", ["a", "b"])
@@ -244,7 +244,7 @@ def test_a_step_that_retries_while_the_server_is_away_goes_on(
     lab.started(run, "a")
     server.stop()
     # Not before Celery has given up.
-    worker.process.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
+    worker.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
     server.start()
     status = lab.swept(run, within=40)
     assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
@@ -262,7 +262,7 @@ def test_a_retry_that_is_left_to_the_sweeper_keeps_its_once_lock(
     run = lab.start(("a", lab.sig("proj.auto", how="fail when away").set(once_key="left"), 1))
     lab.started(run, "a")
     server.stop()
-    worker.process.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
+    worker.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
     server.start()
     eventually(lambda: (held := locks(app).get("left")) and held.state == "queued", within=END, what="the held lock")
     # As long as it is held for a retry that was published, nobody sweeps.

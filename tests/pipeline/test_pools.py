@@ -20,7 +20,7 @@ def staffed(request: pytest.FixtureRequest, pipe_server: Server, history_path: P
     """The name of a pool that has a worker, and of that worker's queue."""
     worker = step_worker(pipe_server.url, pool=request.param, queue=request.param, concurrency=4)
     yield request.param
-    worker.close()
+    worker.destroy()
 
 
 def test_runs_end_as_on_prefork(lab: Lab, staffed: str) -> None:

@@ -96,8 +96,13 @@ class Process:
 
 def celery(app: str, *words: str, **env: Any) -> Process:
     """Start ``celery -A app words…``."""
+    return Process(*celery_command(app, *words, **env))
+
+
+def celery_command(app: str, *words: str, **env: Any) -> tuple[list[str], dict[str, str]]:
+    """Return the command ``celery -A app words…`` and its environment."""
     command = [sys.executable, "-m", "celery", "-A", app, *words]
-    return Process(command, {key: str(value) for key, value in env.items()})
+    return command, {key: str(value) for key, value in env.items()}
 
 
 def run_celery(app: str, *words: str, env: dict[str, str], within: float = 30.0) -> subprocess.CompletedProcess[str]:
