@@ -13,7 +13,6 @@ from celery.exceptions import Ignore, Reject, Retry
 
 import redbeat_lite
 from tests.harness.history import PATH_VARIABLE, HistoryLog
-from tests.harness.marks import Marks
 from tests.harness.project import is_guarded, noted
 
 
@@ -92,7 +91,7 @@ def test_the_package_guards_its_own_classes_and_what_has_a_lock(
 
 
 def test_marks_are_counted_and_kept_apart_by_name(log: HistoryLog) -> None:
-    marks = Marks(log)
+    marks = log.marks
     assert [marks.add("a/b"), marks.add("a/b"), marks.add("a")] == [1, 2, 1]
     assert (marks.count("a/b"), marks.count("a"), marks.count("none")) == (2, 1, 0)
     marks.add("lines", "one\n")

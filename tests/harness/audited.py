@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness.history import PATH_VARIABLE, HistoryLog, now_ms
-from tests.harness.marks import Marks
 from tests.support.audit import check
 
 
@@ -39,4 +38,4 @@ def audit(log: HistoryLog) -> None:
 def forget(log: HistoryLog) -> None:
     """Begin a new history, without marks."""
     log.path.unlink(missing_ok=True)
-    Marks(log).clear()
+    log.marks.clear()

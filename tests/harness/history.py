@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import redis
@@ -35,9 +37,7 @@ def now_ms() -> int:
 class Body:
     """One run of a task body, from its first sign of life to its last.
 
-    Parameters:
-        log: where it is noted.
-        record: its record; ``began``, ``ended`` and ``note`` are set here.
+    It adds ``began``, ``ended`` and ``note`` to its record.
     """
 
     def __init__(self, log: HistoryLog, record: Record) -> None:
@@ -53,33 +53,64 @@ class Body:
         self._log.append(self.record)
 
     def ends(self, *, done: bool = True, **fields: Any) -> None:
-        """Note the end.
-
-        Parameters:
-            done: False if the task is to run again, because it is retried.
-            fields: more about the end.
-        """
+        """Note the end; it is not done if the task is to run again, because it is retried."""
         self.record.update(fields, done=done)
         self.lives()
 
 
-class HistoryLog:
-    """A log in a file.
+class Marks:
+    """Small files, by which tests and bodies in other processes signal each other.
 
-    Parameters:
-        path: the file; it is made by the first record.
+    They need no server, so they work while one is away.
     """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def add(self, name: str, text: str = ".") -> int:
+        """Add a mark of this name, and return how many characters all of its marks have by now."""
+        self._directory.mkdir(exist_ok=True)
+        return append(self._path(name), text)
+
+    def count(self, name: str) -> int:
+        """Return how many marks of one character there are of this name."""
+        return len(self.read(name))
+
+    def read(self, name: str) -> str:
+        """Return the text of all marks of this name."""
+        try:
+            return self._path(name).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def clear(self) -> None:
+        """Remove all marks."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / quote(name, safe="")
+
+
+def append(path: Path, text: str) -> int:
+    """Append a text to a file in one write, and return the size of the file after it."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, text.encode())
+        return os.lseek(file, 0, os.SEEK_CUR)
+    finally:
+        os.close(file)
+
+
+class HistoryLog:
+    """A log in a file that its first record makes, with marks beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.marks = Marks(Path(f"{path}.marks"))
 
     @classmethod
     def of_environment(cls) -> HistoryLog:
-        """Return the log that the test which started this process has named.
-
-        Raises:
-            KeyError: it has named none.
-        """
+        """Return the log that the test which started this process has named."""
         return cls(Path(os.environ[PATH_VARIABLE]))
 
     @property
@@ -89,21 +120,10 @@ class HistoryLog:
 
     def append(self, *records: Record) -> None:
         """Append these records in one write."""
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(file, lines.encode())
-        finally:
-            os.close(file)
+        append(self.path, "".join(json.dumps(record) + "\n" for record in records))
 
     def body(self, task_id: str, key: str | None, **fields: Any) -> Body:
-        """Note that a task body begins in this process.
-
-        Parameters:
-            task_id: the id of its task.
-            key: bodies with the same key may not run at a time; None for no such promise.
-            fields: more about it.
-        """
+        """Note that a task body begins here. Bodies with the same key may not run at a time."""
         return Body(self, {"id": task_id, "key": key, "pid": os.getpid(), **fields})
 
     @contextmanager
@@ -160,7 +180,14 @@ class HistoryLog:
                 records[record.get("note", number)] = record
         return list(records.values())
 
-    def bodies(self) -> list[Record]:
-        """Return the bodies so far, in the order in which they began."""
+    def bodies(self, **fields: Any) -> list[Record]:
+        """Return the bodies with these fields so far, in the order in which they began."""
         bodies = [record for record in self.records() if record["kind"] == "body"]
+        for field, value in fields.items():
+            bodies = [body for body in bodies if body.get(field) == value]
         return sorted(bodies, key=lambda body: int(body["began"]))
+
+    def ended_bodies(self, **fields: Any) -> list[Record]:
+        """Return the bodies with these fields that came to their end, by their ends."""
+        bodies = self.bodies(finished=True, **fields)
+        return sorted(bodies, key=lambda body: int(body["ended"]))

@@ -15,7 +15,6 @@ from celery.app.trace import build_tracer
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline import RunStatus, State, sweep
 from tests.harness.history import HistoryLog
-from tests.harness.marks import Marks
 from tests.harness.workers import Worker
 from tests.support.audit import Record
 from tests.support.server import Server
@@ -48,7 +47,7 @@ class Lab:
         self.app = app
         self.client = server.client(decode_responses=True)
         self.log = HistoryLog.of_environment()
-        self.marks = Marks(self.log)
+        self.marks = self.log.marks
         self.runs: list[PipelineRun] = []
 
     def sig(self, task: str = "proj.step", *, queue: str | None = None, **kwargs: Any) -> Any:
@@ -85,12 +84,11 @@ class Lab:
 
     def bodies(self, run: PipelineRun) -> list[Record]:
         """Return what is noted of the bodies of a run, in the order in which they began."""
-        return [body for body in self.log.bodies() if body.get("run") == run.id]
+        return self.log.bodies(run=run.id)
 
     def ended_bodies(self, run: PipelineRun) -> list[Record]:
         """Return the bodies of a run that came to their end, in the order of their ends."""
-        ended = [body for body in self.bodies(run) if body.get("finished")]
-        return sorted(ended, key=lambda body: int(body["ended"]))
+        return self.log.ended_bodies(run=run.id)
 
     def names(self, run: PipelineRun) -> list[str]:
         """Return the steps of a run by their starts."""

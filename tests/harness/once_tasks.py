@@ -18,9 +18,8 @@ from kombu import Queue
 from kombu.common import Broadcast
 
 from redbeat_lite import LockUnavailable, Once, Task, install
-from tests.harness.history import HistoryLog
-from tests.harness.marks import Marks
-from tests.harness.project import LEASE, VISIBILITY, Part, act, noted
+from tests.harness.history import HistoryLog, Marks
+from tests.harness.project import LEASE, TRANSPORT, VISIBILITY, Part, act, noted
 
 #: Seconds for which the task ``bounded`` may keep its lock.
 MAX_HOLD = 1.5
@@ -41,14 +40,7 @@ def make_app(url: str, visibility: float = VISIBILITY, **conf: Any) -> Celery:
     app.conf.update(
         redbeat_lite_key_prefix="t",
         redbeat_lite_once_lease=LEASE,
-        broker_transport_options={
-            "visibility_timeout": visibility,
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-            # Kombu locks the restoring of messages, for five minutes by default. A worker that is
-            # killed meanwhile would keep the others from it for longer than any test waits.
-            "unacked_mutex_expire": 2,
-        },
+        broker_transport_options={**TRANSPORT, "visibility_timeout": visibility},
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=True,
@@ -91,7 +83,7 @@ if kombu.VERSION[:2] < (5, 7):
 
 def marks() -> Marks:
     """Return the marks of the present test."""
-    return Marks(HistoryLog.of_environment())
+    return HistoryLog.of_environment().marks
 
 
 @signals.task_received.connect(weak=False)  # type: ignore[untyped-decorator]

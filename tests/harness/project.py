@@ -15,14 +15,21 @@ from celery import signals
 from celery.exceptions import Ignore, Reject
 
 from redbeat_lite import Task
-from tests.harness.history import Body, HistoryLog, now_ms
-from tests.harness.marks import Marks
+from tests.harness.history import Body, HistoryLog, Marks, now_ms
 
 #: Seconds that a once-lock of the tests lives unless it is renewed.
 LEASE = 3.0
 
 #: Seconds after which kombu gives an unacknowledged message of theirs to somebody else.
 VISIBILITY = 4.0
+
+#: Kombu locks the restoring of messages, for five minutes by default. A worker that is killed
+#: meanwhile would keep the others from it for longer than any test waits.
+TRANSPORT = {
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+    "unacked_mutex_expire": 2,
+}
 
 #: Seconds in which a body notes that it lives, at least once.
 _PULSE = 0.05

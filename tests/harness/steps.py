@@ -23,7 +23,6 @@ from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import publish, task_process
 from redbeat_lite.pipeline.store import PipelineStore
 from tests.harness.history import Body, HistoryLog
-from tests.harness.marks import Marks
 from tests.harness.project import Part, act, noted
 
 #: Seconds that the guard believes in a run that nobody renews, so a dead worker is noticed soon.
@@ -87,7 +86,7 @@ def step(
             once`` and ``fail when away``, the body fails in ways of its own.
     """
     header = self.request.redbeat_pipeline
-    marks = Marks(HistoryLog.of_environment())
+    marks = HistoryLog.of_environment().marks
     # Before the note, because a test that has read the note may kill this process.
     times = marks.add(f"ran-{header['run']}-{header['name']}")
     with noted_step(self, params=params if how == "show" else None) as body:
@@ -163,7 +162,7 @@ def mark_call(task: Any, event: str) -> None:
     header = getattr(task.request, "redbeat_pipeline", None)
     if header is None:
         return
-    Marks(HistoryLog.of_environment()).add(f"calls-{header['run']}", f"{header['name']} {event}\n")
+    HistoryLog.of_environment().marks.add(f"calls-{header['run']}", f"{header['name']} {event}\n")
 
 
 class Runs(PipelineTask):

@@ -10,6 +10,7 @@ from contextlib import suppress
 import redis
 
 from redbeat_lite.entries.state import EntryState, task_id
+from tests.harness import project
 from tests.harness.history import now_ms
 from tests.harness.scenario import BACK, ONCE_KEYS, Scenario
 from tests.harness.workers import Worker
@@ -20,12 +21,7 @@ from tests.support.server import Server
 LEASE = 3
 
 #: A message that a worker had taken comes again after three seconds; by default, after an hour.
-TRANSPORT = {
-    "visibility_timeout": 3,
-    "unacked_restore_interval": 1,
-    "unacked_restore_throttle": 1,
-    "unacked_mutex_expire": 2,
-}
+TRANSPORT = {**project.TRANSPORT, "visibility_timeout": 3}
 
 
 class Strikes:

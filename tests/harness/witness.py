@@ -15,7 +15,6 @@ from celery.result import AsyncResult
 
 from redbeat_lite import Scheduler, Schedules, every
 from tests.harness.history import HistoryLog
-from tests.harness.marks import Marks
 from tests.support.audit import Record
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -61,7 +60,7 @@ class OnceClient:
         self.client: redis.Redis = server.client(decode_responses=True)
         self.server = server
         self.log = log
-        self.marks = Marks(log)
+        self.marks = log.marks
 
     def task(self, name: str) -> Any:
         """Return a task of the project."""
@@ -71,12 +70,11 @@ class OnceClient:
 
     def bodies(self, key: str) -> list[Record]:
         """Return what is noted of the bodies with this key, in the order in which they began."""
-        return [body for body in self.log.bodies() if body["name"] == key]
+        return self.log.bodies(name=key)
 
     def ended_bodies(self, key: str) -> list[Record]:
         """Return the bodies that came to their end, in the order of their ends."""
-        ended = [body for body in self.bodies(key) if body.get("finished")]
-        return sorted(ended, key=lambda body: int(body["ended"]))
+        return self.log.ended_bodies(name=key)
 
     def count(self, key: str) -> int:
         return len(self.bodies(key))
