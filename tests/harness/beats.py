@@ -59,12 +59,9 @@ def await_stop(process: Process, seconds: float = STOP) -> None:
 
 
 class Beats(Herd[Process]):
-    """All beats of a scenario.
+    """All beats of a scenario. None may print the password of its ``url``.
 
-    Parameters:
-        schedule: opens a client of the server that holds the schedule.
-        url: of the broker, with a password, which no beat may print.
-        conf: settings of their app.
+    ``schedule`` opens a client of the server that holds the schedule.
     """
 
     def __init__(self, schedule: Callable[[], Any], url: str, conf: dict[str, Any]) -> None:
@@ -83,13 +80,7 @@ class Beats(Herd[Process]):
         conf: dict[str, Any] | None = None,
         **env: Any,
     ) -> Process:
-        """Start one more beat.
-
-        Parameters:
-            url: of its broker, if it is another way to the same one.
-            conf: settings that only this beat has.
-            env: more of its environment.
-        """
+        """Start one more beat; ``url`` is another way to its broker, ``conf`` and ``env`` are more."""
         conf = {**self.conf, **(conf or {})}
         words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
         env = {"PROJ_URL": url or self.url, "PROJ_CONF": json.dumps(conf), "PROJ_QUIET": 1, **env}

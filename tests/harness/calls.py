@@ -11,10 +11,7 @@ from tests.harness.history import HistoryLog
 class User:
     """Somebody who works on a schedule while it runs.
 
-    Parameters:
-        schedules: the schedule.
-        log: the history.
-        unsure: whether servers are killed meanwhile, so that a refusal may be that of a second try.
+    ``unsure`` says that servers are killed meanwhile, so a refusal may be that of a second try.
     """
 
     def __init__(self, schedules: Schedules, log: HistoryLog, *, unsure: bool = False) -> None:
@@ -27,21 +24,13 @@ class User:
         return name in self._schedules
 
     def add(self, name: str, task: str, milliseconds: int, **fields: Any) -> None:
-        """Add an entry that runs at this interval.
-
-        Parameters:
-            fields: more of the entry.
-        """
+        """Add an entry that runs at this interval."""
         noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
         with self._log.call("add", name, unsure=self._unsure, **noted):
             self._schedules.add(name, task, every(milliseconds / 1000), **fields)
 
     def update(self, name: str, milliseconds: int, **fields: Any) -> None:
-        """Change the interval of an entry.
-
-        Parameters:
-            fields: more that changes.
-        """
+        """Change the interval of an entry, and other fields."""
         noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
         with self._log.call("edit", name, unsure=self._unsure, **noted):
             self._schedules.update(name, schedule=every(milliseconds / 1000), **fields)

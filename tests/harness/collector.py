@@ -41,11 +41,7 @@ class Sent(NamedTuple):
         return (self.entry, self.nominal, self.id)
 
     def record(self, user: int = 0) -> Record:
-        """Return its record in the history.
-
-        Parameters:
-            user: a process that sends by ``run_now`` alone.
-        """
+        """Return its record; messages of the process ``user`` count as sent by hand."""
         by = "hand" if self.sender == user else "rule"
         return {"kind": "sent", **self._asdict(), "by": by}
 
@@ -60,8 +56,7 @@ def sent_of(headers: dict[str, Any], at: int, since: int) -> Sent:
 def queued(client: redis.Redis, queue: str = "celery", since: int = 0) -> list[Sent]:
     """Return the messages of entries that lie in a queue of Redis now, oldest first.
 
-    Parameters:
-        since: epoch ms at which the queue was empty.
+    At ``since``, in epoch ms, the queue was empty.
     """
     now = now_ms()
     headers = [json.loads(raw)["headers"] for raw in reversed(client.lrange(queue, 0, -1))]
@@ -70,11 +65,7 @@ def queued(client: redis.Redis, queue: str = "celery", since: int = 0) -> list[S
 
 
 def drained(url: str, queue: str = "celery", since: int = 0) -> list[Sent]:
-    """Take the messages that lie in a queue of any broker now, oldest first.
-
-    Parameters:
-        since: epoch ms at which the queue was empty.
-    """
+    """Take the messages that lie in a queue of any broker now, as `queued` does."""
     messages = []
     with Connection(url) as connection:  # type: ignore[no-untyped-call]
         source: Any = connection.SimpleQueue(queue)
@@ -139,7 +130,6 @@ class Collector:
 
     Parameters:
         connect: opens a client of the broker; asked again after each loss of the connection.
-        log: the history.
         trim: whether what was read long ago is taken out of the queue and forgotten.
     """
 

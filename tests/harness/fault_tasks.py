@@ -35,11 +35,7 @@ def run_of_entry(task: Any) -> AbstractContextManager[Body]:
 
 
 def work(self: Any, name: str) -> None:
-    """Run for a random time, about as long as the interval of its entry.
-
-    Parameters:
-        name: of the entry, so that each entry has a once-lock of its own.
-    """
+    """Run for a random time, about as long as the interval of the entry of this name."""
     with run_of_entry(self) as body:
         end = time.monotonic() + random.uniform(0.1, 0.6)
         while time.monotonic() < end:

@@ -35,14 +35,7 @@ BAD_WORDS = rf'File "{re.escape(str(ROOT))}/redbeat_lite/[^"]*", line \d+(,|$)'
 
 
 class FaultWorkers(Herd[Worker]):
-    """All workers of a scenario.
-
-    Parameters:
-        log: the history.
-        url: of the broker, with a password, which no worker may print.
-        conf: settings of their app.
-        chance: draws the worker that a fault hits.
-    """
+    """All workers of a scenario. ``chance`` draws the worker that a fault hits."""
 
     #: The queue that workers consume. The collector reads the queue of the load.
     queue = "work"
@@ -64,11 +57,7 @@ class FaultWorkers(Herd[Worker]):
         self._chance = chance
 
     def start(self, **env: Any) -> Worker:
-        """Start one more worker with two children.
-
-        Parameters:
-            env: more of its environment.
-        """
+        """Start one more worker with two children; ``env`` adds to its environment."""
         worker = Worker(APP, queues=self.queue, ready=False, **self._env, **env)
         self.running.append(worker)
         return worker
@@ -115,11 +104,7 @@ class FaultWorkers(Herd[Worker]):
         self.revive()
 
     def kill(self, worker: Worker, *, whole: bool = False) -> None:
-        """Kill the main process of a worker by SIGKILL.
-
-        Parameters:
-            whole: kill its children too, as when a machine is lost.
-        """
+        """Kill the main process of a worker by SIGKILL, and its children too if ``whole``."""
         assert worker.alive, worker.output
         children = worker.children()
         self._kill(worker.pid, *(children if whole else ()))

@@ -142,7 +142,6 @@ class HistoryLog:
 
         Parameters:
             act: one of those in `tests.support.audit`.
-            entry: the name of the entry; None for a freeze and a thaw.
             unsure: a refusal may be that of a second try, whose first one took effect: its reply
                 was lost, and the client has repeated it.
             fields: what the act needs, such as ``rule`` or ``if_version``.

@@ -24,23 +24,12 @@ APP = "tests.harness.steps"
 
 
 def step_worker(url: str, *, queue: str = "celery", **options: Any) -> Worker:
-    """Start a worker of the project of pipelines.
-
-    Parameters:
-        url: of its server.
-        queue: what it consumes.
-        options: those of `Worker`.
-    """
+    """Start a worker of the project of pipelines; the options are those of `Worker`."""
     return Worker(APP, queues=queue, PIPE_URL=url, **options)
 
 
 class Lab:
-    """Starts pipelines and notes them in the history.
-
-    Parameters:
-        server: of the app.
-        app: of the project, in the tests' process.
-    """
+    """Starts pipelines of a server's app, and notes them in the history."""
 
     def __init__(self, server: Server, app: Celery) -> None:
         self.server = server

@@ -29,13 +29,7 @@ _HOLDS = {"once.bounded": round(1000 * MAX_HOLD)}
 
 
 def make_app(url: str, visibility: float = VISIBILITY, **conf: Any) -> Celery:
-    """Make the app, without its tasks.
-
-    Parameters:
-        url: of the server for everything.
-        visibility: kombu's timeout, in seconds.
-        conf: settings.
-    """
+    """Make the app, without its tasks, for one server; kombu's timeout is in seconds."""
     app = Celery("once", broker=url, backend=url, task_cls="redbeat_lite:Task")
     app.conf.update(
         redbeat_lite_key_prefix="t",

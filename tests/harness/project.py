@@ -112,14 +112,9 @@ def is_guarded(task: Any) -> bool:
 
 @dataclass
 class Part:
-    """The part that a body plays.
+    """The part that a body plays: it looks for signals that have its name.
 
-    Parameters:
-        task: of the body.
-        body: its note in the history.
-        marks: where it looks for signals.
-        name: the name for signals that are meant for it.
-        times: how often it has begun, this time included.
+    ``times`` counts how often it has begun, this time included.
     """
 
     task: Any

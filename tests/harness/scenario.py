@@ -97,11 +97,9 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Begin:
-    """Entries begin to run, or begin again with another phase.
+    """Entries begin to run between two instants in epoch ms, or begin again with another phase.
 
-    Parameters:
-        began, returned: between these instants, in epoch ms.
-        entries: their names; None for all that nobody has added while the scenario ran.
+    ``None`` stands for all entries that nobody has added while the scenario ran.
     """
 
     began: int
@@ -113,13 +111,11 @@ class Scenario:
     """Beats and workers on a server, under load, and everything that happens to them.
 
     Parameters:
-        seconds: how long it runs under load: 5 in the ordinary run, 60 in the soak.
-        log: its history.
+        seconds: how long it runs under load.
         schedule: opens a client of the server that holds the schedule.
         url: of the broker, with a password.
-        broker: opens a client of the server that holds the queue; by default that of the schedule.
+        broker: opens a client of the server that holds the queue, if it is another one.
         trim: whether the queue is kept short.
-        conf: settings of the app.
         settings: settings of the package, without their prefix.
     """
 
@@ -220,7 +216,6 @@ class Scenario:
         Parameters:
             quiet: so many seconds must pass without a message, or the fault was none.
             anew: whether the entries begin again, with another phase.
-            what: its name.
         """
         began = now_ms()
         yield
@@ -231,11 +226,9 @@ class Scenario:
         self._note(began, recovered, now_ms() + PERIOD_MS, anew, what)
 
     def struck(self, excused: float, *, anew: bool = False) -> None:
-        """Note a momentary fault.
+        """Note a momentary fault. For so many seconds after it runs may be late.
 
-        Parameters:
-            excused: for so many seconds runs may be late.
-            anew: whether the entries begin again, with another phase, within this time.
+        With ``anew``, the entries begin again within this time, with another phase.
         """
         now = now_ms()
         self._note(now, now, now + round(1000 * excused), anew)
@@ -274,8 +267,7 @@ class Scenario:
     def verdict(self, **expected: Any) -> Verdict:
         """Let the time pass that is left, stop everything, audit the history, return its figures.
 
-        Parameters:
-            expected: fields of an Expectation.
+        The arguments are fields of an Expectation.
         """
         expectation = Expectation(**expected)
         assert self._faults, "there was no fault"

@@ -32,12 +32,7 @@ _RETRIED = {"autoretry_for": (ValueError,), "default_retry_delay": 0.2, "max_ret
 
 
 def make_app(url: str, **conf: Any) -> Celery:
-    """Make the app with its tasks.
-
-    Parameters:
-        url: of the server for everything.
-        conf: settings.
-    """
+    """Make the app with its tasks, for one server."""
     app = Celery("steps", broker=url, backend=url, set_as_current=False)
     app.conf.update(
         redbeat_lite_once_lease=LEASE,

@@ -27,12 +27,8 @@ TRANSPORT = {**project.TRANSPORT, "visibility_timeout": 3}
 class Strikes:
     """Faults of workers, and of the leader and the server that they depend on.
 
-    Each fault is over soon, and a process that ended is replaced.
-
-    Parameters:
-        scenario: with the workers.
-        server: of the schedule and the queue.
-        lease: of the leader, in seconds.
+    Each fault is over soon, and a process that ended is replaced. ``lease`` is that of the leader,
+    in seconds.
     """
 
     def __init__(self, scenario: Scenario, server: Server, lease: float) -> None:
@@ -102,13 +98,9 @@ class Strikes:
 
 
 def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> int:
-    """Let each fault happen once, and go on as long as there is time, in random order.
+    """Let each named fault happen once, and go on in random order as long as there is time.
 
-    Parameters:
-        names: of faults; all by default.
-
-    Returns:
-        how many faults there were.
+    Without names, all faults happen. Returns how many there were.
     """
     kinds = strikes.kinds
     drawn = list(names or kinds)
@@ -126,11 +118,7 @@ def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> i
 
 
 class LockWatch:
-    """Looks at the once-locks of running tasks all the time.
-
-    Parameters:
-        connect: opens a client of their server; asked again after each loss of the connection.
-    """
+    """Looks at the once-locks of running tasks all the time, by one client after another."""
 
     def __init__(self, connect: Callable[[], redis.Redis]) -> None:
         self._seen: dict[str, int] = {}
@@ -186,8 +174,7 @@ def due_records(
 def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
     """Return a record of each task that these workers received or refused, as their output says.
 
-    Parameters:
-        stayed: whether they were there to the end, and never lost their broker.
+    ``stayed`` says whether they were there to the end, and never lost their broker.
     """
     records: list[Record] = []
     for worker in workers:

@@ -64,12 +64,9 @@ class Verdict:
 
 
 def verdict_of(records: Sequence[Record], entries: Collection[str], period: int | None) -> Verdict:
-    """Compute the figures of entries with one interval.
+    """Compute the figures of entries with one interval in ms, from the whole history.
 
-    Parameters:
-        records: the whole history.
-        entries: their names.
-        period: the interval in ms; None where a fault changes the phase.
+    ``period`` is None where a fault changes the phase.
     """
     sent = [record for record in records if record["kind"] == "sent" and record["entry"] in entries]
     history = History(records)

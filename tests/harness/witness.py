@@ -38,12 +38,7 @@ class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
 
 
 class OnceClient:
-    """The client of the project of once-locks.
-
-    Parameters:
-        server: of its broker, results and locks.
-        log: the history.
-    """
+    """The client of the project of once-locks."""
 
     def __init__(self, server: Server, log: HistoryLog) -> None:
         os.environ["ONCE_URL"] = server.url

@@ -35,14 +35,7 @@ _READY = 40.0
 class Worker(Process):
     """One ``celery worker`` process with its children.
 
-    Parameters:
-        app: the module of its app.
-        pool: one of `ALL`.
-        concurrency: how many tasks it runs at a time.
-        queues: what it consumes, separated by commas.
-        name: what its name begins with.
-        ready: wait until it consumes.
-        env: its environment, beside that of the tests.
+    Its queues are separated by commas. With ``ready``, it consumes when the constructor returns.
     """
 
     def __init__(
@@ -103,12 +96,9 @@ def once_worker(
     queues: str = "once",
     **options: Any,
 ) -> Worker:
-    """Start a worker of the project of once-locks.
+    """Start a worker of the project of once-locks, whose wall clock is off by ``skew`` seconds.
 
-    Parameters:
-        url: of its server.
-        skew: seconds by which its wall clock is off.
-        options: those of `Worker`, and settings of the app, as ``conf``.
+    The options are those of `Worker`, and settings of the app, as ``conf``.
     """
     env = {"ONCE_URL": url, "ONCE_CONF": json.dumps(options.pop("conf", {}))}
     if skew:
