@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.support", "tests.harness")
+pytest.register_assert_rewrite("tests.support", "tests.harness", "tests.beat.incidents")
 
 import redis
 from celery import Celery, _state

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from redbeat_lite.beat.watched_entries import Heard
+from tests.beat.incidents import Stage
 from tests.beat.ways import WAYS, Setup
-from tests.harness.incidents import Stage
 from tests.support.frozen import Clock
 from tests.support.in_process import (
     MakeApp,

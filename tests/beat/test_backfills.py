@@ -20,8 +20,8 @@ from redbeat_lite.once.store import Held, LockStore
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.store import Store
+from tests.beat.incidents import Stage
 from tests.beat.ways import Setup, exactly_once
-from tests.harness.incidents import Stage
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import of_entry, queued
 from tests.support.run_records import Worker

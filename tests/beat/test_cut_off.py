@@ -11,7 +11,7 @@ from redbeat_lite import Scheduler
 from redbeat_lite.beat import outage as module
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from redbeat_lite.events import IncidentOpened, subscribe
-from tests.harness.incidents import Listener
+from tests.beat.incidents import Listener
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
 from tests.support.waiting import eventually

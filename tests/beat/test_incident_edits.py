@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import every
-from tests.harness.incidents import Stage
+from tests.beat.incidents import Stage
 
 CHANGED = "{redbeat-lite}:changed"
 

@@ -14,7 +14,7 @@ from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.run import EXPECT_HEADER
 from redbeat_lite.runs.store import RunStore
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.incidents import Stage
+from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
 
 pytestmark = pytest.mark.usefixtures("clock")

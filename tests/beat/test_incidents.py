@@ -20,7 +20,7 @@ from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from redbeat_lite.storage.leader_store import LeaderStore
-from tests.harness.incidents import Stage
+from tests.beat.incidents import Stage
 from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat

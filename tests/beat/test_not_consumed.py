@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Expect, every
-from tests.harness.incidents import Stage
+from tests.beat.incidents import Stage
 
 START = Expect(start_within=30)
 

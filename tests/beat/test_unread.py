@@ -8,7 +8,7 @@ from redbeat_lite import Expect, every
 from redbeat_lite.instants import from_ms
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.keys import RunKeys
-from tests.harness.incidents import Stage
+from tests.beat.incidents import Stage
 
 FEED = RunKeys("redbeat-lite").feed
 

@@ -33,7 +33,7 @@ from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.lazy import lazy, of_process
 from redbeat_lite.threads import Ticker
-from tests.harness.alone import HANGS, Work, alone, fork, in_thread
+from tests.once.alone import HANGS, Work, alone, fork, in_thread
 from tests.support.nursery import ROOT
 from tests.support.waiting import eventually
 

@@ -41,7 +41,7 @@ def resumer() -> Iterator[Callable[[str], Process]]:
     started: list[Process] = []
 
     def start(url: str) -> Process:
-        started.append(Process([sys.executable, "-m", "tests.harness.resumer", url], {}))
+        started.append(Process([sys.executable, "-m", "tests.pipeline.resumer", url], {}))
         return started[-1]
 
     yield start
