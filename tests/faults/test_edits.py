@@ -32,7 +32,7 @@ def changes(user: User) -> Iterator[None]:
             user.update("edited", milliseconds + 100)
             yield
             user.thaw(freeze)
-            user.add("removed", "proj.add", BEFORE, misfire="all")
+            user.add("removed", BEFORE, misfire="all")
             yield
 
 
@@ -52,7 +52,7 @@ def test_what_a_call_has_said_holds_while_leaders_are_killed(
     scenario.begin()
     user = User(Schedules(make_app(broker_url=server.url)), log)
     for name in NAMES:
-        user.add(name, "proj.add", BEFORE, misfire="all")
+        user.add(name, BEFORE, misfire="all")
     scenario.pause(0.7)
     for step, _ in enumerate(changes(user)):
         scenario.pause(0.7, 1.1)

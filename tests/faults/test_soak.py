@@ -166,7 +166,7 @@ def edit(scenario: Scenario, user: User) -> None:
     milliseconds = scenario.chance.randrange(100, 3000)
     try:
         if not user.has(name):
-            user.add(name, "proj.add", milliseconds)
+            user.add(name, milliseconds)
             return
         act = scenario.chance.choice([user.remove, user.pause, user.resume, user.run_now, None])
         if act is None:

@@ -23,17 +23,17 @@ class User:
         """Return whether there is such an entry."""
         return name in self._schedules
 
-    def add(self, name: str, task: str, milliseconds: int, **fields: Any) -> None:
-        """Add an entry that runs at this interval."""
-        noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
-        with self._log.call("add", name, unsure=self._unsure, **noted):
-            self._schedules.add(name, task, every(milliseconds / 1000), **fields)
+    def add(self, name: str, milliseconds: int, **policy: Any) -> None:
+        """Add an entry that runs at this interval; its policy may be a ``misfire``."""
+        rule = {"every": milliseconds}
+        with self._log.call("add", name, unsure=self._unsure, rule=rule, **policy):
+            self._schedules.add(name, "proj.add", every(milliseconds / 1000), **policy)
 
-    def update(self, name: str, milliseconds: int, **fields: Any) -> None:
-        """Change the interval of an entry, and other fields."""
-        noted = {"rule": {"every": milliseconds}, **self._policy(fields)}
-        with self._log.call("edit", name, unsure=self._unsure, **noted):
-            self._schedules.update(name, schedule=every(milliseconds / 1000), **fields)
+    def update(self, name: str, milliseconds: int) -> None:
+        """Change the interval of an entry."""
+        rule = {"every": milliseconds}
+        with self._log.call("edit", name, unsure=self._unsure, rule=rule):
+            self._schedules.update(name, schedule=every(milliseconds / 1000))
 
     def pause(self, name: str) -> None:
         """Pause an entry."""
@@ -63,7 +63,3 @@ class User:
     def run_now(self, name: str) -> None:
         """Run an entry once more. The audit judges runs by the rule alone."""
         self._schedules.run_now(name)
-
-    @staticmethod
-    def _policy(fields: dict[str, Any]) -> dict[str, Any]:
-        return {"misfire": fields["misfire"]} if "misfire" in fields else {}

@@ -14,15 +14,12 @@ from celery.exceptions import Reject
 import redbeat_lite
 from tests.acceptance.proj import app
 from tests.harness.history import Body
-from tests.harness.project import noted
+from tests.harness.project import REQUEUED, noted
 
 __all__ = ["app"]
 
 #: Whether the package has no part in the worker, for comparison.
 PLAIN = "PROJ_PLAIN" in os.environ
-
-#: The message of a run that is killed comes again, whether its worker lives or not.
-LATE = {"acks_late": True, "reject_on_worker_lost": True}
 
 if not PLAIN:
     redbeat_lite.install(app)
@@ -73,7 +70,7 @@ def register(name: str, body: Any, base: type, **options: Any) -> None:
 
 
 guarded_base = Task if PLAIN else redbeat_lite.Task
-register("work", work, guarded_base, **LATE)
-register("guarded", act, guarded_base, **LATE)
-register("late", act, Task, **LATE)
+register("work", work, guarded_base, **REQUEUED)
+register("guarded", act, guarded_base, **REQUEUED)
+register("late", act, Task, **REQUEUED)
 register("plain", act, Task)

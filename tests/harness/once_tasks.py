@@ -19,7 +19,17 @@ from kombu.common import Broadcast
 
 from redbeat_lite import LockUnavailable, Once, Task, install
 from tests.harness.history import HistoryLog, Marks
-from tests.harness.project import LEASE, TRANSPORT, VISIBILITY, Part, act, noted
+from tests.harness.project import (
+    LATE,
+    LEASE,
+    REQUEUED,
+    SETTINGS,
+    TRANSPORT,
+    VISIBILITY,
+    Part,
+    act,
+    noted,
+)
 
 #: Seconds for which the task ``bounded`` may keep its lock.
 MAX_HOLD = 1.5
@@ -31,17 +41,14 @@ _HOLDS = {"once.bounded": round(1000 * MAX_HOLD)}
 def make_app(url: str, visibility: float = VISIBILITY, **conf: Any) -> Celery:
     """Make the app, without its tasks, for one server; kombu's timeout is in seconds."""
     app = Celery("once", broker=url, backend=url, task_cls="redbeat_lite:Task")
+    app.conf.update(SETTINGS)
     app.conf.update(
         redbeat_lite_key_prefix="t",
         redbeat_lite_once_lease=LEASE,
         broker_transport_options={**TRANSPORT, "visibility_timeout": visibility},
-        worker_prefetch_multiplier=1,
-        broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=True,
         task_default_queue="once",
         task_queues=[Queue("once"), Broadcast("everybody")],
-        task_create_missing_queues=True,
-        result_expires=600,
     )
     app.conf.update(conf)
     install(app)
@@ -94,41 +101,31 @@ def play(task: Any, key: str, seconds: float, how: str) -> None:
         act(Part(task, body, marks(), key, times), how, seconds)
 
 
-def run(self: Any, key: str, seconds: float = 0, how: str = "") -> str:
+def run(self: Any, key: str, seconds: float = 0, how: str = "", n: int | None = None) -> Any:
+    """Play, and return the number of the task if it has one."""
     play(self, key, seconds, how)
-    return key
-
-
-def run_numbered(self: Any, key: str, seconds: float = 0, how: str = "", n: int = 0) -> int:
-    play(self, key, seconds, how)
-    return n
+    return key if n is None else n
 
 
 def once(on_conflict: Any = "skip", **policy: Any) -> Once:
     return Once(**{"key": "{key}", "on_conflict": on_conflict, "lease": LEASE, **policy})
 
 
-#: A message of such a task comes again if its worker dies …
-_LATE = {"acks_late": True}
-
-#: … and of such a one at once, also if only the child dies that runs it.
-_REQUEUED = {"acks_late": True, "reject_on_worker_lost": True}
-
 #: A class that knows nothing of locks.
 _FOREIGN = {"base": celery.Task}
 
 _TASKS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "late": _LATE,
-    "kept": {**_LATE, "acks_on_failure_or_timeout": False},
+    "late": LATE,
+    "kept": {**LATE, "acks_on_failure_or_timeout": False},
     "skip": {"once": once()},
-    "skip_late": {**_LATE, "once": once()},
-    "skip_requeue": {**_REQUEUED, "once": once()},
+    "skip_late": {**LATE, "once": once()},
+    "skip_requeue": {**REQUEUED, "once": once()},
     "reject": {"once": once("raise")},
     "queue_skip": {"once": once(scope="queue")},
     "queue_raise": {"once": once("raise", scope="queue")},
     "loose": {"once": once(hold_on_retry=False)},
-    "bounded": {**_LATE, "once": once(lease=1, max_hold=MAX_HOLD)},
+    "bounded": {**LATE, "once": once(lease=1, max_hold=MAX_HOLD)},
     "insists": {
         "once": once(),
         "autoretry_for": (LockUnavailable,),
@@ -143,21 +140,17 @@ _TASKS: dict[str, dict[str, Any]] = {
         "default_retry_delay": 0.3,
     },
     "foreign": _FOREIGN,
-    "foreign_late": {**_FOREIGN, **_LATE},
+    "foreign_late": {**_FOREIGN, **LATE},
     "foreign_tracked": {**_FOREIGN, "track_started": True},
-}
-
-_NUMBERED_TASKS: dict[str, dict[str, Any]] = {
     "wait": {"once": once("wait")},
     "tracked": {"once": once("wait"), "track_started": True},
     "crowded": {"once": once("wait", max_waiters=2)},
-    "wait_late": {**_LATE, "once": once("wait")},
-    "wait_requeue": {**_REQUEUED, "once": once("wait")},
+    "wait_late": {**LATE, "once": once("wait")},
+    "wait_requeue": {**REQUEUED, "once": once("wait")},
 }
 
-for _bodies, _tasks in ((run, _TASKS), (run_numbered, _NUMBERED_TASKS)):
-    for _name, _options in _tasks.items():
-        app.task(name=f"once.{_name}", shared=False, bind=True, **_options)(_bodies)
+for _name, _options in _TASKS.items():
+    app.task(name=f"once.{_name}", shared=False, bind=True, **_options)(run)
 
 
 @app.task(shared=False, name="once.add")

@@ -31,6 +31,20 @@ TRANSPORT = {
     "unacked_mutex_expire": 2,
 }
 
+#: Settings of the apps whose tasks note themselves.
+SETTINGS = {
+    "worker_prefetch_multiplier": 1,
+    "broker_connection_retry_on_startup": True,
+    "task_create_missing_queues": True,
+    "result_expires": 600,
+}
+
+#: A message of such a task comes again if its worker dies …
+LATE = {"acks_late": True}
+
+#: … and of such a one at once, also if only the child dies that runs it.
+REQUEUED = {"acks_late": True, "reject_on_worker_lost": True}
+
 #: Seconds in which a body notes that it lives, at least once.
 _PULSE = 0.05
 

@@ -23,7 +23,7 @@ from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import publish, task_process
 from redbeat_lite.pipeline.store import PipelineStore
 from tests.harness.history import Body, HistoryLog
-from tests.harness.project import Part, act, noted
+from tests.harness.project import LATE, REQUEUED, SETTINGS, Part, act, noted
 
 #: Seconds that the guard believes in a run that nobody renews, so a dead worker is noticed soon.
 LEASE = 2.0
@@ -34,13 +34,8 @@ _RETRIED = {"autoretry_for": (ValueError,), "default_retry_delay": 0.2, "max_ret
 def make_app(url: str, **conf: Any) -> Celery:
     """Make the app with its tasks, for one server."""
     app = Celery("steps", broker=url, backend=url, set_as_current=False)
-    app.conf.update(
-        redbeat_lite_once_lease=LEASE,
-        worker_prefetch_multiplier=1,
-        broker_connection_retry_on_startup=True,
-        task_create_missing_queues=True,
-        result_expires=600,
-    )
+    app.conf.update(SETTINGS)
+    app.conf.update(redbeat_lite_once_lease=LEASE)
     app.conf.update(conf)
     if "PIPE_NO_INSTALL" not in os.environ:
         install(app)
@@ -198,10 +193,9 @@ class Mixed(Mixin, PipelineTask):
 
 def add_acting_tasks(app: Celery) -> None:
     """Add the tasks whose bodies do as told."""
-    late = {"acks_late": True}
     tasks: dict[str, dict[str, Any]] = {
-        "late": late,
-        "requeue": {**late, "reject_on_worker_lost": True},
+        "late": LATE,
+        "requeue": REQUEUED,
         "auto": _RETRIED,
         "locked": {"once": Once(key="locked", lease=LEASE)},
     }
@@ -221,7 +215,7 @@ def add_other_tasks(app: Celery) -> None:
     """Add the tasks with bodies of their own."""
     options: dict[str, Any] = {"bind": True, "shared": False, "base": PipelineTask}
     app.task(name="proj.step", **options)(step_that_tells)
-    app.task(name="proj.add", acks_late=True, reject_on_worker_lost=True, **options)(add)
+    app.task(name="proj.add", **REQUEUED, **options)(add)
 
     @app.task(name="proj.styles", **options)
     def styles(self: Any, obj: dict[str, Any], name: str) -> Any:
