@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import pytest
+import redis
 from celery import Celery
 
 from redbeat_lite import Schedules
@@ -17,12 +19,12 @@ from redbeat_lite.entries.state import EntryState
 from tests.faults.conftest import On, Own, Publish
 from tests.harness.beats import STOP
 from tests.harness.fault_workers import UNREAD, FaultWorkers
-from tests.harness.history import HistoryLog
-from tests.harness.scenario import Scenario, load
-from tests.harness.strikes import LEASE, TRANSPORT, LockWatch, Strikes, due_records, message_records, strike
+from tests.harness.history import HistoryLog, now_ms
+from tests.harness.scenario import ONCE_KEYS, Scenario, load
+from tests.harness.strikes import LEASE, TRANSPORT, Strikes, due_records, strike
 from tests.harness.verdict import work_of
 from tests.harness.workers import Worker
-from tests.support.audit import check
+from tests.support.audit import Record, check
 from tests.support.messages import queued
 from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
@@ -41,6 +43,52 @@ ENTRY = {
 
 #: What there is time for in the ordinary run, beside what :mod:`tests.faults.test_fates` draws.
 FEW = ("kill_a_worker", "freeze_a_worker", "stop_a_worker", "crash_the_server")
+
+
+class LockWatch:
+    """Looks at the once-locks of running tasks all the time, by one client after another."""
+
+    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
+        self._seen: dict[str, int] = {}
+        self._connect = connect
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.1):
+            with suppress(redis.RedisError), self._connect() as client:  # tests kill the server
+                while not self._stopped.wait(0.1):
+                    self._look(client)
+
+    def _look(self, client: redis.Redis) -> None:
+        now = now_ms()
+        pipe = client.pipeline(transaction=False)
+        for key in client.scan_iter(ONCE_KEYS.lock("*"), count=1000):
+            pipe.hmget(key, "state", "task")
+        for state, task in pipe.execute():
+            if state == b"running":
+                self._seen[task.decode()] = now
+
+    def stop(self) -> list[Record]:
+        """Stop, and return a record of each lock."""
+        self._stopped.set()
+        self._thread.join(5)
+        return [{"kind": "lock", "id": task, "at": at} for task, at in self._seen.items()]
+
+
+def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
+    """Return a record of each task that these workers received or refused, as their output says.
+
+    ``stayed`` says whether they were there to the end, and never lost their broker.
+    """
+    records: list[Record] = []
+    for worker in workers:
+        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.output):
+            records.append({"kind": "received", "id": task, "stayed": stayed})
+        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.output):
+            records.append({"kind": "refused", "id": task})
+    return records
 
 
 def test_workers_killed_at_random_instants(

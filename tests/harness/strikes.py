@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-
-import redis
+from collections.abc import Callable, Mapping, Sequence
 
 from redbeat_lite.entries.state import EntryState, task_id
 from tests.harness import project
 from tests.harness.history import now_ms
-from tests.harness.scenario import BACK, ONCE_KEYS, Scenario
-from tests.harness.workers import Worker
+from tests.harness.scenario import BACK, Scenario
 from tests.support.audit import Record
 from tests.support.server import Server
 
@@ -117,38 +111,6 @@ def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> i
     return struck
 
 
-class LockWatch:
-    """Looks at the once-locks of running tasks all the time, by one client after another."""
-
-    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
-        self._seen: dict[str, int] = {}
-        self._connect = connect
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.1):
-            with suppress(redis.RedisError), self._connect() as client:  # tests kill the server
-                while not self._stopped.wait(0.1):
-                    self._look(client)
-
-    def _look(self, client: redis.Redis) -> None:
-        now = now_ms()
-        pipe = client.pipeline(transaction=False)
-        for key in client.scan_iter(ONCE_KEYS.lock("*"), count=1000):
-            pipe.hmget(key, "state", "task")
-        for state, task in pipe.execute():
-            if state == b"running":
-                self._seen[task.decode()] = now
-
-    def stop(self) -> list[Record]:
-        """Stop, and return a record of each lock."""
-        self._stopped.set()
-        self._thread.join(5)
-        return [{"kind": "lock", "id": task, "at": at} for task, at in self._seen.items()]
-
-
 def due_records(
     states: Mapping[str, EntryState], period: int, before: Mapping[str, EntryState] | None = None
 ) -> list[Record]:
@@ -168,18 +130,4 @@ def due_records(
         ids = [task_id(name, state.generation, nominal) for nominal in nominals]
         due = {"kind": "due", "entry": name, "nominals": nominals, "ids": ids}
         records.append(due | {"left_out": state.skipped})
-    return records
-
-
-def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
-    """Return a record of each task that these workers received or refused, as their output says.
-
-    ``stayed`` says whether they were there to the end, and never lost their broker.
-    """
-    records: list[Record] = []
-    for worker in workers:
-        for task in re.findall(r"Task proj\.\w+\[([-0-9a-f]+)\] received", worker.output):
-            records.append({"kind": "received", "id": task, "stayed": stayed})
-        for task in re.findall(r"Skipped proj\.\w+\[([-0-9a-f]+)\]", worker.output):
-            records.append({"kind": "refused", "id": task})
     return records

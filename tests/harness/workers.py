@@ -92,17 +92,12 @@ def once_worker(
     url: str,
     pool: str = "prefork",
     *,
-    skew: float = 0,
     queues: str = "once",
+    conf: dict[str, Any] | None = None,
     **options: Any,
 ) -> Worker:
-    """Start a worker of the project of once-locks, whose wall clock is off by ``skew`` seconds.
-
-    The options are those of `Worker`, and settings of the app, as ``conf``.
-    """
-    env = {"ONCE_URL": url, "ONCE_CONF": json.dumps(options.pop("conf", {}))}
-    if skew:
-        env["ONCE_SKEW"] = str(skew)
+    """Start a worker of the project of once-locks; the options are those of `Worker`."""
+    env = {"ONCE_URL": url, "ONCE_CONF": json.dumps(conf or {})}
     return Worker(ONCE_APP, pool=pool, queues=queues, **options, **env)
 
 

@@ -196,7 +196,7 @@ def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(
 def test_workers_whose_clocks_are_off_agree(proj: OnceClient, key: str, stages: Any) -> None:
     def play(stage: Stage) -> None:
         for skew in (-60, 60):
-            stage.worker(name=f"off{skew}", skew=skew, concurrency=1)
+            stage.worker(name=f"off{skew}", ONCE_SKEW=skew, concurrency=1)
         record = Record(proj, stage.key)
         for kind in KINDS * 3:
             record.send(kind, queue=stage.queue)

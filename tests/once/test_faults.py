@@ -334,7 +334,7 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
 
     def fault(stage: Stage) -> None:
         stage.worker()
-        stage.worker(skew=3600)
+        stage.worker(ONCE_SKEW=3600)
         proj = stage.proj
         exclusive = [stage.send("wait_late", seconds=0.3, n=n) for n in range(6)]
         alone = [
