@@ -68,13 +68,17 @@ def step(
     how: str = "",
     give: Any = None,
     seconds: float = 0,
+    tells: Any = None,
 ) -> Any:
     """Do as told, and return ``give``.
 
     Parameters:
         how: as for `tests.harness.project.act`. By ``show``, the params are noted. By ``refuse
             once`` and ``fail when away``, the body fails in ways of its own.
+        tells: the arguments of a report of progress.
     """
+    if tells:
+        self.progress(*tells)
     header = self.request.redbeat_pipeline
     marks = HistoryLog.of_environment().marks
     # Before the note, because a test that has read the note may kill this process.
@@ -101,20 +105,6 @@ def fail_when_away(task: Any, part: Part) -> None:
             except redis.ConnectionError:
                 raise ValueError("as asked") from None
             part.sleep(0.02)
-
-
-def step_that_tells(
-    self: Any,
-    params: dict[str, Any],
-    how: str = "",
-    give: Any = None,
-    seconds: float = 0,
-    tells: Any = None,
-) -> Any:
-    """A step that tells its progress first, if it is told which."""
-    if tells:
-        self.progress(*tells)
-    return step(self, params, how, give, seconds)
 
 
 def add(self: Any, params: dict[str, Any], key: str) -> Any:
@@ -194,6 +184,7 @@ class Mixed(Mixin, PipelineTask):
 def add_acting_tasks(app: Celery) -> None:
     """Add the tasks whose bodies do as told."""
     tasks: dict[str, dict[str, Any]] = {
+        "step": {},
         "late": LATE,
         "requeue": REQUEUED,
         "auto": _RETRIED,
@@ -214,7 +205,6 @@ def add_acting_tasks(app: Celery) -> None:
 def add_other_tasks(app: Celery) -> None:
     """Add the tasks with bodies of their own."""
     options: dict[str, Any] = {"bind": True, "shared": False, "base": PipelineTask}
-    app.task(name="proj.step", **options)(step_that_tells)
     app.task(name="proj.add", **REQUEUED, **options)(add)
 
     @app.task(name="proj.styles", **options)

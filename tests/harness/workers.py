@@ -108,9 +108,10 @@ class Crew:
         self.pool = pool
         # A solo worker runs one task at a time.
         concurrency = 1 if pool == "solo" else 2
-        names = [f"{pool}{n}" for n in range(4 // concurrency)]
-        options: dict[str, Any] = {"concurrency": concurrency, "ready": False}
-        self.workers = [once_worker(url, pool, name=name, **options) for name in names]
+        self.workers = [
+            once_worker(url, pool, name=f"{pool}{n}", concurrency=concurrency, ready=False)
+            for n in range(4 // concurrency)
+        ]
         for worker in self.workers:
             worker.ready()
         self._children = [len(worker.children()) for worker in self.workers]
