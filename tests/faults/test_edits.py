@@ -10,7 +10,6 @@ from redbeat_lite import Schedules
 from tests.faults.conftest import On, Own
 from tests.harness.calls import User
 from tests.harness.history import HistoryLog
-from tests.harness.scenario import Scenario
 
 #: Milliseconds between two runs of an entry, before and after an edit.
 BEFORE, AFTER = 300, 700
@@ -36,14 +35,6 @@ def changes(user: User) -> Iterator[None]:
             yield
 
 
-def kill_leader(scenario: Scenario, lease: float) -> None:
-    """Kill the leader, and wait until another one sends."""
-    scenario.struck(lease + 1.5)
-    scenario.beats.kill(scenario.beats.leader())
-    scenario.beats.start()
-    scenario.flows()
-
-
 def test_what_a_call_has_said_holds_while_leaders_are_killed(
     own_server: Own, on: On, make_app: Callable[..., Celery], log: HistoryLog, lease: float
 ) -> None:
@@ -57,7 +48,7 @@ def test_what_a_call_has_said_holds_while_leaders_are_killed(
     for step, _ in enumerate(changes(user)):
         scenario.pause(0.7, 1.1)
         if step % 4 == 1:
-            kill_leader(scenario, lease)
+            scenario.kill_leader(lease)
         if step >= 3 and scenario.left <= 0:
             break
     scenario.verdict()

@@ -15,12 +15,7 @@ Fault = Callable[[Scenario, float], None]
 
 def killed(scenario: Scenario, lease: float) -> None:
     scenario.pause(0.5, 1.5)
-    leader = scenario.beats.leader()
-    scenario.struck(lease + 1.5)
-    scenario.beats.kill(leader)
-    scenario.beats.start()
-    scenario.beats.leader()
-    scenario.flows()
+    scenario.kill_leader(lease)
 
 
 def stopped(scenario: Scenario, lease: float) -> None:

@@ -229,6 +229,15 @@ class Scenario:
         now = now_ms()
         self._note(now, now, now + round(1000 * excused), anew)
 
+    def kill_leader(self, lease: float) -> None:
+        """Kill the leader, start another beat, and wait until one leads and sends."""
+        leader = self.beats.leader()
+        self.struck(lease + 1.5)
+        self.beats.kill(leader)
+        self.beats.start()
+        self.beats.leader()
+        self.flows()
+
     @contextmanager
     def begins(self, entries: Collection[str]) -> Iterator[None]:
         """Note that entries of the same kind as the load are added in the block."""

@@ -47,11 +47,7 @@ class Strikes:
         return {fault.__name__: fault for fault in faults}
 
     def kill_the_leader(self) -> None:
-        beats = self._scenario.beats
-        self._scenario.struck(self._lease + 1.5)
-        beats.kill(beats.leader())
-        beats.start()
-        self._scenario.flows()
+        self._scenario.kill_leader(self._lease)
 
     def kill_a_worker(self) -> None:
         self._kill_worker(whole=False)
