@@ -53,26 +53,23 @@ def sent_of(headers: dict[str, Any], at: int, since: int) -> Sent:
     return Sent(headers["periodic_task_name"], nominal, headers["id"], sender, at, since)
 
 
-def queued(client: redis.Redis, queue: str = "celery", since: int = 0) -> list[Sent]:
-    """Return the messages of entries that lie in a queue of Redis now, oldest first.
-
-    At ``since``, in epoch ms, the queue was empty.
-    """
+def queued(client: redis.Redis, queue: str = "celery") -> list[Sent]:
+    """Return the messages of entries that lie in a queue of Redis now, oldest first."""
     now = now_ms()
     headers = [json.loads(raw)["headers"] for raw in reversed(client.lrange(queue, 0, -1))]
     of_entries = [each for each in headers if each.get("periodic_task_name")]
-    return [sent_of(each, now, since) for each in of_entries]
+    return [sent_of(each, now, 0) for each in of_entries]
 
 
-def drained(url: str, queue: str = "celery", since: int = 0) -> list[Sent]:
-    """Take the messages that lie in a queue of any broker now, as `queued` does."""
+def drained(url: str) -> list[Sent]:
+    """Take the messages that lie in the queue of any broker now, oldest first."""
     messages = []
     with Connection(url) as connection:  # type: ignore[no-untyped-call]
-        source: Any = connection.SimpleQueue(queue)
+        source: Any = connection.SimpleQueue("celery")
         for _ in range(source.qsize()):
             message = source.get(timeout=5)
             message.ack()
-            messages.append(sent_of(message.headers, now_ms(), since))
+            messages.append(sent_of(message.headers, now_ms(), 0))
     return messages
 
 

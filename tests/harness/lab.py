@@ -83,14 +83,9 @@ class Lab:
         """Return the steps of a run by their starts."""
         return [body["step"] for body in self.bodies(run)]
 
-    def started(self, run: PipelineRun, *names: str, times: int = 1) -> None:
-        """Wait until these steps have started so often."""
-
-        def all_have() -> bool:
-            starts = self.names(run)
-            return all(starts.count(name) >= times for name in names)
-
-        eventually(all_have, within=20, what=f"start of {names}")
+    def started(self, run: PipelineRun, *names: str) -> None:
+        """Wait until these steps have started."""
+        eventually(lambda: {*names} <= {*self.names(run)}, within=20, what=f"start of {names}")
 
     # -- signals -----------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class Scenario:
         """Wait until no time is left for faults."""
         time.sleep(max(self.left, 0))
 
-    def flows(self, within: float = 20.0) -> None:
+    def flows(self) -> None:
         """Wait until a message arrives that comes after this call."""
         start = now_ms()
 
@@ -183,7 +183,7 @@ class Scenario:
             last = self.collector.messages[-1:]
             return bool(last) and last[0].at >= start
 
-        eventually(has_arrived, within=within, what="messages")
+        eventually(has_arrived, within=20, what="messages")
 
     def catches_up(self, entries: Collection[str], within: float = 60.0) -> None:
         """Wait until the latest run of each of these entries has come."""

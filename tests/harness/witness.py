@@ -82,9 +82,9 @@ class OnceClient:
         until(lambda: self.count(key) >= times, seconds, f"{times} start(s) of {key}")
         return self.bodies(key)
 
-    def ended(self, key: str, times: int = 1, seconds: float = 20) -> list[Record]:
+    def ended(self, key: str, times: int = 1) -> list[Record]:
         """Wait until bodies with this key have ended so often."""
-        until(lambda: self.count_ended(key) >= times, seconds, f"{times} end(s) of {key}")
+        until(lambda: self.count_ended(key) >= times, what=f"{times} end(s) of {key}")
         return self.ended_bodies(key)
 
     def go(self, key: str) -> None:
@@ -99,13 +99,13 @@ class OnceClient:
     def waiters(self, key: str, task: str = "wait") -> list[str]:
         return self.client.zrange(f"{{t}}:once:wait:once.{task}:{key}", 0, -1)
 
-    def all_have_heard(self, workers: int = 2) -> None:
-        """Wait until a broadcast has reached the workers: it has when they answer a later one."""
+    def all_have_heard(self) -> None:
+        """Wait until a broadcast has reached both workers: it has when they answer a later one."""
 
         def answers() -> int:
-            return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=workers))
+            return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=2))
 
-        until(lambda: answers() >= workers, what="answers of the workers")
+        until(lambda: answers() >= 2, what="answers of the workers")
 
     # -- messages ----------------------------------------------------------------------------------
 
