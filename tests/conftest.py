@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from tests.support.nursery import nursery
 from tests.support.process_table import descendants
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery_beat
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -151,8 +151,7 @@ def beat(server: Server) -> Iterator[Callable[..., Process]]:
     processes: list[Process] = []
 
     def start(app: str = "tests.acceptance.proj", *words: str, url: str | None = None, **env: Any) -> Process:
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", *words)
-        processes.append(celery(app, *words, **{"PROJ_URL": url or server.url, **env}))
+        processes.append(celery_beat(app, *words, **{"PROJ_URL": url or server.url, **env}))
         return processes[-1]
 
     yield start

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineTask, Schedules, every
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery, celery_beat
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -92,8 +92,7 @@ def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
     else:
         beat.wait()
         beat.destroy()
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
-        processes[1] = celery("tests.acceptance.watchedproj", *words, PROJ_URL=server.url)
+        processes[1] = celery_beat("tests.acceptance.watchedproj", PROJ_URL=server.url)
     wanted = [f"no_leader None {incident.id}", f"-no_leader None {incident.id}"]
     eventually(lambda: client.llen("told") >= len(wanted), within=30, what="its end")
     eventually(lambda: not schedules.incidents(), what="no open incident")

@@ -16,7 +16,7 @@ import redis
 
 from tests.support.beats import FAST, KEYS, complaints, conf, leads
 from tests.support.messages import of_entry
-from tests.support.processes import ROOT, Process, celery
+from tests.support.processes import ROOT, Process, celery_beat
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -25,10 +25,6 @@ Beat = Callable[..., Process]
 
 PROJ, DJANGO = "tests.acceptance.proj", "tests.acceptance.djangoproj"
 SECRET = "s3cr3t-w0rd"
-
-
-def start(app: str, *words: str, **env: Any) -> Process:
-    return celery(app, "beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", *words, **env)
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +37,16 @@ def refused() -> Iterator[dict[str, Process]]:
         django = {"CELERY_BROKER_URL": plain.url, "CELERY_REDBEAT_LITE_LEESE": 4}
         plainly = {"BROKER_URL": plain.url, "REDBEAT_LITE_LEESE": 4}
         processes = {
-            "unknown": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(leese=4)),
-            "unknown in Django": start(DJANGO, DJANGO_CONF=json.dumps(django)),
-            "unknown without a namespace": start(DJANGO, DJANGO_CONF=json.dumps(plainly), DJANGO_NAMESPACE=""),
-            "amqp": start(PROJ, PROJ_URL="amqp://user:" + SECRET + "@localhost//"),
-            "lease": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(lease=0.5)),
-            "not a url": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(url="localhost:6379/" + SECRET)),
-            "wrong password": start(PROJ, PROJ_URL=wrong),
-            "no password": start(PROJ, PROJ_URL=locked.url),
-            "newer format": start(PROJ, PROJ_URL=newer.url),
-            "time zone": start(PROJ, PROJ_URL=plain.url, PROJ_CONF=json.dumps({"timezone": "Asia/Nowhere"})),
+            "unknown": celery_beat(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(leese=4)),
+            "unknown in Django": celery_beat(DJANGO, DJANGO_CONF=json.dumps(django)),
+            "unknown without a namespace": celery_beat(DJANGO, DJANGO_CONF=json.dumps(plainly), DJANGO_NAMESPACE=""),
+            "amqp": celery_beat(PROJ, PROJ_URL="amqp://user:" + SECRET + "@localhost//"),
+            "lease": celery_beat(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(lease=0.5)),
+            "not a url": celery_beat(PROJ, PROJ_URL=plain.url, PROJ_CONF=conf(url="localhost:6379/" + SECRET)),
+            "wrong password": celery_beat(PROJ, PROJ_URL=wrong),
+            "no password": celery_beat(PROJ, PROJ_URL=locked.url),
+            "newer format": celery_beat(PROJ, PROJ_URL=newer.url),
+            "time zone": celery_beat(PROJ, PROJ_URL=plain.url, PROJ_CONF=json.dumps({"timezone": "Asia/Nowhere"})),
         }
         yield processes
         for process in processes.values():

@@ -14,7 +14,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, at, every
 from tests.support.beats import KEYS, WakeChannel, leads
 from tests.support.messages import of_entry
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery, celery_beat
 from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -64,8 +64,7 @@ class Sleeper:
 @pytest.fixture(scope="module")
 def shared_sleeper() -> Iterator[Sleeper]:
     with Server() as server:
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
-        process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url)
+        process = celery_beat("tests.acceptance.proj", PROJ_URL=server.url)
         try:
             with server.client() as client:
                 leads(process, client)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules
 from redbeat_lite.cli import redbeat
 from tests.support.beats import FAST, conf
-from tests.support.processes import ROOT, Process, celery, run_celery
+from tests.support.processes import ROOT, Process, celery, celery_beat, run_celery
 from tests.support.server import Server
 
 
@@ -74,9 +74,8 @@ class Shell:
 def live_url() -> Iterator[str]:
     """A server with a beat that runs one config entry five times a second."""
     with Server() as server:
-        beat = celery(
+        beat = celery_beat(
             "tests.acceptance.proj",
-            *("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO"),
             PROJ_URL=server.url,
             PROJ_CONF=conf(schedule={"tick": FAST}),
         )

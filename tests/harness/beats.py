@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from tests.support.audit import Record
 from tests.support.beats import leader_pid
-from tests.support.processes import Process, celery
+from tests.support.processes import Process, celery_beat
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -82,9 +82,8 @@ class Beats(Herd[Process]):
     ) -> Process:
         """Start one more beat; ``url`` is another way to its broker, ``conf`` and ``env`` are more."""
         conf = {**self.conf, **(conf or {})}
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
         env = {"PROJ_URL": url or self.url, "PROJ_CONF": json.dumps(conf), "PROJ_QUIET": 1, **env}
-        beat = celery("tests.acceptance.proj", *words, **env)
+        beat = celery_beat("tests.acceptance.proj", **env)
         self.running.append(beat)
         self.watch.add(beat)
         return beat

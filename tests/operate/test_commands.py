@@ -23,7 +23,7 @@ from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.storage.replies import server_ms
 from tests.support.beats import KEYS, conf, leads
-from tests.support.processes import ROOT, Process, celery, run_celery
+from tests.support.processes import ROOT, Process, celery_beat, run_celery
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
 
@@ -52,13 +52,12 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
     """Two beats on a server about which there is nothing to say, for all tests that only look."""
     file = str(tmp_path_factory.mktemp("crew") / "beat")
     with Server(appendonly="yes") as server, server.client() as client:
-        words = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
         environment = {"PROJ_URL": server.url}
-        leader = celery("tests.acceptance.proj", *words, PROJ_CONF=conf(heartbeat_file=file, **OF_CREW), **environment)
+        leader = celery_beat("tests.acceptance.proj", PROJ_CONF=conf(heartbeat_file=file, **OF_CREW), **environment)
         standby = None
         try:
             leads(leader, client)
-            standby = celery("tests.acceptance.proj", *words, PROJ_CONF=conf(**OF_CREW), **environment)
+            standby = celery_beat("tests.acceptance.proj", PROJ_CONF=conf(**OF_CREW), **environment)
             standby.says("beat: standing by")
             eventually(lambda: client.hget(KEYS.leader, "report"), what="a report")
             yield Crew(server.url, leader, standby, file)

@@ -99,6 +99,11 @@ def celery(app: str, *words: str, **env: Any) -> Process:
     return Process(*celery_command(app, *words, **env))
 
 
+def celery_beat(app: str, *words: str, **env: Any) -> Process:
+    """Start ``celery -A app beat`` with the scheduler of the package."""
+    return celery(app, "beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", *words, **env)
+
+
 def celery_command(app: str, *words: str, **env: Any) -> tuple[list[str], dict[str, str]]:
     """Return the command ``celery -A app words…`` and its environment."""
     command = [sys.executable, "-m", "celery", "-A", app, *words]
