@@ -100,7 +100,7 @@ class OnceClient:
         return self.client.zrange(f"{{t}}:once:wait:once.{task}:{key}", 0, -1)
 
     def all_have_heard(self) -> None:
-        """Wait until a broadcast has reached both workers: it has when they answer a later one."""
+        """Wait until a broadcast has reached two workers: it has when they answer a later one."""
 
         def answers() -> int:
             return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=2))
