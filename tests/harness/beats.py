@@ -80,7 +80,7 @@ class Beats(Herd[Process]):
         conf: dict[str, Any] | None = None,
         **env: Any,
     ) -> Process:
-        """Start one more beat; ``url`` is another way to its broker, ``conf`` and ``env`` are more."""
+        """Start one more beat; ``url`` leads to its broker, ``conf`` and ``env`` are its own."""
         conf = {**self.conf, **(conf or {})}
         env = {"PROJ_URL": url or self.url, "PROJ_CONF": json.dumps(conf), "PROJ_QUIET": 1, **env}
         beat = celery_beat("tests.acceptance.proj", **env)
@@ -149,6 +149,6 @@ class Beats(Herd[Process]):
         return terms
 
     def close(self) -> None:
-        """End all beats, as any herd."""
+        """End the watch and all beats."""
         self.watch.stop()
         super().close()
