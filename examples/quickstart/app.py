@@ -1,4 +1,7 @@
-"""A Celery app with a schedule in its configuration: only the rules and `install` are of redbeat_lite."""
+"""A Celery app that has its schedule in its configuration.
+
+Only the rules and `install` come from redbeat_lite.
+"""
 
 import os
 

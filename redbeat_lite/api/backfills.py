@@ -107,9 +107,12 @@ class Backfills:
         known = [*self]
         kind = name, entry.known_state.generation, again
         before = max((each for each in known if _kind(each) == kind), key=lambda each: each.number, default=None)
-        once_more = f"again={again + 1} (--again {again + 1}) sends them once more"
+        next_number = f"again={again + 1} (--again {again + 1})"
         if before and not before.ended:
-            hint = f"backfill {before.id} has {before.left} left: wait for its end or cancel it; or {once_more}"
+            hint = (
+                f"backfill {before.id} has {before.left} left: wait for its end, cancel it, "
+                f"or send its runs once more by {next_number}"
+            )
             raise InvalidEntry("again", "a number under which no backfill of the entry goes on", again, hint=hint)
         about = max_active, rate, again, storable_note(name, note), self._who().actor, from_ms(wall_ms())
         number, skip = (before.number + 1, covered(before)) if before else (0, ())
@@ -119,7 +122,7 @@ class Backfills:
             found, wanted = self._missing(entry, found, wanted)
         which = " and that are missing" if missing else ""
         expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{which}"
-        hint = f"if all of these were sent already, {once_more}"
+        hint = f"if all of these were sent already, {next_number} sends them once more"
         _check("start", expected, f"{len(found):,} of {entry.schedule!r}", 0 < len(found) <= _LONGEST, hint)
         _check("again", "one under which less was sent here and there", again, len(wanted.skip) < _RANGES)
         wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
@@ -132,7 +135,7 @@ class Backfills:
         if since is None or since > first:
             expected = f"a record of runs that goes back to {in_zone(first, self._zone)}"
             got = "none" if since is None else f"one that begins {in_zone(since, self._zone)}"
-            hint = "begin where that begins; without missing (--missing) all are sent, whatever became of them"
+            hint = "begin where the record begins; without missing (--missing) all are sent, whatever became of them"
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
         others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]

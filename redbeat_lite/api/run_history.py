@@ -195,10 +195,12 @@ class RunHistory:
                 run = run_of(name, row, line and line.worker, line and line.error)
                 if line is not None and line.retry is not None:
                     run = replace(run, retry_at=instants.from_ms(line.retry))
-                yield self._retried(entry, run) if row.outcome == "retrying" else run
+                if row.outcome == "retrying":
+                    run = self._retried(entry, run)
+                yield run
 
     def _retried(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run that waits for its retry; ``unknown`` if the retry is long overdue."""
+        """Return a run that has to be retried; ``unknown`` if the retry is long overdue."""
         due = instants.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)

@@ -118,8 +118,8 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
                 at a time, in as much memory as they need.
 
         Raises:
-            InvalidEntry: a field of an entry is wrong, or two have one name without ``replace``; nothing was stored, or
-                of an iterator what it gave before.
+            InvalidEntry: a field of an entry is wrong, or two entries have the same name and
+                ``replace`` is not set. Nothing was stored, or only what an iterator gave before.
             EntryExists: names were taken, the message says which; all others are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """

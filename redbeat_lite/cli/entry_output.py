@@ -45,7 +45,7 @@ def tell(ctx: click.Context, entry: Entry, done: str) -> None:
         echo_json(entry.as_dict())
     say(f"{done} {entry.name!r}; next run: {next_run(entry, ctx.obj.app.timezone)}")
     if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
-        say("That is past. Its misfire policy decides whether it runs; by default it runs at once.")
+        say("That time has passed. The misfire policy decides if it still runs; by default, at once.")
 
 
 def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

@@ -144,7 +144,8 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.await_lines(r"worker .*received", 3)
 
     app = Celery("demo", set_as_current=False, config_source={"redbeat_lite_url": url})
-    app.task(_say, name="demo.say")  # or `add` would warn that the app does not have it
+    # Without this task, `add` would warn that the app does not know it.
+    app.task(_say, name="demo.say")
     schedules = Schedules(app)
     stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
     schedules.add("guest", "demo.say", every(1), args=("hello",))

@@ -1,4 +1,4 @@
-"""Warnings in words for cron rules that run more often than they look."""
+"""Warnings for cron rules that run more often than they seem to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
 
 def every_second_words(schedule: BaseSchedule) -> str | None:
-    """Return a warning if a cron rule seems to have the seconds in its first field, but runs every second."""
+    """Return a warning if a cron rule runs every second, but its first field looks like seconds."""
     if not isinstance(schedule, Cron) or schedule.seconds == "first":
         return None
     minutes, *others = schedule.expression.split()
@@ -38,7 +38,7 @@ def every_second_words(schedule: BaseSchedule) -> str | None:
         return None
     return (
         f"{schedule.expression!r} runs 60 times in each minute that matches, because its last field holds the seconds; "
-        'if its first field does, add seconds="first" (--cron-seconds first)'
+        'if its first field is to hold them, add seconds="first" (--cron-seconds first)'
     )
 
 

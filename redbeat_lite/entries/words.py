@@ -30,13 +30,14 @@ def in_zone(instant: datetime, zone: tzinfo) -> str:
 def local(text: str, zone: tzinfo) -> str:
     """A text whose instants in UTC are told in a zone."""
 
-    def shown(found: re.Match[str]) -> str:
+    def localize(match: re.Match[str]) -> str:
+        instant = match[0]
         try:
-            return in_zone(datetime.fromisoformat(found[0]), zone)
-        except (ValueError, OverflowError):  # in somebody else's text
-            return found[0]
+            return in_zone(datetime.fromisoformat(instant), zone)
+        except (ValueError, OverflowError):
+            return instant  # The error of a task may hold a date that does not exist.
 
-    return _UTC.sub(shown, text)
+    return _UTC.sub(localize, text)
 
 
 def span(seconds: float) -> str:

@@ -41,7 +41,8 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
     if users is None and not _is_loopback(host):
         raise Failure(f"--host {host} is open to others: say who may do what by --users FILE")
     app = app_of(ctx)
-    Settings.from_app(app)  # The page itself would report a wrong setting at the first request alone.
+    # Fail at once: the page would report a wrong setting only at the first request.
+    Settings.from_app(app)
     page = asgi(app, access=from_this_machine if users is None else Users(users))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listening:

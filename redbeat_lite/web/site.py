@@ -194,7 +194,7 @@ class Site:
         self.app, self.redact, self.schedules, self.shared = app, redact, Schedules(app), Shared()
         self._access, self._trusted, self._assets = access, frozenset(trusted_origins), assets()
         self._routes, self._forms = ROUTES, FORMS
-        self._has_logged = False
+        self._has_logged_wrong_setting = False
         self.templates = environment(self.zone, app.main or "...", self._assets)
 
     @property
@@ -204,12 +204,12 @@ class Site:
 
     @lazy
     def settings(self) -> Settings:
-        """The app's, read at the first request so that a wrong one does not end the host at its start."""
+        """Settings of the app, read at the first request: a wrong one must not stop the host."""
         return Settings.from_app(self.app)
 
     @lazy
     def store(self) -> Store:
-        """Where the schedule lies."""
+        """Store of the schedule."""
         return Store.of(self.settings)
 
     def handle(self, request: Request) -> Response:
@@ -281,8 +281,8 @@ class Site:
             with who, way, given_up_soon(self.app, self.settings.publish_timeout):
                 return handler(call)
         except ConfigurationError as exc:
-            if not self._has_logged:
-                self._has_logged = True
+            if not self._has_logged_wrong_setting:
+                self._has_logged_wrong_setting = True
                 logger.error("page: a setting is wrong, so no page can be shown: %s", text_of(exc))
             return call.failed(500, "A setting of the app is wrong", call.wrong(text_of(exc)))
         except (RedbeatError, click.UsageError) as exc:

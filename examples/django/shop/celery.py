@@ -11,4 +11,4 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 app = Celery("shop")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-install(app)  # workers let retries run, give once-locks back, and record what became of runs
+install(app)  # so that workers let retries run, release once-locks, and record runs

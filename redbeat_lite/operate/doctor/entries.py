@@ -244,8 +244,8 @@ def differing(app: Celery, settings: Settings, store: Store, status: Status) -> 
             "warning",
             f"{counted(len(names), 'entry', 'entries')} of beat_schedule differ here from what the leader, pid "
             f"{leader.pid} on {leader.host}, has stored: {listed(names)}",
-            "It runs another release, has other settings, or code gave entries to its Scheduler. Its configuration "
-            "counts while it leads.",
+            "The leader runs another release, has other settings, or its code gives entries to its "
+            "Scheduler. Its configuration counts while it leads.",
             "Restart the beats that have the old configuration. Nothing, if only this process has it.",
             names,
         )

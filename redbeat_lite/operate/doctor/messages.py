@@ -30,7 +30,7 @@ _VISIBILITY_TIMEOUT = 3600.0
 #: Celery's own daily entry. Its messages live for half a day, and a second run finds nothing left to do.
 _CLEANUP = "celery.backend_cleanup"
 
-#: What to do if no worker with ``install()`` reports: only such workers do.
+#: What to do if no worker reports. Only workers with ``install()`` report.
 _INSTALL = (
     "Start a worker if there is none; "
     "else call redbeat_lite.install(app) where the app is made, and restart the workers"

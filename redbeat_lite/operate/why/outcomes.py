@@ -9,7 +9,7 @@ from ...instants import from_ms, to_ms
 from ...runs.run import BACKFILLED, Run
 from .case import RECORD, Case, Explanation, Reason, full
 
-#: What is told of each outcome; the places are for the name, the nominal time and that of the retry.
+#: Outcome -> sentence. The placeholders are the name, the nominal time, and when the retry is due.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
