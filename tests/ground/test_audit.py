@@ -296,13 +296,14 @@ def test_an_entry_that_begins_late_is_found() -> None:
     assert broken(entry) == ["first run"]
 
 
-def test_an_entry_that_begins_anew_has_another_phase() -> None:
-    entry, anew = add(rule={"every": EVERY}), add(4500, returned=5500, rule={"every": EVERY})
-    later = [sent(5300 + 1000 * second) for second in range(5)]
-    assert broken(entry, *runs(1, 4), anew, *later) == []
-    assert broken(entry, *runs(1, 4), anew, *later[:3], *later[4:]) == ["sent once"]
-    assert broken(entry, *runs(1, 2), sent(4000), anew, *later) == ["sent once"]
-    assert broken(entry, *runs(1, 4), anew, *later, sent(7000)) == ["old rule"]
+def test_an_entry_that_begins_again_has_another_phase() -> None:
+    first = add(rule={"every": EVERY})
+    second = add(4500, returned=5500, rule={"every": EVERY})
+    later = [sent(5300 + 1000 * number) for number in range(5)]
+    assert broken(first, *runs(1, 4), second, *later) == []
+    assert broken(first, *runs(1, 4), second, *later[:3], *later[4:]) == ["sent once"]
+    assert broken(first, *runs(1, 2), sent(4000), second, *later) == ["sent once"]
+    assert broken(first, *runs(1, 4), second, *later, sent(7000)) == ["old rule"]
 
 
 def test_a_run_that_comes_late_outside_of_a_fault_is_found() -> None:
@@ -327,7 +328,7 @@ def test_a_run_that_is_sent_after_a_later_one_is_found() -> None:
     assert broken(add(), *swapped, ordered=True) == ["in order"]
 
 
-def test_what_does_not_go_on_in_time_after_a_fault_is_found() -> None:
+def test_messages_that_come_too_late_after_a_fault_are_found() -> None:
     def ends(recovered: int, back: int) -> Record:
         return fault(3500, 6500) | {"recovered": recovered, "back": back}
 

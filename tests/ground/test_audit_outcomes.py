@@ -1,4 +1,4 @@
-"""The history checker finds runs that vanish, locks that stay, and records that are not so."""
+"""The history checker finds runs that vanish, locks that stay, and records that are not true."""
 
 from __future__ import annotations
 
@@ -105,27 +105,34 @@ def outcome(text: str, attempts: int = 0, **fields: Any) -> Record:
     return record | {"outcome": text, "attempts": attempts, **fields}
 
 
+#: The bodies of one run: the attempt, its end (None if it was killed), and when it ended.
+Ends = list[tuple[int, str | None, int]]
+
+
 def attempts_of(*ends: tuple[int, str | None, int]) -> list[Record]:
-    """Bodies of one run: attempt, end, and when. One without an end is killed then."""
+    """Bodies of one run: attempt, end, and when. A body without an end is killed then."""
     records = []
     for pid, (attempt, end, at) in enumerate(ends):
         fields = {"attempt": attempt, "pid": pid, "copies": True, "done": end in ("well", "ill")}
-        records.append(body(0, 0, at, **fields, **({"end": end} if end else {}), key=None))
+        if end:
+            fields["end"] = end
+        records.append(body(0, 0, at, **fields, key=None))
     return records
 
 
 def deaths_of(bodies: list[Record]) -> list[Record]:
-    return [death(each["pid"], each["ended"]) for each in bodies if "end" not in each]
+    killed = [record for record in bodies if "end" not in record]
+    return [death(record["pid"], record["ended"]) for record in killed]
 
 
-def broken_by(told: Record, *records: Record, takers: int = 1) -> list[str]:
+def broken_by(record: Record, *bodies: Record, takers: int = 1) -> list[str]:
     """The laws that one run's record breaks."""
     due = DUE | {"nominals": [1000], "ids": IDS[:1]}
-    return broken(told, *records, due=due, takers=takers)
+    return broken(record, *bodies, due=due, takers=takers)
 
 
 @together(
-    ("told", "ends"),
+    ("record", "ends"),
     [
         (outcome("succeeded", 1), [(0, "well", 1)]),
         (outcome("failed", 2), [(0, "again", 1), (1, "ill", 2)]),
@@ -139,13 +146,13 @@ def broken_by(told: Record, *records: Record, takers: int = 1) -> list[str]:
         (outcome("retrying", 1), [(0, "again", 1), (1, None, 2)]),
     ],
 )
-def test_a_record_that_tells_all(told: Record, ends: list[tuple[int, str | None, int]]) -> None:
+def test_a_record_that_says_all(record: Record, ends: Ends) -> None:
     bodies = attempts_of(*ends)
-    assert broken_by(told, *bodies, *deaths_of(bodies)) == []
+    assert broken_by(record, *bodies, *deaths_of(bodies)) == []
 
 
 @together(
-    ("told", "ends"),
+    ("record", "ends"),
     [
         (outcome("waiting"), []),
         (outcome("waiting"), [(0, "well", 1)]),
@@ -156,8 +163,8 @@ def test_a_record_that_tells_all(told: Record, ends: list[tuple[int, str | None,
         (outcome("succeeded", 1), [(0, "ill", 1), (0, "well", 9000)]),
     ],
 )
-def test_a_record_that_tells_less_is_found(told: Record, ends: list[tuple[int, str | None, int]]) -> None:
-    assert broken_by(told, *attempts_of(*ends)) == ["outcomes are whole"]
+def test_a_record_that_says_less_is_found(record: Record, ends: Ends) -> None:
+    assert broken_by(record, *attempts_of(*ends)) == ["outcomes are whole"]
 
 
 @together(
@@ -174,24 +181,22 @@ def test_a_record_that_tells_less_is_found(told: Record, ends: list[tuple[int, s
         (False, [(0, None, 1000)], [death(7, 2000)]),
     ],
 )
-def test_why_a_record_tells_less(
-    is_explained: bool, ends: list[tuple[int, str | None, int]], strikes: list[Record]
-) -> None:
-    laws = broken_by(outcome("waiting"), *attempts_of(*ends), *strikes)
-    assert laws == ([] if is_explained else ["outcomes are whole"])
+def test_why_a_record_says_less(is_explained: bool, ends: Ends, strikes: list[Record]) -> None:
+    expected = [] if is_explained else ["outcomes are whole"]
+    assert broken_by(outcome("waiting"), *attempts_of(*ends), *strikes) == expected
 
 
-def test_more_records_that_tell_less_than_workers_were_killed_are_found() -> None:
-    """One killed worker explains one of them, and had one message in hand."""
-    told = [outcome("waiting"), outcome("waiting", id=IDS[1], nominals=[2000])]
+def test_more_records_without_an_end_than_messages_of_killed_workers_are_found() -> None:
+    """A killed worker explains as many of them as it had messages in hand, by default one."""
+    waiting = [outcome("waiting"), outcome("waiting", id=IDS[1], nominals=[2000])]
     due = DUE | {"nominals": [1000, 2000], "ids": IDS[:2]}
-    assert broken(*told, death(7, 9000), due=due, takers=1) == ["outcomes are whole"] * 2
-    assert broken(*told, death(7, 9000), due=due, takers=2) == []
-    assert broken(*told, death(7, 9000), due=due, takers=1, hands=2) == []
+    assert broken(*waiting, death(7, 9000), due=due, takers=1) == ["outcomes are whole"] * 2
+    assert broken(*waiting, death(7, 9000), due=due, takers=2) == []
+    assert broken(*waiting, death(7, 9000), due=due, takers=1, hands=2) == []
 
 
 @together(
-    ("told", "ends"),
+    ("record", "ends"),
     [
         (outcome("succeeded", 1), []),
         (outcome("succeeded", 1), [(0, None, 1)]),
@@ -205,8 +210,8 @@ def test_more_records_that_tell_less_than_workers_were_killed_are_found() -> Non
         (outcome("expired", id="another"), []),
     ],
 )
-def test_a_record_that_is_not_so_is_found(told: Record, ends: list[tuple[int, str | None, int]]) -> None:
-    assert broken_by(told, *attempts_of(*ends)) == ["outcomes are true"]
+def test_a_record_that_is_not_true_is_found(record: Record, ends: Ends) -> None:
+    assert broken_by(record, *attempts_of(*ends)) == ["outcomes are true"]
 
 
 def test_a_run_without_a_record_or_with_two_is_found() -> None:

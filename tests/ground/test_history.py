@@ -1,4 +1,4 @@
-"""The history of a run keeps what each process has noted, also of those that were killed."""
+"""The history keeps the records of all processes, also of processes that were killed."""
 
 from __future__ import annotations
 

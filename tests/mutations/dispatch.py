@@ -67,7 +67,7 @@ DISPATCH = (
         promise="test_guarantees.py::TestEdits::test_a_one_off_is_removed_when_it_is_done",
         room=("tests/beat/test_tick_ends.py", *_SCRIPTS),
     ),
-    # No mutation leaves out what is due exactly now, because peek looks again a millisecond later.
+    # No mutation leaves out entries that are due exactly now: peek finds them a millisecond later.
     Mutation(
         name="peek takes only what has waited longest",
         file=_PEEK,

@@ -19,7 +19,7 @@ class Mutation:
         file: path below ``redbeat_lite``.
         old: text that occurs exactly once in the file.
         new: text that takes its place.
-        promise: the test below ``tests/promises`` that should notice.
+        promise: the test below ``tests/promises`` that should notice, with its file.
         acceptance: test files with real processes that should notice.
         room: test files of the room that holds the file.
     """

@@ -8,7 +8,7 @@ clock. The fields of a record depend on its ``kind``:
     ``slack``: ms between the moment of sending and the moment at which a reader of the queue
     sees it.
     ``delivery``: ``"exactly"``, or ``"at least"`` where a fault may send a run twice.
-    ``strays``: messages that may come from a beat which does not lead any more; none by default.
+    ``strays``: how many messages may come from beats that do not lead any more; 0 by default.
     ``ordered``: whether each entry's messages are noted in the order in which they were sent, so
     that their nominal times may not go back.
 ``call``
@@ -397,9 +397,10 @@ def silent(history: History, entry: Entry) -> Iterator[Violation]:
         return
     arrivals = sorted((message["at"], line) for line, message in entry.sent)
     arrivals.append((history.end, 0))
-    for (before, line), (after_, _) in pairwise(arrivals):
-        if after_ - before > max(bounds):
-            what = f"nothing came for {after_ - before} ms, and {max(bounds)} ms are allowed"
+    for (before, line), (next_arrival, _) in pairwise(arrivals):
+        pause = next_arrival - before
+        if pause > max(bounds):
+            what = f"nothing came for {pause} ms, and {max(bounds)} ms are allowed"
             yield Violation("silent", entry.name, (line,), what)
 
 
@@ -542,7 +543,7 @@ def definition_at(entry: Entry, nominal: int) -> Definition | None:
 
 
 def goes_on(history: History) -> Iterator[Violation]:
-    """After a fault that says so, some message comes within its bound."""
+    """After a fault with a bound ``back``, some message comes within that time."""
     arrivals = sorted(message["at"] for _, message in history.messages())
     for fault in history.faults:
         if "back" not in fault:
@@ -564,8 +565,11 @@ def one_sender(history: History) -> Iterator[Violation]:
 
 
 def stray_lines(history: History) -> list[int]:
-    """Return the messages of processes that did not lead: they come behind those of a successor,
-    and no new term of their sender has begun since. Without terms there are none."""
+    """Return the lines of messages from processes that did not lead any more.
+
+    Such a message comes after one of a later leader, and its sender has begun no new term since.
+    Where no terms are noted, there are no such messages.
+    """
     if not history.terms:
         return []
     terms = sorted(history.terms, key=lambda term: int(term["began"]))

@@ -16,14 +16,14 @@ Records of these kinds are read here, beside ``fault``:
 ``task``
     A task was sent that has to run to its end: ``id``.
 ``clear``
-    Somebody took the lock of a ``key`` ``at`` this instant from whatever held it.
+    Somebody removed the lock of a ``key`` ``at`` this instant, although a body may have held it.
 ``run``
     A pipeline was started: ``id``, ``steps`` (name -> stage, from 0). Optional are
     ``at_once``: the number of its steps that may run at a time;
     ``line``: no two runs of a line may run at a time;
-    ``fails``: the test lets it fail or cancels it, so bodies of it may outlive its turn.
+    ``fails``: the test lets it fail or cancels it, so its bodies may run on after it has ended.
 ``success``
-    The product said that a ``step`` of a ``run`` succeeded ``at`` this instant.
+    The package reported that a ``step`` of a ``run`` succeeded ``at`` this instant.
 
 A fault that lists ``pids`` froze these processes.
 """
@@ -60,7 +60,7 @@ class Work:
 
     KINDS = ("body", "task", "clear", "run", "success")
 
-    #: Milliseconds in which a busy machine has written what a body came to.
+    #: Milliseconds within which even a busy machine has written the end of a body to the server.
     WRITTEN = 2000
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Work:
         return groups
 
     def held_until(self, body: Record) -> int:
-        """Return the instant up to which its key belongs to a body."""
+        """Return the instant up to which a body holds its key."""
         instants = [int(body["ended"])]
         if body.get("holds") is not None:
             instants.append(body["began"] + body["holds"])
@@ -128,7 +128,8 @@ class Work:
 def one_per_key(work: Work) -> Iterator[Violation]:
     """One body of a key at a time.
 
-    A body that a fault has kept from renewing its lock may be overtaken, but it has to know that.
+    If a fault kept a body from renewing its lock, another body may begin, but the first one has to
+    notice that it lost the lock.
     """
     for key, bodies in work.by("key").items():
         last_line, last = bodies[0]
@@ -165,7 +166,7 @@ def waiters_in_order(work: Work) -> Iterator[Violation]:
 def one_per_task(work: Work) -> Iterator[Violation]:
     """One body for a task id: none runs again once one is done, and no two run at a time.
 
-    If nobody could write that it is done, it may run again.
+    A task that is done may run again if its worker could not write that.
     """
     for task, bodies in work.by("id").items():
         guarded = [item for item in bodies if not item[1].get("copies")]
@@ -209,13 +210,14 @@ class Pipeline(NamedTuple):
 def pipelines(work: Work) -> Iterator[Pipeline]:
     """Yield the runs of pipelines, in the order in which they were started."""
     bodies = work.by("run")
-    told: dict[str, dict[str, int]] = defaultdict(dict)
+    reported: dict[str, dict[str, int]] = defaultdict(dict)
     for _, success in work.successes:
-        times = told[success["run"]]
+        times = reported[success["run"]]
         times[success["step"]] = min(success["at"], times.get(success["step"], success["at"]))
     for line, record in work.runs:
         of_run = bodies.get(record["id"], [])
-        yield Pipeline(line, record, of_run, {**successes_of(of_run), **told[record["id"]]})
+        succeeded = successes_of(of_run) | reported[record["id"]]
+        yield Pipeline(line, record, of_run, succeeded)
 
 
 def successes_of(bodies: Sequence[Line]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The laws of what becomes of runs that are due, for `tests.support.audit`.
+"""The laws of runs that are due, and of their records, for `tests.support.audit`.
 
 Records of these kinds are read here, beside ``setup``, ``body`` and ``fault``:
 
@@ -6,23 +6,25 @@ Records of these kinds are read here, beside ``setup``, ``body`` and ``fault``:
     All runs of an ``entry`` that were due: their ``nominals``, and the ``ids`` that they have or
     would have. ``left_out`` says how many of them the beat left out.
 ``received``
-    A worker received the message of a task ``id``. It ``stayed`` to the end and never lost its
-    broker, or it did not.
+    A worker received the message of a task ``id``. ``stayed`` says whether that worker ran to the
+    end of the history and never lost its broker.
 ``refused``
-    A worker did not run the task ``id``, because another run has its lock.
+    A worker did not run the task ``id``, because another run held its lock.
 ``lock``
     The lock of the task ``id`` was last seen ``at`` this instant, while the task was running.
 ``death``
     The process ``pid``, or the main process of its worker, was killed ``at`` this instant.
 ``outcome``
-    The product's record of a run of an ``entry``: its ``outcome``, the task ``id`` or ``null``, the
+    The package's record of a run of an ``entry``: its ``outcome``, the task ``id`` or ``null``, the
     ``nominals`` that it stands for, and the number of ``attempts``.
 
-A body that belongs to a run may say its ``attempt``, from 0, and at its end how it ``end``s:
-``well``, ``ill`` or ``again``. A fault that is ``away`` kept everybody from writing to the server.
-A setup may have ``lease``: ms for which a lock may outlive its run; ``takers``: workers that may
-have had something in hand when they or the server were killed; and ``hands``: how much each of them
-may have had.
+A body of a run may have its ``attempt``, from 0, and its ``end``: ``well``, ``ill``, or ``again``
+if it is retried. During a fault that is ``away``, nobody could write to the server.
+
+A setup may have
+    ``lease``: ms for which a lock may outlive its run;
+    ``takers``: how many workers may have had messages when they or the server were killed;
+    ``hands``: how many messages each of them may have had.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from functools import cached_property
 
 from tests.support.audit_bodies import Line, Record, Violation, Work
 
-#: The end of a body that each outcome tells of.
+#: Outcome -> the end of a body that it reports.
 ENDS = {"succeeded": "well", "failed": "ill", "retrying": "again"}
 
-#: Outcomes that tell of no end.
+#: Outcomes that report no end of a body.
 OTHERS = ("expired", "lost", "waiting", "unknown")
 
-#: Outcomes that say that nobody knows.
+#: Outcomes of runs of which nothing was reported.
 OPEN = ("waiting", "unknown")
 
 #: If two copies of an attempt end within so many ms, either end may be recorded.
@@ -104,12 +106,12 @@ class Outcomes:
 
     @property
     def vanished(self) -> set[str]:
-        """Runs that a worker received which stayed, and that it neither ran nor refused."""
+        """Runs that a worker received, which stayed but neither ran nor refused them."""
         return self._received_by_stayers() - self.bodies.keys() - self._refused
 
     @property
     def unfinished(self) -> set[str]:
-        """Runs that a body began and none finished, and that no worker refused later."""
+        """Runs that bodies began but did not finish, and that no worker refused later."""
         finished = {task for task, bodies in self.bodies.items() if is_finished(bodies)}
         return self.bodies.keys() - finished - self._refused
 
@@ -120,10 +122,13 @@ class Outcomes:
 
     @property
     def taken(self) -> int:
-        """How many runs nobody has heard of. A worker that is killed between taking a message from
-        the queue and noting that it has it loses it; that is kombu's Redis transport."""
-        heard = self._received_by_stayers() | (self._refused & self.ids) | self.bodies.keys()
-        return len(self.ids) - self.left_out - len(heard)
+        """How many runs were sent and then lost without a trace.
+
+        With kombu's Redis transport, a message is lost if its worker is killed after it took the
+        message from the queue and before it noted that in the server.
+        """
+        traced = self._received_by_stayers() | (self._refused & self.ids) | self.bodies.keys()
+        return len(self.ids) - self.left_out - len(traced)
 
     def _received_by_stayers(self) -> set[str]:
         return {task for task, stayed in self.received.items() if stayed} & self.ids
@@ -142,12 +147,12 @@ class Outcomes:
             last = began_before[-1]
             seen = self.locks[task]
             faults = [fault for fault in self.work.faults if fault.get("away")]
-            if not any(is_within(fault, last, seen) for fault in faults):
+            if not any(was_away_after(fault, last, seen) for fault in faults):
                 yield task, max(0, seen - last["ended"])
 
 
-def is_within(fault: Record, body: Record, seen: int) -> bool:
-    """Return whether the server was away from before a lock was seen until the end of its body."""
+def was_away_after(fault: Record, body: Record, seen: int) -> bool:
+    """Return whether the server was away between the end of a body and the sight of its lock."""
     return bool(fault["began"] <= seen and body["ended"] <= fault["ended"])
 
 
@@ -167,17 +172,18 @@ def runs_were_due(outcomes: Outcomes) -> Iterator[Violation]:
 
 
 def none_vanishes(outcomes: Outcomes) -> Iterator[Violation]:
-    """A run that a worker received is run or refused."""
+    """A run that a worker received is run, or the worker refuses it."""
     for task in sorted(outcomes.vanished):
         yield Violation("none vanishes", task, (), "was received, and neither run nor refused")
 
 
 def few_are_lost(outcomes: Outcomes) -> Iterator[Violation]:
-    """No more runs are lost than workers were killed that may have had one in hand."""
+    """At most one run is lost per worker that was killed while it may have had one."""
     lost = outcomes.taken + len(outcomes.unfinished)
     if outcomes.received and lost > outcomes.takers:
-        what = f"{outcomes.taken} were taken, {len(outcomes.unfinished)} were not finished, and"
-        what += f" {outcomes.takers} may be lost"
+        unfinished = len(outcomes.unfinished)
+        what = f"{outcomes.taken} were taken and {unfinished} were not finished; "
+        what += f"{outcomes.takers} may be lost"
         yield Violation("few are lost", "all entries", (), what)
 
 
@@ -199,15 +205,17 @@ def one_outcome_each(outcomes: Outcomes) -> Iterator[Violation]:
     for _, outcome in outcomes.outcomes:
         recorded[outcome["entry"]].update(outcome["nominals"])
     for line, due in outcomes.due:
-        told = recorded[due["entry"]]
+        counts = recorded[due["entry"]]
         expected: Counter[int] = Counter(due["nominals"])
-        if outcomes.outcomes and told != expected:
-            what = f"too many records of {[*(told - expected)]}, none of {[*(expected - told)]}"
+        if outcomes.outcomes and counts != expected:
+            surplus = [*(counts - expected)]
+            missing = [*(expected - counts)]
+            what = f"too many records of {surplus}, none of {missing}"
             yield Violation("one outcome each", due["entry"], (line,), what)
 
 
 def outcomes_are_true(outcomes: Outcomes) -> Iterator[Violation]:
-    """No record says what no body did, or what nobody can have said."""
+    """A record reports what a body did, or an outcome that needs no body."""
     law = "outcomes are true"
     ids = {
         (due["entry"], nominal): task
@@ -223,12 +231,12 @@ def outcomes_are_true(outcomes: Outcomes) -> Iterator[Violation]:
         elif outcome["id"] is not None and tasks != {outcome["id"]}:
             yield Violation(law, outcome["entry"], lines, f"{outcome['id']} is not its task")
         elif outcome["id"] is not None and not is_true(outcome, ran):
-            what = f"{outcome['outcome']} after {outcome['attempts']} attempts is not so"
+            what = f"{outcome['outcome']} after {outcome['attempts']} attempts is not true"
             yield Violation(law, outcome["entry"], lines, what)
 
 
 def is_true(outcome: Record, bodies: Sequence[Line]) -> bool:
-    """Return whether a record tells of the end of a body, or of none."""
+    """Return whether a record reports the end of one of these bodies, or no end."""
     if outcome["outcome"] not in ENDS:
         return outcome["outcome"] in OTHERS
     end = (outcome["attempts"] - 1, ENDS[outcome["outcome"]])
@@ -236,31 +244,37 @@ def is_true(outcome: Record, bodies: Sequence[Line]) -> bool:
 
 
 def outcomes_are_whole(outcomes: Outcomes) -> Iterator[Violation]:
-    """A record tells all that was to be known, unless somebody was killed before he told it."""
+    """A record says all that could be known, unless a process was killed before it reported it."""
     law = "outcomes are whole"
-    unfinished = in_hand = 0
+    unfinished = 0
+    in_hand = 0
     for line, outcome in outcomes.outcomes:
         ran = outcomes.bodies.get(outcome["id"], [])
         if outcome["id"] is None or not is_true(outcome, ran):
             continue
-        tells_all = is_whole(outcome, [body for _, body in ran])
-        unfinished += not tells_all
-        if tells_all and outcome["outcome"] not in OPEN:
+        bodies = [body for _, body in ran]
+        says_all = is_whole(outcome, bodies)
+        if not says_all:
+            unfinished += 1
+        elif outcome["outcome"] not in OPEN:
             continue
-        cause = cause_of_silence(outcomes.work, [body for _, body in ran], outcome["nominals"][0])
-        in_hand += cause == "in hand"
+        cause = cause_of_silence(outcomes.work, bodies, outcome["nominals"][0])
+        if cause == "in hand":
+            in_hand += 1
         if not cause:
             lines = (line, *(number for number, _ in ran))
-            what = f"{outcome['outcome']} is less than was to be known, and nobody was killed"
+            what = f"{outcome['outcome']} says less than could be known, and no process was killed"
             yield Violation(law, outcome["entry"], lines, what)
     if in_hand > outcomes.hands * outcomes.takers:
-        yield Violation(law, "all entries", (), f"{in_hand} were in hand of {outcomes.takers}")
+        what = f"{in_hand} messages were in hand of {outcomes.takers} killed workers"
+        yield Violation(law, "all entries", (), what)
     if unfinished > max(outcomes.takers, outcomes.hands):
-        yield Violation(law, "all entries", (), f"{unfinished} records tell less than they could")
+        what = f"{unfinished} records say less than could be known"
+        yield Violation(law, "all entries", (), what)
 
 
 def is_whole(outcome: Record, bodies: Sequence[Record]) -> bool:
-    """Return whether a record tells all that is to be known of the last attempt."""
+    """Return whether a record says all that could be known of the last attempt."""
     last = max((body["attempt"] for body in bodies), default=None)
     ended = [body for body in bodies if body["attempt"] == last and body.get("end")]
     ended.sort(key=lambda body: int(body["ended"]))
@@ -268,17 +282,17 @@ def is_whole(outcome: Record, bodies: Sequence[Record]) -> bool:
     if any(body["end"] != "again" for body in ended):
         return outcome["attempts"] - 1 == last and ENDS.get(outcome["outcome"]) in first
     if ended or last is None:
-        # Nobody took it in time, or nobody took its retry.
+        # No worker took the run in time, or its retry.
         return bool(outcome["outcome"] == "expired")
-    # It was killed. Without a guard, nobody may be left to say so.
+    # The body was killed. If no guard watched it, nobody may be left to report that.
     return bool(outcome["outcome"] != "retrying" or outcome["attempts"] == last)
 
 
 def cause_of_silence(work: Work, bodies: Sequence[Record], due: int) -> str:
-    """Return why nobody tells what became of the last attempt; empty if there is no reason.
+    """Return why nobody reported the end of the last attempt; empty if there is no reason.
 
-    Its process was ``killed`` in the body or between body and write, the server was ``away``, or
-    somebody who was killed had its message ``in hand``, or that of its retry.
+    Its process was ``killed`` in the body or before the report, the server was ``away``, or a
+    process that was killed had its message, or that of its retry, ``in hand``.
     """
     attempt = max((body["attempt"] for body in bodies), default=0)
     last = [body for body in bodies if body["attempt"] == attempt]
@@ -291,7 +305,9 @@ def cause_of_silence(work: Work, bodies: Sequence[Record], due: int) -> str:
     is_sent = all(body.get("end") == "again" for body in last)
     away = [fault["ended"] for fault in work.faults if fault.get("away")]
     strikes = [*work.deaths.values(), *away]
-    return "in hand" if is_sent and any(strike >= since for strike in strikes) else ""
+    if is_sent and any(strike >= since for strike in strikes):
+        return "in hand"
+    return ""
 
 
 OUTCOME_LAWS: Sequence[Callable[[Outcomes], Iterator[Violation]]] = (
