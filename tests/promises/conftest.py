@@ -25,7 +25,7 @@ LEADER = "{redbeat-lite}:leader"
 #: Seconds between two runs of an entry that makes a stream.
 TICK = 0.2
 
-#: Settings of a beat that comes to the gate before it sends a message of the task ``proj.gated``.
+#: Settings of a beat that passes the gate before it sends a message of the task ``proj.gated``.
 GATED = {"task_routes": ["tests.promises.gate.route_through_gate"]}
 
 #: Words of the command that starts a beat.
@@ -145,7 +145,7 @@ class Stage:
         self.schedules.add(name, task, at(datetime.now(UTC)), **fields)
 
     def usurp(self) -> None:
-        """Give the lease to a beat that is not there, for a minute."""
+        """Give the lease to a beat that does not exist, for a minute."""
         self.client.hset(LEADER, mapping={"token": "someone:1:x:else", "term": 10**6})
         self.client.pexpire(LEADER, 60_000)
 
@@ -169,13 +169,13 @@ def stage(
         process.destroy()
 
 
-def apart(stage: Stage, broker: Server) -> dict[str, str]:
+def separate_broker(stage: Stage, broker: Server) -> dict[str, str]:
     """Settings of a beat whose broker is not the schedule's server."""
     return {"redbeat_lite_url": stage.server.url, "broker_url": broker.url}
 
 
 def plan_a_bad_entry(stage: Stage) -> Process:
-    """Start a beat that meets an entry "bad", which it cannot read, and then waits at the gate."""
+    """Start a beat that finds the unreadable entry "bad" due, and then waits at the gate."""
     stage.schedules.add("bad", "proj.add", at(datetime.now(UTC) - timedelta(hours=1)))
     stage.client.hset("{redbeat-lite}:entries", "bad", "rubbish")
     gated = stage.schedules.add("gated", "proj.add", Gated())

@@ -1,6 +1,6 @@
-"""A gate in the way of a process: it waits there until a test lets it go on.
+"""A gate at which a process waits until a test lets it go on.
 
-A test closes the gate, and one process that comes to it waits; others pass meanwhile. So a test
+A test closes the gate. The first process that comes to it waits; others pass meanwhile. So a test
 can act between two steps of a beat without guessing how long these take. A process comes to the
 gate when it routes a message of the task ``proj.gated`` (by ``route_through_gate``), or when it
 asks a :class:`Gated` schedule for its next instant.
@@ -23,7 +23,7 @@ VARIABLE = "PROJ_GATE"
 
 
 class Gate:
-    """The test's side.
+    """The test's side of the gate.
 
     Parameters:
         directory: an empty directory that belongs to the gate.
@@ -67,13 +67,13 @@ def wait_at_gate() -> None:
 
 
 def route_through_gate(name: str, *_: object, **__: object) -> None:
-    """Router for ``task_routes`` that leaves each message where it is."""
+    """Wait at the gate for ``proj.gated``. As a router of ``task_routes``, it changes no route."""
     if name == "proj.gated":
         wait_at_gate()
 
 
 class Gated(schedule):  # type: ignore[misc]  # Celery ships no types
-    """A schedule of every second that waits at the gate when it is asked."""
+    """A schedule of every second that waits at the gate when a beat asks for its next instant."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -73,7 +73,7 @@ if app.conf.get("proj_gated_entry"):
 
 
 class Journal(Hooks):
-    """Hooks that write down their names when they are called."""
+    """Hooks that write their names to a file when they are called."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -132,7 +132,7 @@ def add(x: int = 0, y: int = 0) -> int:
 
 @app.task(name="proj.plain", base=CeleryTask)
 def plain() -> None:
-    """A task of Celery's own class, whose messages a beat makes by copying one."""
+    """A task of Celery's own class. A beat makes its messages by copying one of them."""
 
 
 @app.task(name="proj.gated")
@@ -146,7 +146,7 @@ def fail() -> None:
 
 @app.task(name="proj.break", base=CeleryTask)
 def break_() -> None:
-    """A task of Celery's own class: its worker tells of it beside its work, by a thread."""
+    """A task of Celery's own class. A thread of its worker reports its runs."""
     raise ValueError("broken without a lock")
 
 
@@ -166,7 +166,7 @@ def step(params: dict[str, list[str]], name: str) -> dict[str, list[str]]:
 
 @app.task(name="proj.refuse", bind=True, base=PipelineTask)
 def refuse(self: PipelineTask, params: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """A step that says that it has failed, half way."""
+    """A step that fails half way by returning False."""
     self.progress(50, "half way")
     return False, {}
 

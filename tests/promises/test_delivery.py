@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, at, cron, every
 from redbeat_lite.testing import schedule_clock
-from tests.promises.conftest import GATED, TICK, Clock, Stage, apart
+from tests.promises.conftest import GATED, TICK, Clock, Stage, separate_broker
 from tests.support.messages import Message, by_entry, of_entry
 from tests.support.proxy import Proxy
 from tests.support.server import DURABLE, Server
@@ -24,7 +24,7 @@ class TestLostReplies:
         """No occurrence is lost or doubled, and one message of a once-entry is queued at any moment."""
         stage.schedules.add("stream", "proj.add", every(TICK))
         stage.beat(broker_url=proxy.url)
-        # The server has the scripts of the beat by then.
+        # The server has loaded the scripts of the beat by then.
         stage.waits_for("stream", 2)
         proxy.lose_reply_to = re.compile(rb'"id": "[-0-9a-f]{36}"')
         stage.schedules.add("single", "proj.add", every(TICK), once=True)
@@ -44,7 +44,7 @@ class TestBrokers:
     ) -> None:
         """A failed publish is not a lost run, and what went out before it is not sent again."""
         broker = own_server(**DURABLE)
-        beat = stage.beat(**apart(stage, broker), **GATED, redbeat_lite_dispatch=dispatch)
+        beat = stage.beat(**separate_broker(stage, broker), **GATED, redbeat_lite_dispatch=dispatch)
         stage.add_due("declares the queue")
         eventually(lambda: broker.own_client.llen("celery") == 1)
         stage.gate.close()
@@ -78,7 +78,11 @@ class TestBrokers:
         again, *under the same task id*.
         """
         broker = own_server()
-        settings = {**apart(stage, broker), "redbeat_lite_dispatch": "plain", "redbeat_lite_lease": 1}
+        settings = {
+            **separate_broker(stage, broker),
+            "redbeat_lite_dispatch": "plain",
+            "redbeat_lite_lease": 1,
+        }
         beat = stage.beat(**settings, **GATED)
         stage.gate.close()
         now = datetime.now(UTC)
@@ -98,7 +102,7 @@ class TestBrokers:
     ) -> None:
         """A failed publish is not a lost run. It stays due and is tried again."""
         broker = own_server()
-        stage.beat(**apart(stage, broker))
+        stage.beat(**separate_broker(stage, broker))
         # The first message declares the queue.
         stage.add_due("taken", options={"queue": "odd"})
         eventually(lambda: of_entry(broker.own_client, "taken", "odd"))
@@ -115,7 +119,7 @@ class TestBrokers:
         broker = own_server()
         forever = {"max_retries": 10_000, "interval_start": 1, "interval_step": 0, "interval_max": 1}
         settings = {"redbeat_lite_dispatch": "plain", "task_publish_retry_policy": forever}
-        beat = stage.beat(**apart(stage, broker), **settings)
+        beat = stage.beat(**separate_broker(stage, broker), **settings)
         stage.schedules.add("stream", "proj.add", every(TICK))
         eventually(lambda: broker.own_client.llen("celery"))
         broker.stop(kill=True)
@@ -197,7 +201,7 @@ class TestRights:
 
 
 def replicate(replica: Server, primary: Server) -> None:
-    """Let one server hold what another holds, from now on."""
+    """Make one server a replica of another."""
     replica.own_client.replicaof("127.0.0.1", str(primary.port))
     eventually(lambda: replica.own_client.info("replication")["master_link_status"] == "up", within=20)
 
@@ -281,7 +285,7 @@ class TestBacklogs:
         for number in range(2):
             stage.schedules.add(f"much{number}", "proj.add", every(1), misfire="all", expires=None)
         stage.schedules.add("little", "proj.add", every(28_800))
-        # Something has always just come due.
+        # There is always an entry that has just come due.
         tomorrow = datetime.now(UTC) + timedelta(days=1)
         streams = [Entry(f"stream{number}", "proj.add", every(0.05), start_at=tomorrow) for number in range(10)]
         stage.schedules.add_many(streams)

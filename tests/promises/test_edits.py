@@ -1,4 +1,4 @@
-"""README, "Edits are safe": what two writers, lost replies, restarts and clocks make of an edit."""
+"""README, "Edits are safe", also with two writers, lost replies and restarts."""
 
 from __future__ import annotations
 

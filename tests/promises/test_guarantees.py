@@ -261,7 +261,7 @@ class TestEdits:
 
     def test_what_is_due_in_a_second_is_sent_in_time(self, stage: Stage) -> None:
         """What you add to be due in a second is sent in time, whatever the beat was waiting for."""
-        # A renewal would tell the beat of it, too, but the next one is far away.
+        # A renewal would tell the beat of the new entry, too, but the next one is far away.
         beat = stage.beat(redbeat_lite_lease=60)
         with Stopwatch(beat, stage.server) as watch:
             stage.schedules.add("soon", "proj.add", at(datetime.now(UTC) + timedelta(seconds=1)))
@@ -536,7 +536,7 @@ class TestWork:
             return any(ended - began > 3 for began, ended in written(journal, 1))
 
         while not is_over():
-            # Whoever comes while the lock is held does not run, also when the first lease is over.
+            # A task that comes while the lock is held does not run, even after the first lease.
             stage.app.send_task("proj.sleep", (0.2, str(journal)), on_conflict="skip")
             time.sleep(0.3)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""README, "One stream": what a beat does that loses its lease, and how a leader hands over."""
+"""README, "One stream": a beat that loses its lease, and a leader that hands over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redbeat_lite import Entry, at
-from tests.promises.conftest import BEAT, GATED, LEADER, Stage, apart, origins, plan_a_bad_entry
+from tests.promises.conftest import (
+    BEAT,
+    GATED,
+    LEADER,
+    Stage,
+    origins,
+    plan_a_bad_entry,
+    separate_broker,
+)
 from tests.support.messages import of_entry
 from tests.support.proxy import Proxy
 from tests.support.server import Server
@@ -39,7 +47,7 @@ class TestALostLease:
     def test_nothing_more_is_sent(self, stage: Stage, broker: Server) -> None:
         """A beat that loses its lease stands by, also where the broker is another server."""
         # The beat learns of the loss when it looks for what is due, long before a renewal.
-        beat = stage.beat(**apart(stage, broker), redbeat_lite_lease=120)
+        beat = stage.beat(**separate_broker(stage, broker), redbeat_lite_lease=120)
         stage.add_due("first")
         eventually(lambda: stage.schedules["first"].finished)
         stage.usurp()
@@ -49,7 +57,7 @@ class TestALostLease:
 
     def test_a_leader_that_was_frozen_sends_no_batch_to_another_broker(self, stage: Stage, broker: Server) -> None:
         """However many beats run, one sends."""
-        settings = {**apart(stage, broker), **GATED, "redbeat_lite_lease": 1}
+        settings = {**separate_broker(stage, broker), **GATED, "redbeat_lite_lease": 1}
         frozen = stage.beat(**settings)
         stage.gate.close()
         stage.add_due("gated", "proj.gated")
@@ -67,7 +75,7 @@ class TestALostLease:
         self, stage: Stage, broker: Server, proxy: Proxy
     ) -> None:
         """A leader trusts its lease from the start of the last good renewal, less a margin."""
-        settings = {**apart(stage, broker), **GATED, "redbeat_lite_url": proxy.url}
+        settings = {**separate_broker(stage, broker), **GATED, "redbeat_lite_url": proxy.url}
         beat = stage.beat(**settings)
         stage.waits_for_renewals(1)
         stage.gate.close()

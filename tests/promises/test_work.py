@@ -68,7 +68,7 @@ class TestOnce:
         children = [Child(pid) for pid in descendants(worker.pid)]
         with Stopwatch(worker, stage.server, *children) as watch:
             eventually(lambda: len(lines(journal)) == 8, within=30)
-        # The end of each task wakes the next one. Without that, a sweeper does, once a second.
+        # The end of each task wakes the next one. Otherwise a sweeper would, once a second.
         watch.at_most(4)
         assert lines(journal) == [str(number) for number in range(8)]
 
@@ -182,10 +182,11 @@ class TestRecords:
         def is_recorded(name: str) -> bool:
             return bool(stage.schedules.runs(name, outcome="failed"))
 
-        # The server has the scripts of the worker after this run.
+        # The server has loaded the scripts of the worker after this run.
         stage.add_due("first", "proj.break", expect=expect)
         eventually(lambda: is_recorded("first"), within=20)
-        # Begin and end of the second run wait for the server, and then the reply to both is lost.
+        # The worker reports begin and end of the second run together when the server is back, and
+        # the reply to that report is lost.
         proxy.refuse()
         stage.add_due("second", "proj.break", expect=expect)
         eventually(lambda: len(worker.lines("proj.break.* raised")) == 2, within=20)
@@ -194,7 +195,7 @@ class TestRecords:
         eventually(lambda: proxy.lost, within=20)
         stage.add_due("third", "proj.break", expect=expect)
         eventually(lambda: is_recorded("third"), within=20)
-        # The feed, from which the beat counts failures.
+        # The beat counts failures from this feed.
         ends = stage.client.xrange("{redbeat-lite}:runs:feed")
         assert [fields[b"name"] for _, fields in ends] == [b"first", b"second", b"third"]
 
