@@ -199,9 +199,9 @@ def test_a_second_time_it_says_how_to_send_the_runs_once_more(cli: Cli, schedule
     words = ("backfill", "a", *SPAN, "--max-active", "none")
     cli(*words)
     [one] = schedules.backfills
-    assert (
-        f"{one.id} has 25 left: wait for its end or cancel it; or again=1 (--again 1) sends" in cli(*words, code=1).err
-    )
+    said = cli(*words, code=1).err
+    assert f"{one.id} has 25 left: wait for its end, cancel it, or send its runs once more" in said
+    assert "by again=1 (--again 1)" in said
     entry, zone = schedules["a"], schedules["a"].app.timezone
     every_time = [*times(one, entry, entry.known_state, zone)]
     schedules.backfills._own.put([went_out(one, every_time, is_all=True).edit(one, None)])
