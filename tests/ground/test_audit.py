@@ -181,6 +181,15 @@ def test_a_coalesced_run_that_is_not_the_last_is_found() -> None:
     assert broken(add(misfire="coalesce"), *runs(1, 3), OUTAGE, late, *runs(7, 9)) == ["misfires"]
 
 
+def test_a_coalesced_run_that_stands_for_none_is_found() -> None:
+    rare = add(rule={"every": 5000, "phase": 0})
+    assert broken(rare, fault(4900, 5200), sent(5000, 5300)) == []
+    assert broken(rare, fault(4900, 5200)) == ["sent once"]
+    assert broken(rare, fault(4900, 9800)) == [], "there was no time for it"
+    assert broken(add(), *runs(1, 3), OUTAGE, *runs(7, 9)) == [], "the next one had come due meanwhile"
+    assert broken(add(), *runs(1, 3), fault(3500, 6400), *runs(8, 9)) == ["sent once"] * 4
+
+
 def test_a_policy_of_all_leaves_nothing_out() -> None:
     late = [sent(4000, 6600), sent(5000, 6600), sent(6000, 6600)]
     assert broken(add(misfire="all"), *runs(1, 3), OUTAGE, *late, *runs(7, 9)) == []
@@ -248,6 +257,13 @@ def test_a_backfill_that_sends_too_little_or_too_much_is_found() -> None:
     assert broken(add(), *ALL, late(-5000), late(-4000), late(-2000), backfill()) == ["backfills"]
 
 
+def test_a_late_run_of_skip_without_a_grace_is_found() -> None:
+    """A run may be late by a quarter of the interval, 250 ms here, and 500 ms as always."""
+    entry = add(misfire="skip")
+    assert broken(entry, *runs(1, 3), OUTAGE, sent(6000, 6700), *runs(7, 9)) == []
+    assert broken(entry, *runs(1, 3), OUTAGE, sent(6000, 6800), *runs(7, 9)) == ["misfires"]
+
+
 def test_two_bodies_of_a_key_at_a_time_are_found() -> None:
     assert broken(body("a", 0, 100), body("b", 100, 200)) == []
     assert broken(body("a", 0, 100), body("b", 90, 200)) == ["one per key"]
@@ -292,8 +308,28 @@ def test_an_entry_that_begins_late_is_found() -> None:
     entry = add(rule={"every": EVERY})
     assert broken(entry, *runs(1, 9)) == []
     assert broken(entry, *runs(3, 9)) == ["first run"]
-    assert broken(entry, *runs(3, 9), fault(500, 900)) == []
+    assert broken(entry, *runs(3, 9), fault(500, 1900)) == []
+    assert broken(entry, *runs(3, 9), fault(500, 900)) == ["first run"]
     assert broken(entry) == ["first run"]
+
+
+def test_an_entry_that_never_runs_after_a_fault_or_a_pause_is_found() -> None:
+    entry = add(rule={"every": EVERY})
+    pause, resume = call("pause", 100), call("resume", 6000)
+    assert broken(entry, fault(500, 900)) == ["first run"]
+    assert broken(entry, fault(500, 900), fault(2000, 9000)) == [], "there was no time for it"
+    assert broken(entry, pause, resume) == ["first run"]
+    assert broken(entry, pause) == []
+    assert broken(entry, pause, resume, *runs(7, 9)) == []
+
+
+def test_an_entry_with_a_limit_has_to_run_until_it_is_reached() -> None:
+    entry, again = add(rule={"every": EVERY}, max_runs=2), add(4000, rule={"every": EVERY}, max_runs=2)
+    assert broken(entry, *runs(1, 2)) == []
+    assert broken(entry) == ["first run"]
+    assert broken(add(rule={"every": EVERY}, max_runs=None)) == ["first run"]
+    assert broken(entry, *runs(1, 2), call("remove", 3500), again) == ["first run"], "it has all runs before it again"
+    assert broken(entry, *runs(1, 2), call("remove", 3500), again, *runs(5, 6)) == []
 
 
 def test_an_entry_that_begins_again_has_another_phase() -> None:

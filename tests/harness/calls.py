@@ -18,6 +18,7 @@ class User:
         self._schedules = schedules
         self._log = log
         self._unsure = unsure
+        self._misfires: dict[str, Any] = {}
 
     def has(self, name: str) -> bool:
         """Return whether there is such an entry."""
@@ -25,14 +26,15 @@ class User:
 
     def add(self, name: str, milliseconds: int, **policy: Any) -> None:
         """Add an entry that runs at this interval; its policy may be a ``misfire``."""
-        rule = {"every": milliseconds}
-        with self._log.call("add", name, unsure=self._unsure, rule=rule, **policy):
+        self._misfires.pop(name, None)
+        noted = {"rule": {"every": milliseconds}, **self._policy(name, policy)}
+        with self._log.call("add", name, unsure=self._unsure, **noted):
             self._schedules.add(name, "proj.add", every(milliseconds / 1000), **policy)
 
     def update(self, name: str, milliseconds: int) -> None:
         """Change the interval of an entry."""
-        rule = {"every": milliseconds}
-        with self._log.call("edit", name, unsure=self._unsure, rule=rule):
+        noted = {"rule": {"every": milliseconds}, **self._policy(name, {})}
+        with self._log.call("edit", name, unsure=self._unsure, **noted):
             self._schedules.update(name, schedule=every(milliseconds / 1000))
 
     def pause(self, name: str) -> None:
@@ -63,3 +65,9 @@ class User:
     def run_now(self, name: str) -> None:
         """Run an entry once more. The audit judges runs by the rule alone."""
         self._schedules.run_now(name)
+
+    def _policy(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the misfire policy that an entry has from now on, where it is not the default one."""
+        if "misfire" in fields:
+            self._misfires[name] = fields["misfire"]
+        return {"misfire": self._misfires[name]} if name in self._misfires else {}

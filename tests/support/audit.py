@@ -14,8 +14,9 @@ clock. The fields of a record depend on its ``kind``:
 ``call``
     What somebody asked for: ``act``, ``entry``, ``began``, ``returned`` (``null``: never), ``ok``
     (``null``: unknown, as the reply was lost). ``add`` and ``edit`` have a ``rule``, and may have
-    ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms), ``limit`` and ``max_runs``. An edit
-    may have ``if_version``, and ``version`` as returned. ``pause``, ``resume`` and ``remove`` have no more
+    ``misfire`` (``coalesce``, ``skip`` or ``all``), ``grace`` (ms; of ``skip`` 5000 or a quarter of
+    the interval by default), ``limit`` and ``max_runs``: an edit has to say them again. An edit may
+    have ``if_version``, and ``version`` as returned. ``pause``, ``resume`` and ``remove`` have no more
     fields. A freeze has no entry and is for all, or it has a list ``entries``. A freeze and the thaw that
     ends it may have the same ``freeze``; any other thaw ends all of them.
     Adds and edits may have ``punctual``: ms after its nominal time by which a run comes that is
@@ -233,6 +234,15 @@ class History:
         index = bisect_right(self.spans, (until, FOREVER)) - 1
         return index >= 0 and since <= self.spans[index][1]
 
+    def undisturbed(self, entry: Entry, since: int, length: int) -> int:
+        """The end of the first time of this length, from an instant on or from the end of something
+        that may have kept the entry from running."""
+        held = [(window.maybe_since, window.maybe_until) for window in self.held(entry)]
+        for began, ended in sorted([*self.spans, *held]):
+            if began <= since + length:
+                since = max(since, ended)
+        return since + length
+
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """The times of all faults, from and to; none overlaps the next one."""
@@ -345,8 +355,7 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
     kept_back = history.kept_back(nominal)
     if any(window.perhaps(nominal, kept_back) for window in history.held(entry)):
         return True
-    limit = definition.call.get("max_runs")
-    if limit is not None and len({message["nominal"] for _, message in entry.by_rule()}) >= limit:
+    if is_used_up(entry, definition):
         return True
     policy = definition.call.get("misfire", "coalesce")
     bounds = definition.call.get("grace"), definition.call.get("limit")
@@ -355,21 +364,40 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
         # the entry was edited or removed.
         until = min(definition.window.until, history.end)
         return history.is_faulty(until - history.late, until)
-    return history.is_faulty(nominal - history.late, deadline)
+    if not history.is_faulty(nominal - history.late, deadline):
+        return False
+    if policy == "coalesce" and definition.call.get("grace") is None:
+        return has_substitute(history, entry, definition, nominal)
+    return True
+
+
+def is_used_up(entry: Entry, definition: Definition) -> bool:
+    """Whether an entry has had all of its runs since it was added."""
+    limit = definition.call.get("max_runs")
+    if limit is None:
+        return False
+    began = [call["began"] for _, call in entry.calls if call["act"] == "add" and call.get("ok") is not False]
+    since = max((each for each in began if each <= definition.window.maybe_since), default=0)
+    return len({message["nominal"] for _, message in entry.by_rule() if message["at"] >= since}) >= limit
+
+
+def has_substitute(history: History, entry: Entry, definition: Definition, nominal: int) -> bool:
+    """Whether a later run stands for one that a fault kept back; or whether there was no time for it."""
+    until = history.undisturbed(entry, nominal, history.late)
+    if until > min(definition.window.until, history.end):
+        return True
+    return any(nominal < message["nominal"] <= until for _, message in entry.by_rule())
 
 
 def first_run(history: History, entry: Entry) -> Iterator[Violation]:
-    """An interval without a phase has its first run within one interval."""
-    if any("max_runs" in call for _, call in entry.calls):
-        return
+    """An interval without a phase has its first run within one interval, or that long after a fault
+    or a pause in it."""
     for definition in entry.definitions:
-        if "every" not in definition.rule or "phase" in definition.rule:
+        if "every" not in definition.rule or "phase" in definition.rule or is_used_up(entry, definition):
             continue
         since = definition.window.since
-        until = since + definition.rule["every"] + history.late
-        if until > min(definition.window.until, history.end) or history.is_faulty(since, until):
-            continue
-        if any(window.perhaps(since, until) for window in history.held(entry)):
+        until = history.undisturbed(entry, since, definition.rule["every"] + history.late)
+        if until > min(definition.window.until, history.end):
             continue
         if not any(since <= message["at"] <= until for _, message in entry.by_rule()):
             what = f"no run between {since} and {until}"
@@ -512,6 +540,8 @@ def misfires(history: History, entry: Entry) -> Iterator[Violation]:
         policy = definition.call.get("misfire", "coalesce")
         sent_at, nominal = history.earliest(message), message["nominal"]
         grace = definition.call.get("grace")
+        if grace is None and policy == "skip":
+            grace = default_grace(definition)
         if grace is not None and sent_at > nominal + grace + history.late:
             what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"
             yield Violation(law, entry.name, (line,), what)
@@ -536,6 +566,12 @@ def beyond_limit(history: History, entry: Entry) -> Iterator[Violation]:
         if limit is not None and len(messages) > limit:
             what = f"{len(messages)} late runs were sent at {at}, and the limit is {limit}"
             yield Violation("misfires", entry.name, tuple(line for line, _ in messages), what)
+
+
+def default_grace(definition: Definition) -> int:
+    """How late in ms a run may be under ``skip``, where the definition does not say it."""
+    every = definition.rule.get("every", FOREVER)
+    return min(5000, int(every) // 4)
 
 
 def definition_at(entry: Entry, nominal: int) -> Definition | None:
