@@ -144,6 +144,13 @@ def fail() -> None:
     raise ValueError("as asked")
 
 
+@app.task(name="proj.again", bind=True, base=CeleryTask)
+def again(self: Any) -> None:
+    """Fail once; the retry is due in two seconds."""
+    if not self.request.retries:
+        raise self.retry(countdown=2)
+
+
 @app.task(name="proj.break", base=CeleryTask)
 def break_() -> None:
     """A task of Celery's own class. A thread of its worker reports its runs."""

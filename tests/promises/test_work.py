@@ -173,6 +173,18 @@ class TestRecords:
         eventually(lambda: schedules.backfills[backfill.id].ended == "done", within=30)
         eventually(lambda: len(schedules.runs("hourly", outcome="succeeded")) == 3, within=20)
 
+    def test_a_retry_that_is_due_after_the_next_run_runs(self, stage: Stage) -> None:
+        """Workers with ``install(app)`` let retries of scheduled tasks run."""
+        stage.worker()
+        stage.schedules.add("retried", "proj.again", every(1))
+        stage.beat(redbeat_lite_clock_slack=0)
+
+        def has_run() -> bool:
+            runs = stage.schedules.runs("retried", outcome="succeeded")
+            return any(run.attempts == 2 for run in runs)
+
+        eventually(has_run, within=30, what="a retry that ran")
+
     def test_a_report_that_is_sent_twice_counts_once(self, stage: Stage, proxy: Proxy) -> None:
         """A late copy never overwrites a newer fate."""
         worker = stage.worker(redbeat_lite_url=proxy.url)
@@ -261,3 +273,22 @@ class TestPeople:
             assert site.handle(Request("GET", "/entries", "", {})).status == 200
             assert site.handle(post).status == status
         assert stage.schedules["entry"].status == "paused"
+
+    def test_the_page_is_for_this_machine_alone_unless_told_otherwise(self, stage: Stage) -> None:
+        """Without ``access`` the page is read-only, and for those at this machine alone; and whoever
+        is let in may only look unless more is granted.
+        """
+        stage.schedules.add("entry", "proj.add", every(60))
+        headers = {"host": "localhost:8000", "sec-fetch-site": "same-origin"}
+        for site in (Site(stage.app), Site(stage.app, access=lambda _: Access("ada"))):
+            looks = Request("GET", "/entries", "", headers, client="127.0.0.1")
+            assert site.handle(looks).status == 200
+            acts = Request("POST", "/pause", "", headers, b"name=entry", client="127.0.0.1")
+            assert site.handle(acts).status == 403
+        others = (
+            Request("GET", "/entries", "", headers, client="192.0.2.1"),
+            Request("GET", "/entries", "", {**headers, "host": "example.org"}, client="127.0.0.1"),
+            Request("GET", "/entries", "", {**headers, "x-forwarded-for": "192.0.2.1"}, client="127.0.0.1"),
+        )
+        assert [Site(stage.app).handle(other).status for other in others] == [403] * 3
+        assert stage.schedules["entry"].status != "paused"
