@@ -321,6 +321,9 @@ def test_an_entry_that_never_runs_after_a_fault_or_a_pause_is_found() -> None:
     assert broken(entry, pause, resume) == ["first run"]
     assert broken(entry, pause) == []
     assert broken(entry, pause, resume, *runs(7, 9)) == []
+    two_freezes = [call("freeze", 100), call("freeze", 200), call("thaw", 300)]
+    assert broken(entry, *two_freezes) == ["first run"]
+    assert broken(entry, *two_freezes, call("thaw", 8000), *runs(8, 9)) == [], "the second one may have held"
 
 
 def test_an_entry_with_a_limit_has_to_run_until_it_is_reached() -> None:

@@ -142,6 +142,8 @@ class History:
         self.strays = 0
         self.ordered = False
         self.end = 0
+        #: The end of the last thaw.
+        self.thawed = 0
         freezes: list[tuple[int, Record]] = []
         for line, record in enumerate(records, 1):
             self._take(line, record, freezes)
@@ -193,6 +195,7 @@ class History:
         for freeze, window in windows(calls, "freeze", ("thaw",)):
             names = freeze.get("entries")
             self.frozen.append((window, None if names is None else frozenset(names)))
+        self.thawed = max((returned(call) for _, call in calls if call["act"] == "thaw"), default=0)
 
     def _read_entry(self, entry: Entry) -> None:
         entry.removed = [window for _, window in windows(entry.calls, "remove", ("add",))]
@@ -236,8 +239,11 @@ class History:
 
     def undisturbed(self, entry: Entry, since: int, length: int) -> int:
         """The end of the first time of this length, from an instant on or from the end of something
-        that may have kept the entry from running."""
-        held = [(window.maybe_since, window.maybe_until) for window in self.held(entry)]
+        that may have kept the entry from running. Nobody says which freeze a thaw has ended, so each
+        may have held to the last one."""
+        held = [(window.maybe_since, window.maybe_until) for window in (*entry.paused, *entry.removed)]
+        frozen = [window for window, names in self.frozen if names is None or entry.name in names]
+        held += [(window.maybe_since, max(window.maybe_until, self.thawed)) for window in frozen]
         for began, ended in sorted([*self.spans, *held]):
             if began <= since + length:
                 since = max(since, ended)
