@@ -213,9 +213,11 @@ KNOWN = frozenset(
     """.split()  # noqa: SIM905 - a list would be sixty lines
 )
 
-#: Spelling in lower case -> the known option that it means.
-_SPELLINGS = {name.lower(): name for name in KNOWN}
-_SPELLINGS |= {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
+#: The known options, by their names in small letters.
+_BY_NAME = {name.lower(): name for name in KNOWN}
+
+#: Other words for some of them. What is like such a word, as "ahead" is like "head", may be an option of a broker.
+_OTHER_WORDS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
 
 #: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of them.
 _LOOKED_AT = 20
@@ -243,9 +245,10 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN and name not in stamped)
     for name in islice(unknown, _LOOKED_AT):
-        near = get_close_matches(name.lower(), _SPELLINGS, n=1, cutoff=_ALIKE)
-        if near:
-            yield name, _SPELLINGS[near[0]]
+        other = _OTHER_WORDS.get(name.lower())
+        near = [] if other else get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=_ALIKE)
+        if other or near:
+            yield name, other or _BY_NAME[near[0]]
 
 
 def hint(field: str) -> str | None:

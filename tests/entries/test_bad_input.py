@@ -452,7 +452,7 @@ def test_options_that_are_right_are_kept(schedules: Schedules) -> None:
     assert schedules.add("a", "t", 60, options=options).options == options
     assert schedules["a"].options == options
     assert schedules.add("b", "t", 60, options={"countdown": 1.5, "expires": 5}).options["countdown"] == 1.5
-    of_a_broker = {"group": "g", "tenant": 1, "delay_seconds": 2, "sharding_key": "k", "MessageGroupId": "m"}
+    of_a_broker = {"group": "g", "tenant": 1, "delay_seconds": 2, "MessageGroupId": "m", "ahead": 3}
     assert schedules.add("c", "t", 60, options=of_a_broker).options == of_a_broker
 
 
