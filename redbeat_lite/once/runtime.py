@@ -95,6 +95,8 @@ class Runtime:
             verdict = self.store.begin(
                 hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later, fate=fate
             )
+            # The reply may have been under way for longer than the lease.
+            hold.lost = time.monotonic() - hold.locked >= hold.lease
             self.recorder.failed(verdict.unrecorded)
             return verdict
 

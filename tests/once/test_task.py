@@ -364,6 +364,28 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         held.check()
 
 
+def test_a_block_whose_lock_was_given_too_late_knows_that_it_is_lost(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Runtime.of(app).store
+    begin = store.begin
+
+    def begin_late(*args: Any, **fields: Any) -> Any:
+        """Let the reply be under way for longer than the lease."""
+        verdict = begin(*args, **fields)
+        time.sleep(1.1)
+        return verdict
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "begin", begin_late)
+        block = lock(app, "k", lease=1)
+        held = block.__enter__()
+    assert held.lost
+    with pytest.raises(LockLost):
+        held.check()
+    block.__exit__(None, None, None)
+
+
 def test_an_over_long_key_is_looked_at_and_cleared_as_it_was_given(app: Celery) -> None:
     key = "k" * 1000
     with lock(app, key, lease=1):

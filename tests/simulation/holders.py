@@ -41,7 +41,7 @@ class Holder:
         lease = self._random.choice((1.0, 3.0, 10.0))
         timeout = self._random.choice((0.0, 2.0))
         with lock(self._app, key, lease=lease, timeout=timeout) as held:
-            if not held:
+            if not held or held.lost:
                 return
             self._begin(key, held.fence)
             ends = self._story.now + self._random.uniform(0.2, 8.0) * 1000
