@@ -10,7 +10,8 @@ from tests.mutations.dispatch import DISPATCH
 from tests.mutations.entries import ENTRIES
 from tests.mutations.leadership import LEADERSHIP
 from tests.mutations.mutation import Mutation
+from tests.mutations.page import PAGE
 from tests.mutations.schedule import SCHEDULE
 from tests.mutations.workers import WORKERS
 
-MUTATIONS: tuple[Mutation, ...] = (*DISPATCH, *LEADERSHIP, *SCHEDULE, *ENTRIES, *WORKERS)
+MUTATIONS: tuple[Mutation, ...] = (*DISPATCH, *LEADERSHIP, *SCHEDULE, *ENTRIES, *WORKERS, *PAGE)

@@ -98,4 +98,13 @@ WORKERS = (
         acceptance=_RUNS,
         room=("tests/runs/test_record.py", "tests/runs/test_recorder.py"),
     ),
+    Mutation(
+        name="a retry expires with the message before it",
+        file="once/run.py",
+        old="        request.expires = None\n",
+        new="        pass\n",
+        promise="test_work.py::TestRecords::test_a_retry_that_is_due_after_the_next_run_runs",
+        acceptance=("tests/acceptance/test_retries.py",),
+        room=("tests/once/test_fates.py",),
+    ),
 )
