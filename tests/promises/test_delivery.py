@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from celery import Celery
@@ -208,13 +209,17 @@ def replicate(replica: Server, primary: Server) -> None:
 
 class TestClocks:
     @pytest.mark.parametrize(
-        ("day", "end", "hours"), [("2026-03-29", "2026-03-30", 23), ("2026-10-25", "2026-10-26", 25)]
+        ("day", "end", "hours", "instant"),
+        [
+            ("2026-03-29", "2026-03-30", 23, datetime(2026, 3, 29, 1, tzinfo=UTC)),
+            ("2026-10-25", "2026-10-26", 25, datetime(2026, 10, 25, 0, 30, tzinfo=UTC)),
+        ],
     )
     def test_a_daily_job_runs_once_a_day_and_an_hourly_one_every_real_hour(
-        self, day: str, end: str, hours: int
+        self, day: str, end: str, hours: int, instant: datetime
     ) -> None:
         """Clock changes do what you expect. A daily job runs once a day, an hourly one every real
-        hour.
+        hour. A time that is skipped runs right after the jump, one that comes twice the first time.
         """
         zone = "Europe/Berlin"
         entries = [
@@ -222,9 +227,11 @@ class TestClocks:
             Entry("hourly", "proj.add", cron("0 * * * *", tz=zone)),
         ]
         clock = schedule_clock(day, tz=zone, app=Celery("proj", set_as_current=False), entries=entries)
-        names = [fired.name for fired in clock.run(end)]
-        assert names.count("daily") == 1
-        assert names.count("hourly") == hours
+        runs = clock.run(end)
+        assert [fired.at.astimezone(UTC) for fired in runs if fired.name == "daily"] == [instant]
+        times = [fired.at.astimezone(UTC) for fired in runs if fired.name == "hourly"]
+        assert len(times) == hours
+        assert {after - before for before, after in pairwise(times)} == {timedelta(hours=1)}
 
     def test_a_clock_that_is_set_forward_ends_the_wait(self, stage: Stage, clock: Clock) -> None:
         """A wall clock that jumps forward counts as being down."""

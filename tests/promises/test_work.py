@@ -257,6 +257,19 @@ class TestPeople:
 
         eventually(about_the_entry, within=40, what="an incident")
 
+    def test_an_incident_opens_when_a_run_fails_or_takes_too_long(self, stage: Stage, tmp_path: Path) -> None:
+        """Where an entry says what must become of its runs, an incident opens when it does not."""
+        stage.worker()
+        stage.beat()
+        sleep = {"args": (3, str(tmp_path / "bodies"))}
+        stage.schedules.add("fails", "proj.fail", every(1), expect={"failures": 2})
+        stage.add_due("lasts", "proj.sleep", expect={"finish_within": 1}, **sleep)
+
+        def kinds() -> set[tuple[str, str | None]]:
+            return {(incident.kind, incident.entry) for incident in stage.schedules.incidents()}
+
+        eventually(lambda: kinds() >= {("failed", "fails"), ("too_long", "lasts")}, within=40, what="two incidents")
+
     def test_a_run_by_hand_is_sent_at_once(self, stage: Stage) -> None:
         stage.schedules.add("entry", "proj.add", manual())
         stage.schedules.run_now("entry", kwargs={"x": 7})
