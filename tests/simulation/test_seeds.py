@@ -250,12 +250,14 @@ MUTATIONS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
 def test_a_change_that_breaks_a_promise_is_found(mutation: Mutation) -> None:
     assert mutation.find() is not None
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_failing_seed_is_told_without_what_does_not_matter() -> None:
     mutation = MUTATIONS["a commit does not compare the state"]
