@@ -31,13 +31,14 @@ class Listener(Hooks):
     def incident_closed(self, event: IncidentClosed) -> None:
         self.heard.append(event)
 
-    def hears(self, *wanted: str) -> None:
-        """Wait until it has heard of exactly these incidents, in the words of `told`."""
-        eventually(lambda: len(self.heard) >= len(wanted), what=f"{wanted}, not {self.told()}")
-        assert self.told() == [*wanted]
+    def hears(self, *expected: str) -> None:
+        """Wait until it has heard of exactly these incidents, as `lines` writes them."""
+        count = len(expected)
+        eventually(lambda: len(self.heard) >= count, what=f"{expected}, not {self.lines()}")
+        assert self.lines() == [*expected]
 
-    def told(self) -> list[str]:
-        """Return kind and entry of each, with a "-" before those that were closed."""
+    def lines(self) -> list[str]:
+        """Return kind and entry of each incident, with a "-" before those that were closed."""
         lines = []
         for event in self.heard:
             sign = "-" if isinstance(event, IncidentClosed) else ""
@@ -72,8 +73,8 @@ class Stage:
         """Let the beat look for incidents."""
         self.beat._incidents.look()
 
-    def fails_over(self) -> None:
-        """Let another beat lead, once it is stored which incidents the listener has heard of."""
+    def fail_over(self) -> None:
+        """Let another beat lead, after it is stored which incidents the listener has heard of."""
         store = IncidentStore(self.client, "redbeat-lite")
 
         def all_stored() -> bool:
@@ -81,11 +82,11 @@ class Stage:
             return all(case.told and case.until is None for case in store._stored())
 
         eventually(all_stored, what="the stored incidents")
-        self.is_succeeded()
+        self.hand_over()
         self.turn()
 
-    def is_succeeded(self) -> None:
-        """Let another beat lead that has done nothing yet."""
+    def hand_over(self) -> None:
+        """Let a new beat lead, which has done nothing yet."""
         self.beat.leader.resign()
         self.beat = self._make_beat(self.app)
         self.beat.leader.acquire()

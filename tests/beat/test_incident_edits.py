@@ -36,7 +36,7 @@ def test_one_that_begins_within_that_is_in_time(stage: Stage) -> None:
     stage.turn(40)
     stage.worker.tells("e", "running", 50)
     stage.turn(20, 550)
-    assert stage.listener.told() == []
+    assert stage.listener.lines() == []
 
 
 def owe(stage: Stage) -> None:

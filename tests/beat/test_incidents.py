@@ -42,11 +42,11 @@ def test_failures_in_a_row_are_an_incident_that_a_success_closes(stage: Stage) -
     [incident] = stage.schedules.incidents()
     assert (incident.kind, incident.entry, incident.count) == ("failed", "e", 4)
     assert incident.text == "failed 4 times in a row: error 3"
-    stage.fails_over()
+    stage.fail_over()
     stage.listener.hears("failed e")
     stage.turn(60)
     stage.worker.tells("e", "succeeded")
-    stage.fails_over()
+    stage.fail_over()
     stage.listener.hears("failed e", "-failed e")
     opened, closed = stage.listener.heard
     assert opened.id == closed.id == incident.id
@@ -248,7 +248,7 @@ def test_what_finds_no_room_is_looked_at_again(stage: Stage, monkeypatch: pytest
     assert [each.entry for each in stage.schedules.incidents()] == ["a"]
     assert stage.deadlines().keys() == {"start||b", "finish||c"}
     stage.schedules.remove("a")
-    stage.fails_over()
+    stage.fail_over()
     stage.turn(63)
     [found] = stage.schedules.incidents()
     assert (found.entry, found.kind, found.text) == ("b", "missed", "a run has not begun within 30 s")
@@ -297,7 +297,7 @@ def test_what_a_new_leader_sends_at_once_has_a_deadline(stage: Stage, recorded: 
     stage.clock.forward(3600)
     if not recorded:
         stage.worker.is_gone()
-    stage.is_succeeded()
+    stage.hand_over()
     stage.beat.run_due()
     assert stage.deadlines()
     stage.turn(0, 40, *[0] * LASTING)
@@ -316,7 +316,7 @@ def test_who_leads_next_goes_on_with_what_holds(stage: Stage, kind: str) -> None
         stage.look()
     [found] = stage.schedules.incidents()
     assert found.kind == kind
-    stage.is_succeeded()
+    stage.hand_over()
     stage.look()
     assert [each.id for each in stage.schedules.incidents()] == [found.id]
     assert stage.schedules.incidents(closed=True) == []
@@ -368,7 +368,7 @@ def test_where_nothing_is_expected_nobody_has_to_record(stage: Stage) -> None:
     stage.turn(*[60] * LASTING)
     stage.worker.tells("e", "failed")
     stage.turn()
-    assert (stage.listener.told(), stage.deadlines()) == ([], {})
+    assert (stage.listener.lines(), stage.deadlines()) == ([], {})
 
 
 def test_an_entry_that_is_set_aside_is_an_incident_until_it_is_mended(stage: Stage) -> None:
@@ -399,7 +399,7 @@ def test_an_entry_whose_publishes_fail_is_an_incident(stage: Stage, monkeypatch:
         "e",
         "3 publishes failed: RuntimeError: as asked",
     )
-    stage.fails_over()
+    stage.fail_over()
     stage.listener.hears("cannot_publish e")
     stage.turn(60)
     stage.listener.hears("cannot_publish e", "-cannot_publish e")
@@ -484,7 +484,7 @@ def test_a_day_with_a_clock_change_in_good_health_opens_nothing(stage: Stage) ->
         stage.clock.forward(1770)
     assert counts["nightly"] == 1
     assert counts["hourly"] == 24
-    assert stage.listener.told() == []
+    assert stage.listener.lines() == []
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_an_old_feed_is_no_news_to_the_first_leader(stage: Stage, clock: Clock) 
     stage.worker.tells("e", "failed")
     stage.client.hdel("{redbeat-lite}:meta", "feed")
     stage.turn()
-    assert stage.listener.told() == []
+    assert stage.listener.lines() == []
 
 
 def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBeat) -> None:

@@ -53,7 +53,7 @@ def test_failures_in_a_row_pause_an_entry_until_it_is_resumed(entry: Stage) -> N
     [incident] = stage.schedules.incidents()
     assert (incident.kind, incident.entry, incident.count) == ("paused", "e", 3)
     assert incident.text == "paused: been rejected 3 times in a row: why"
-    stage.fails_over()
+    stage.fail_over()
     stage.turn(3600)
     stage.listener.hears("paused e")
     stage.schedules.resume("e")
@@ -101,7 +101,7 @@ def test_a_leader_that_dies_before_it_has_paused_leaves_it_to_the_next_one(
             runs(stage, "failed", "failed", "failed")
     assert not is_paused(stage)
     assert kinds(stage) == ["paused"]
-    stage.is_succeeded()
+    stage.hand_over()
     stage.look()
     assert is_paused(stage)
 
@@ -123,7 +123,7 @@ def test_who_has_resumed_it_is_not_overruled_by_a_leader_that_died_after_it_had_
             runs(stage, "failed", "failed", "failed")
     assert is_paused(stage)
     stage.schedules.resume("e", catch_up=is_catching_up)
-    stage.is_succeeded()
+    stage.hand_over()
     stage.turn(1)
     stage.turn(1)
     assert not is_paused(stage)
@@ -184,7 +184,7 @@ def test_another_entry_of_the_name_is_not_paused_for_the_one_before(
             runs(stage, "failed", "failed", "failed")
     stage.schedules.remove("e")
     stage.schedules.add("e", "add", every(60), on_failure=Pause(after=3))
-    stage.is_succeeded()
+    stage.hand_over()
     stage.turn()
     assert not is_paused(stage)
     assert kinds(stage) == []

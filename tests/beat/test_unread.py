@@ -53,14 +53,14 @@ def test_a_full_feed_that_is_cut_behind_the_leader_is_none(read: Stage, kept: in
     read.client.eval(LINES, 1, FEED, 300, kept)
     assert read.client.xlen(FEED) < kept + 300
     read.turn(0, 0)
-    assert read.listener.told() == []
+    assert read.listener.lines() == []
 
 
 def test_of_a_feed_that_begins_anew_nobody_knows(read: Stage, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     read.client.delete(FEED)
     read.client.eval(LINES, 1, FEED, 600, kept)
     read.turn(0, 0)
-    assert read.listener.told() == []
+    assert read.listener.lines() == []
     monkeypatch.setattr(incident_store, "_LINES", 600)
     read.client.delete(FEED)
     read.client.eval(LINES, 1, FEED, 600, kept)

@@ -17,17 +17,21 @@ from tests.support.server import GuardedServer, Server
 
 __all__ = ["make_beat"]
 
-#: What the fixtures give: a scenario on a server, a place for figures, servers of a test's own.
-On = Callable[..., Scenario]
-Publish = Callable[..., None]
-Own = Callable[..., GuardedServer]
+#: Makes a scenario: `make_scenario` of clients, `scenario_on` of one server.
+MakeScenario = Callable[..., Scenario]
 
-#: Marks of what runs for a minute.
+#: Keeps the figures of a scenario under a name.
+Publish = Callable[..., None]
+
+#: Starts a server of the test's own.
+StartServer = Callable[..., GuardedServer]
+
+#: Marks of tests that run for a minute.
 LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def own_server() -> Iterator[Own]:
+def own_server() -> Iterator[StartServer]:
     """Starts servers that a test may stop, kill and configure, and that ask for a password."""
     servers: list[GuardedServer] = []
 
@@ -61,21 +65,22 @@ def log(tmp_path: Path) -> HistoryLog:
 
 
 @pytest.fixture
-def make_scenario(seconds: float, log: HistoryLog) -> Iterator[On]:
+def make_scenario(seconds: float, log: HistoryLog) -> Iterator[MakeScenario]:
     """Makes a scenario."""
     scenarios: list[Scenario] = []
 
     def make(*args: Any, **settings: Any) -> Scenario:
-        scenarios.append(Scenario(seconds, log, *args, **settings))
-        return scenarios[-1]
+        scenario = Scenario(seconds, log, *args, **settings)
+        scenarios.append(scenario)
+        return scenario
 
     yield make
-    for made in scenarios:
-        made.close()
+    for scenario in scenarios:
+        scenario.close()
 
 
 @pytest.fixture
-def on(make_scenario: On, lease: float) -> On:
+def scenario_on(make_scenario: MakeScenario, lease: float) -> MakeScenario:
     """Makes a scenario on one server that holds both the schedule and the queue."""
 
     def make(server: Server, **settings: Any) -> Scenario:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.faults.conftest import LONG, On, Own, Publish
+from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
 from tests.harness.scenario import ENTRIES, load
 from tests.harness.verdict import Verdict
 from tests.support.beats import KEYS
@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def server(own_server: Own) -> GuardedServer:
+def server(own_server: StartServer) -> GuardedServer:
     return own_server()
 
 
@@ -31,15 +31,15 @@ def server(own_server: Own) -> GuardedServer:
 def test_a_broker_on_another_server(
     server: GuardedServer,
     proxy: Proxy,
-    own_server: Own,
-    on: On,
+    own_server: StartServer,
+    scenario_on: MakeScenario,
     publish: Publish,
     seconds: float,
     faults: tuple[str, ...],
 ) -> None:
     """What is due stays due; delivery is at least once, under the same ids."""
     schedule = own_server()
-    scenario = on(
+    scenario = scenario_on(
         schedule,
         url=server.behind(proxy.port),
         broker=server.client,
@@ -70,7 +70,7 @@ def test_a_broker_on_another_server(
 
 
 def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
-    own_server: Own, on: On, publish: Publish, lease: float
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float
 ) -> None:
     """Thawed in the middle of a batch, it sends no more of it but the message at which it stood."""
     # A message needs some 8 ms of waiting on its way, so that a quarter of each second is spent in the middle of a
@@ -80,13 +80,19 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     conf = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
     with Proxy(server.port) as slow:
         slow.delay = 0.004
-        scenario = on(schedule, url=server.behind(slow.port), broker=server.client, conf=conf, dispatch="plain")
+        scenario = scenario_on(
+            schedule,
+            url=server.behind(slow.port),
+            broker=server.client,
+            conf=conf,
+            dispatch="plain",
+        )
         scenario.begin()
         freezes = 0
         while scenario.left > 0:
             scenario.pause(0.2, 1.2)
             leader = scenario.beats.leader()
-            scenario.struck(lease + 2)
+            scenario.note_fault(lease + 2)
             freezes += 1
             with scenario.beats.frozen(leader):
                 scenario.pause(lease + 0.6, lease + 1)
@@ -98,13 +104,21 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     publish("frozen elsewhere", verdict)
 
 
-def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server: Own, on: On, lease: float) -> None:
+def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(
+    own_server: StartServer, scenario_on: MakeScenario, lease: float
+) -> None:
     """It stops sending before another one may lead, though nobody can tell it so and its broker takes all it sends."""
     entries = load(50)
     schedule, server = own_server(), own_server()
     with Proxy(schedule.port) as way, Proxy(server.port) as slow:
         own = {"redbeat_lite_url": schedule.url, "beat_schedule": entries}
-        scenario = on(schedule, url=server.url, broker=server.client, conf=own, dispatch="plain")
+        scenario = scenario_on(
+            schedule,
+            url=server.url,
+            broker=server.client,
+            conf=own,
+            dispatch="plain",
+        )
         behind = scenario.beats.start(
             url=server.behind(slow.port), conf={"redbeat_lite_url": schedule.behind(way.port)}
         )
@@ -112,7 +126,7 @@ def test_a_leader_cut_off_from_its_schedule_in_the_middle_of_a_batch(own_server:
         scenario.beats.start().says("standing by")
         slow.delay = 0.03  # so that 50 messages take three seconds
         scenario.pause(1.2, 1.5)
-        scenario.struck(lease + 2.5)
+        scenario.note_fault(lease + 2.5)
         way.black_hole = True
         eventually(lambda: scenario.beats.leader() is not behind, within=20, what="another leader")
         scenario.pause(2)

@@ -31,13 +31,14 @@ def test_copies_are_noted_and_messages_that_a_restarted_server_still_holds_are_n
     collector = Collector(server.client, log)
     client.lpush("celery", *map(message, (1, 2, 3, 4)))
     eventually(lambda: ids() == ["id1", "id2", "id3", "id4"])
-    with client.pipeline() as pipe:  # It has lost the last two, and has one of the others twice.
+    # The server loses two messages, and holds one of the others twice.
+    with client.pipeline() as pipe:
         pipe.delete("celery")
         pipe.lpush("celery", *map(message, (1, 2, 2)))
         pipe.execute()
     eventually(lambda: ids()[4:] == ["id2"])
     client.lpush("celery", *map(message, (3, 4, 5)))
-    eventually(lambda: ids()[5:] == ["id3", "id4", "id5"], what="what was lost and came again")
+    eventually(lambda: ids()[5:] == ["id3", "id4", "id5"], what="the lost messages")
     collector.move()
     eventually(lambda: collector.places == client.llen("celery"), what="a second look at all")
     assert len(ids()) == 8, "they did not come again"
@@ -57,12 +58,12 @@ def test_a_message_was_not_there_before_the_last_look(server: Server, client: re
     collector.stop()
 
 
-def test_a_queue_that_is_drained_by_kombu_is_the_one_that_lies_there(server: Server, client: redis.Redis) -> None:
+def test_kombu_drains_the_messages_that_lie_in_a_queue(server: Server, client: redis.Redis) -> None:
     client.lpush("celery", *map(message, (1, 2, 3)))
     messages = queued(client)
-    assert [each.id for each in messages] == ["id1", "id2", "id3"]
-    identities = [each.identity for each in messages]
-    assert [each.identity for each in drained(server.url)] == identities
+    assert [message.id for message in messages] == ["id1", "id2", "id3"]
+    identities = [message.identity for message in messages]
+    assert [message.identity for message in drained(server.url)] == identities
 
 
 @together(

@@ -11,24 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import On, Own, Publish
+from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.harness.scenario import Scenario, load
 from tests.support.processes import ROOT, Process
 
 
-def takes_over(scenario: Scenario, follower: Process, lease: float, *, anew: bool = False) -> None:
+def hand_over_to(
+    scenario: Scenario,
+    follower: Process,
+    lease: float,
+    *,
+    new_phase: bool = False,
+) -> None:
     """Kill the leader a moment after this beat stands by, and wait until it leads and sends."""
     follower.says("standing by")
     scenario.pause(0.2, 1)
-    scenario.struck(lease + 1.5, anew=anew)
+    scenario.note_fault(lease + 1.5, new_phase=new_phase)
     scenario.beats.kill(scenario.beats.leader())
     follower.says("beat: leading")
-    scenario.flows()
+    scenario.await_message()
 
 
-def test_two_configurations(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+def test_two_configurations(
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+) -> None:
     """The leader's counts. What both have goes on as it was."""
-    scenario = on(own_server())
+    scenario = scenario_on(own_server())
     more = {f"x{name}": entry for name, entry in load(50).items()}
     kinds = [{"beat_schedule": load()}, {"beat_schedule": {**load(), **more}}]
     scenario.beats.start(conf=kinds[0])
@@ -38,15 +49,16 @@ def test_two_configurations(own_server: Own, on: On, publish: Publish, lease: fl
         turn += 1
         follower = scenario.beats.start(conf=kinds[turn % 2])
         follower.says("standing by")
-        scenario.struck(lease + 1.5)
+        scenario.note_fault(lease + 1.5)
         scenario.beats.kill(scenario.beats.leader())
         follower.says("beat: leading")
-        scenario.flows()
+        scenario.await_message()
         before = len(scenario.collector.messages)
         scenario.pause(2.2)
         later = scenario.collector.messages[before:]
         by_follower = {message.entry for message in later if message.sender == follower.pid}
-        assert by_follower & set(more) == (set(more) if turn % 2 else set())
+        expected = set(more) if turn % 2 else set()
+        assert by_follower & set(more) == expected
     verdict = scenario.verdict()
     assert verdict.handovers == verdict.faults
     publish("two configurations", verdict)
@@ -66,9 +78,9 @@ def former(tmp_path: Path) -> Path:
 
 
 def test_the_previous_commit_beside_this_one(
-    own_server: Own, on: On, publish: Publish, lease: float, former: Path
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float, former: Path
 ) -> None:
-    scenario = on(own_server())
+    scenario = scenario_on(own_server())
     older = {"PYTHONPATH": f"{former}:{ROOT}", "PYTHONSAFEPATH": "1"}
     scenario.beats.start(**older).says(f"redbeat_lite of {former}")
     scenario.begin()
@@ -77,7 +89,7 @@ def test_the_previous_commit_beside_this_one(
         turn += 1
         follower = scenario.beats.start(**({} if turn % 2 else older))
         follower.says(f"redbeat_lite of {ROOT if turn % 2 else former}")
-        takes_over(scenario, follower, lease)
+        hand_over_to(scenario, follower, lease)
     verdict = scenario.verdict()
     assert verdict.handovers == verdict.faults
     publish("two versions", verdict)
@@ -85,10 +97,14 @@ def test_the_previous_commit_beside_this_one(
 
 @pytest.mark.soak
 def test_beats_whose_clocks_are_two_hours_apart(
-    own_server: Own, on: On, publish: Publish, lease: float, tmp_path: Path
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+    tmp_path: Path,
 ) -> None:
     """One that goes wrong leads, one that goes right follows it, and again; ahead and behind."""
-    scenario = on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    scenario = scenario_on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
     scenario.beats.start()
     scenario.begin()
     clocks = itertools.count()
@@ -97,26 +113,28 @@ def test_beats_whose_clocks_are_two_hours_apart(
             clock = tmp_path / f"clock {next(clocks)}"
             clock.write_text(shift)
             follower = scenario.beats.start(PROJ_CLOCK=str(clock))
-            takes_over(scenario, follower, lease, anew=True)
-    # An interval, the lease, and what was planned anew.
+            hand_over_to(scenario, follower, lease, new_phase=True)
+    # An interval, the time until another beat leads, and the time until rescheduled entries run.
     verdict = scenario.verdict(period=None, shifted=True, silent=1 + lease + 0.5 + 2)
     assert verdict.handovers == verdict.faults
     publish("clocks", verdict)
 
 
-def test_a_clock_that_is_set_by_two_hours(own_server: Own, on: On, publish: Publish, tmp_path: Path) -> None:
+def test_a_clock_that_is_set_by_two_hours(
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, tmp_path: Path
+) -> None:
     """Ahead: one catch-up by policy. Back: no entry waits for longer than its own interval."""
     clock = tmp_path / "clock"
-    scenario = on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    scenario = scenario_on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
     scenario.beats.start(PROJ_CLOCK=str(clock))
     scenario.beats.start(PROJ_CLOCK=str(clock))
     leader = scenario.begin()
     for shift in ("7200", "0"):
         scenario.pause(1.5, 2.5)
-        scenario.struck(2, anew=True)
+        scenario.note_fault(2, new_phase=True)
         clock.write_text(shift)
-    # The message that was to come, half a second until a waiting beat looks at its clock, and an
-    # interval from then on.
+    # An interval until the next message was due, half a second until a waiting beat looks at its
+    # clock, and an interval from then on.
     verdict = scenario.verdict(period=None, shifted=True, silent=2.8)
     assert len(leader.lines("beat: leading")) == 1, "a lease does not care about wall clocks"
     assert verdict.handovers == 0

@@ -9,7 +9,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
-from tests.faults.conftest import LONG, On, Own, Publish
+from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
 from tests.harness.scenario import Scenario, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
@@ -20,51 +20,70 @@ ALL = "*"
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(60, marks=LONG)], indirect=True)
-def test_flushall(own_server: Own, on: On, publish: Publish, lease: float) -> None:
+def test_flushall(
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+) -> None:
     server = own_server()
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     while scenario.left > 0:
         scenario.pause(0.5, 1.5)
-        scenario.struck(lease + 1.5, anew=True)
+        scenario.note_fault(lease + 1.5, new_phase=True)
         forget(server, ALL)
-        scenario.flows()
+        scenario.await_message()
         scenario.pause(1, 2)
     verdict = scenario.verdict(period=None, silent=longest_silence(lease))
     publish("flushed", verdict)
 
 
-def test_eviction_of_a_key_that_follows_from_others(own_server: Own, on: On, publish: Publish, lease: float) -> None:
-    scenario = evict(on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader)
+def test_eviction_of_a_key_that_follows_from_others(
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float
+) -> None:
+    scenario = evict(scenario_on, own_server(), lease, KEYS.due, KEYS.meta, KEYS.leader)
     verdict = scenario.verdict(silent=longest_silence(lease))
     publish("evicted", verdict)
 
 
-def test_eviction_of_what_entries_are(own_server: Own, on: On, publish: Publish, lease: float, seconds: float) -> None:
+def test_eviction_of_what_entries_are(
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+    seconds: float,
+) -> None:
     victims = (KEYS.state, KEYS.entries) if seconds == 60 else (KEYS.state, KEYS.entries, ALL)
-    scenario = evict(on, own_server(), lease, *victims, anew=True)
+    scenario = evict(scenario_on, own_server(), lease, *victims, new_phase=True)
     verdict = scenario.verdict(period=None, silent=longest_silence(lease))
     publish("evicted definitions", verdict)
 
 
 def longest_silence(lease: float) -> float:
-    """Seconds: an interval, the time until the next renewal, and an interval from then on."""
+    """Return in seconds: an interval, the time until the next renewal, and another interval."""
     return 1 + lease / 4 + 1.5
 
 
-def evict(on: On, server: Server, lease: float, *victims: str, anew: bool = False) -> Scenario:
+def evict(
+    scenario_on: MakeScenario,
+    server: Server,
+    lease: float,
+    *victims: str,
+    new_phase: bool = False,
+) -> Scenario:
     """Make a scenario in which each of these keys is evicted once.
 
     Parameters:
-        anew: whether the entries begin anew then.
+        new_phase: whether the entries then begin again, with another phase.
     """
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     for victim in victims:
         scenario.pause(0.5, 1.5)
-        scenario.struck(lease + 2, anew=anew)
+        scenario.note_fault(lease + 2, new_phase=new_phase)
         forget(server, victim)
-        scenario.flows()
+        scenario.await_message()
     return scenario
 
 
@@ -78,10 +97,13 @@ def forget(server: Server, victim: str) -> None:
 
 
 def test_two_hundred_poisoned_entries_among_a_thousand(
-    own_server: Own, on: On, publish: Publish, make_app: Callable[..., Celery]
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    make_app: Callable[..., Celery],
 ) -> None:
     server = own_server()
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.beats.start()
     scenario.begin()
     schedules = Schedules(make_app(broker_url=server.url))
@@ -90,7 +112,7 @@ def test_two_hundred_poisoned_entries_among_a_thousand(
     with scenario.begins(sound):
         schedules.add_many(Entry(name, "proj.add", every(1), misfire="all", expires=3600) for name in added)
     scenario.pause(0.5, 1)
-    scenario.struck(1)
+    scenario.note_fault(1)
     with server.client() as client:
         client.hset(KEYS.entries, mapping={name: DEFINITIONS[n % len(DEFINITIONS)] for n, name in enumerate(names)})
     eventually(lambda: set(schedules.quarantined()) == set(names), within=30, what="the quarantine")

@@ -1,4 +1,4 @@
-"""A user changes entries while their leaders are killed: whatever a call has said holds."""
+"""A user changes entries while leaders are killed. Each change whose call has returned holds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterator
 from celery import Celery
 
 from redbeat_lite import Schedules
-from tests.faults.conftest import On, Own
+from tests.faults.conftest import MakeScenario, StartServer
 from tests.harness.calls import User
 from tests.harness.history import HistoryLog
 
-#: Milliseconds between two runs of an entry, before and after an edit.
-BEFORE, AFTER = 300, 700
+#: Milliseconds between two runs of an entry before an edit.
+BEFORE = 300
+
+#: The same after an edit.
+AFTER = 700
 
 NAMES = ("edited", "paused", "frozen", "removed")
 
 
 def changes(user: User) -> Iterator[None]:
-    """Change entries, again and again; each step begins with a change."""
+    """Change entries, again and again. Each step ends after two changes."""
     while True:
         for milliseconds in (AFTER, BEFORE):
             user.update("edited", milliseconds)
@@ -35,11 +38,15 @@ def changes(user: User) -> Iterator[None]:
             yield
 
 
-def test_what_a_call_has_said_holds_while_leaders_are_killed(
-    own_server: Own, on: On, make_app: Callable[..., Celery], log: HistoryLog, lease: float
+def test_changes_hold_while_leaders_are_killed(
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    make_app: Callable[..., Celery],
+    log: HistoryLog,
+    lease: float,
 ) -> None:
     server = own_server()
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     user = User(Schedules(make_app(broker_url=server.url)), log)
     for name in NAMES:

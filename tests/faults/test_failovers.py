@@ -11,7 +11,7 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
-from tests.faults.conftest import On, Own, Publish
+from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.harness.collector import check_messages, queued
 from tests.harness.scenario import PERIOD_MS, load
 from tests.support.beats import KEYS
@@ -41,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["switched", "killed"])
 def test_a_replica_promoted_by_sentinel(
-    sentinels: Sentinels, make_scenario: On, lease: float, publish: Publish, kill: bool
+    sentinels: Sentinels, make_scenario: MakeScenario, lease: float, publish: Publish, kill: bool
 ) -> None:
     conf = {"broker_transport_options": sentinels.options}
     scenario = make_scenario(sentinels.client, sentinels.url, conf=conf, lease=lease)
@@ -56,8 +56,8 @@ def test_a_replica_promoted_by_sentinel(
             sentinels.fail_over()  # The old master lives, and takes what those send that are connected to it.
             scenario.collector.move()
     verdict = scenario.verdict(delivery="at least")
-    # What had not reached the replica was undone there, message and plan in one: each occurrence is
-    # in its queue once.
+    # A message and the plan that it belongs to reach the replica together or not at all, so each
+    # occurrence is in the replica's queue once.
     with sentinels.client() as client:
         messages = queued(client)
     check_messages(messages, load(), PERIOD_MS)
@@ -114,7 +114,11 @@ def test_a_beat_sends_to_the_new_master_while_the_old_one_lives(
 
 @pytest.mark.soak
 def test_a_master_that_hangs_and_has_no_replica(
-    sentinels: Sentinels, make_scenario: On, lease: float, publish: Publish, seconds: float
+    sentinels: Sentinels,
+    make_scenario: MakeScenario,
+    lease: float,
+    publish: Publish,
+    seconds: float,
 ) -> None:
     """Its late replies belong to nobody by then."""
     master = sentinels.master
@@ -134,7 +138,11 @@ def test_a_master_that_hangs_and_has_no_replica(
 
 
 def test_a_cluster_whose_node_fails_over(
-    cluster: Cluster, make_scenario: On, own_server: Own, lease: float, publish: Publish
+    cluster: Cluster,
+    make_scenario: MakeScenario,
+    own_server: StartServer,
+    lease: float,
+    publish: Publish,
 ) -> None:
     broker = own_server()
     conf = {"redbeat_lite_url": cluster.url}

@@ -16,7 +16,7 @@ from celery import Celery
 from redbeat_lite import Schedules
 from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.run import Run
-from tests.faults.conftest import On, Own
+from tests.faults.conftest import MakeScenario, StartServer
 from tests.harness.fault_workers import FaultWorkers
 from tests.harness.history import HistoryLog
 from tests.harness.scenario import PERIOD_MS, load
@@ -79,11 +79,11 @@ class MoreStrikes(Strikes):
     def send_copies(self) -> None:
         copies: dict[bytes, str] = {}
         with self._server.client() as client:
-            seen_enough = time.monotonic() + 0.5
-            # Bodies are short, so there may be no message in hand for a while.
-            while time.monotonic() < seen_enough or not copies:
-                taken = client.hgetall("unacked")
-                copies |= {tag: copy_of(json.loads(raw)[0]) for tag, raw in taken.items()}
+            end = time.monotonic() + 0.5
+            # Bodies are short, so for a while there may be no unacknowledged message.
+            while time.monotonic() < end or not copies:
+                unacked = client.hgetall("unacked")
+                copies |= {tag: copy_of(json.loads(raw)[0]) for tag, raw in unacked.items()}
             self._scenario.pause(1, 2)
             client.lpush(FaultWorkers.queue, *copies.values())
 
@@ -94,18 +94,18 @@ def copy_of(message: Any) -> str:
 
 
 def outcome_record(run: Run) -> Record:
-    """Return what the schedule's record says of a run, for the audit."""
+    """Return the schedule's record of a run, in the form that the audit reads."""
     first, last = to_ms(run.scheduled_at), to_ms(run.until or run.scheduled_at)
     nominals = list(range(first, last + 1, PERIOD_MS))
     assert run.count == len(nominals), run
-    told = {"outcome": run.outcome, "id": run.task_id, "attempts": run.attempts}
-    return {"kind": "outcome", "entry": run.name, "nominals": nominals, **told}
+    end = {"outcome": run.outcome, "id": run.task_id, "attempts": run.attempts}
+    return {"kind": "outcome", "entry": run.name, "nominals": nominals, **end}
 
 
 @pytest.mark.parametrize(("seconds", "lease"), [pytest.param(4, 1.0, id="short"), LONG])
 def test_the_record_of_runs_says_what_bodies_did(
-    own_server: Own,
-    on: On,
+    own_server: StartServer,
+    scenario_on: MakeScenario,
     seconds: float,
     lease: float,
     make_app: Callable[..., Celery],
@@ -115,7 +115,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     server = own_server(**DURABLE)
     recorded, others = entries(100 if is_long else 15), load(10)
     conf = {"beat_schedule": {**others, **recorded}, "broker_transport_options": TRANSPORT}
-    scenario = on(server, conf=conf, once_lease=LEASE)
+    scenario = scenario_on(server, conf=conf, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))
     for _ in range(3 if is_long else 1):
         scenario.workers.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.conftest import LONG, On, Own, Publish
+from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
 from tests.harness.scenario import Scenario
 
 Fault = Callable[[Scenario, float], None]
@@ -22,16 +22,16 @@ def stopped(scenario: Scenario, lease: float) -> None:
     scenario.pause(0.5, 1.5)
     leader = scenario.beats.leader()
     scenario.beats.start().says("standing by")
-    scenario.struck(1.5)
+    scenario.note_fault(1.5)
     scenario.beats.stop(leader)
     scenario.beats.leader()
-    scenario.flows()
+    scenario.await_message()
 
 
 def frozen(scenario: Scenario, lease: float) -> None:
     scenario.pause(0.2, 1)
     leader = scenario.beats.leader()
-    scenario.struck(lease + 2)
+    scenario.note_fault(lease + 2)
     with scenario.beats.frozen(leader):
         scenario.pause(lease + 0.6, lease + 1.5)
     scenario.pause(0.5)
@@ -46,9 +46,13 @@ def frozen(scenario: Scenario, lease: float) -> None:
     indirect=["seconds"],
 )
 def test_a_leader_goes_and_another_one_takes_over(
-    own_server: Own, on: On, publish: Publish, lease: float, faults: tuple[Fault, ...]
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+    faults: tuple[Fault, ...],
 ) -> None:
-    scenario = on(own_server())
+    scenario = scenario_on(own_server())
     scenario.begin()
     for n in itertools.count():
         if n >= len(faults) and scenario.left <= 0:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.conftest import On, Own, Publish
+from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.support.proxy import Proxy
 from tests.support.server import GuardedServer
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def server(own_server: Own) -> GuardedServer:
+def server(own_server: StartServer) -> GuardedServer:
     return own_server()
 
 
@@ -46,16 +46,21 @@ def _cut(proxy: Proxy) -> None:
     ids=lambda cut: cut.__name__[1:],
 )
 def test_a_leader_cut_off_from_the_server(
-    server: GuardedServer, proxy: Proxy, on: On, publish: Publish, lease: float, cut: Callable[[Proxy], None]
+    server: GuardedServer,
+    proxy: Proxy,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    lease: float,
+    cut: Callable[[Proxy], None],
 ) -> None:
     """Another beat, which is not cut off, leads meanwhile; the first one stands by when it is back."""
-    scenario = on(server)
+    scenario = scenario_on(server)
     behind = scenario.beats.start(url=server.behind(proxy.port))
     scenario.begin()
     direct = scenario.beats.start()
     direct.says("standing by")
     scenario.pause(0.2, 1)
-    scenario.struck(lease + 2.5)
+    scenario.note_fault(lease + 2.5)
     cut(proxy)
     while scenario.beats.leader() is behind:
         time.sleep(0.02)
@@ -68,12 +73,17 @@ def test_a_leader_cut_off_from_the_server(
     publish(cut.__name__[1:], verdict)
 
 
-def test_a_slow_network(server: GuardedServer, proxy: Proxy, on: On, publish: Publish) -> None:
+def test_a_slow_network(
+    server: GuardedServer,
+    proxy: Proxy,
+    scenario_on: MakeScenario,
+    publish: Publish,
+) -> None:
     """Twenty milliseconds each way cost that much for each round trip, and nothing else."""
-    scenario = on(server, url=server.behind(proxy.port))
+    scenario = scenario_on(server, url=server.behind(proxy.port))
     scenario.begin()
     proxy.delay = 0.02
-    scenario.struck(0)
+    scenario.note_fault(0)
     scenario.rest()
     proxy.heal()
     verdict = scenario.verdict()
@@ -82,12 +92,14 @@ def test_a_slow_network(server: GuardedServer, proxy: Proxy, on: On, publish: Pu
     publish("slow", verdict)
 
 
-def test_connections_cut_again_and_again(server: GuardedServer, proxy: Proxy, on: On, publish: Publish) -> None:
-    scenario = on(server, url=server.behind(proxy.port))
+def test_connections_cut_again_and_again(
+    server: GuardedServer, proxy: Proxy, scenario_on: MakeScenario, publish: Publish
+) -> None:
+    scenario = scenario_on(server, url=server.behind(proxy.port))
     scenario.begin()
     while scenario.left > 0:
         scenario.pause(0.3, 1)
-        scenario.struck(4)
+        scenario.note_fault(4)
         cut = proxy.connections
         proxy.reset()
         assert cut

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
-from tests.faults.conftest import On, Own, Publish
+from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.harness.collector import check_queue
 from tests.support.messages import of_entry
 from tests.support.server import Server
@@ -87,10 +87,12 @@ def test_one_refused_message_does_not_hold_up_the_others(
         assert schedules["refused"].last_error is None
 
 
-def test_a_disk_that_is_full(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
+def test_a_disk_that_is_full(
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, seconds: float
+) -> None:
     """The server's log of writes may grow no more, so it refuses to write (MISCONF)."""
     server = own_server(appendonly="yes", appendfsync="everysec")
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     scenario.pause(0.5, 1)
     with scenario.outage(quiet=1.5):

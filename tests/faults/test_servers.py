@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.conftest import LONG, On, Own, Publish
+from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
 from tests.support.server import DURABLE
 
 
@@ -17,10 +17,14 @@ from tests.support.server import DURABLE
     indirect=["seconds"],
 )
 def test_a_restart_with_its_data_and_a_server_that_hangs(
-    own_server: Own, on: On, publish: Publish, seconds: float, faults: tuple[str, ...]
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    publish: Publish,
+    seconds: float,
+    faults: tuple[str, ...],
 ) -> None:
     server = own_server(**DURABLE)
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     for fault in faults:
         scenario.pause(0.5, 1.5)
@@ -37,16 +41,18 @@ def test_a_restart_with_its_data_and_a_server_that_hangs(
     publish(faults[0], verdict)
 
 
-def test_a_restart_without_its_data(own_server: Own, on: On, publish: Publish, seconds: float) -> None:
+def test_a_restart_without_its_data(
+    own_server: StartServer, scenario_on: MakeScenario, publish: Publish, seconds: float
+) -> None:
     server = own_server()
-    scenario = on(server)
+    scenario = scenario_on(server)
     scenario.begin()
     scenario.pause(0.5, 1.5)
     away = 2 if seconds < 60 else 20
-    with scenario.outage(quiet=1.5, anew=True):
+    with scenario.outage(quiet=1.5, new_phase=True):
         server.stop(kill=True)
         scenario.pause(away)
         server.start()
-    # Nobody knows what was to come meanwhile, so entries begin anew, with another phase.
+    # The server has forgotten when entries were due, so they begin again, with another phase.
     verdict = scenario.verdict(period=None, silent=away + scenario.bound)
     publish("restart empty", verdict)

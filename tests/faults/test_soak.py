@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import EntryExists, EntryNotFound, Schedules
-from tests.faults.conftest import Own
+from tests.faults.conftest import StartServer
 from tests.faults.page import SOAK, keep, summary
 from tests.harness.calls import User
 from tests.harness.history import HistoryLog
@@ -29,7 +29,9 @@ class Faults:
     """What can happen to beats and their server. Each comes back when everything is in order again, or soon will be."""
 
     def __init__(self, scenario: Scenario, server: GuardedServer, proxy: Proxy) -> None:
-        self.scenario, self.server, self.proxy = scenario, server, proxy
+        self.scenario = scenario
+        self.server = server
+        self.proxy = proxy
         self.url = server.behind(proxy.port)
 
     def kill(self) -> None:
@@ -121,7 +123,7 @@ class Faults:
 @pytest.mark.alone
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_random_faults_lose_and_double_nothing(
-    own_server: Own,
+    own_server: StartServer,
     make_app: Callable[..., Celery],
     log: HistoryLog,
     capsys: pytest.CaptureFixture[str],
@@ -174,4 +176,4 @@ def edit(scenario: Scenario, user: User) -> None:
         else:
             act(name)
     except (redis.RedisError, EntryExists, EntryNotFound):
-        pass  # The history says that nobody knows whether it took effect.
+        pass  # The history leaves open whether the call took effect.

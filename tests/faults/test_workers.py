@@ -16,7 +16,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.state import EntryState
-from tests.faults.conftest import On, Own, Publish
+from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.harness.beats import STOP
 from tests.harness.fault_workers import UNREAD, FaultWorkers
 from tests.harness.history import HistoryLog, now_ms
@@ -80,7 +80,7 @@ class LockWatch:
 def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
     """Return a record of each task that these workers received or refused, as their output says.
 
-    ``stayed`` says whether they were there to the end, and never lost their broker.
+    ``stayed`` says whether they ran to the end of the scenario and never lost their broker.
     """
     records: list[Record] = []
     for worker in workers:
@@ -92,8 +92,8 @@ def message_records(workers: Iterable[Worker], *, stayed: bool) -> list[Record]:
 
 
 def test_workers_killed_at_random_instants(
-    own_server: Own,
-    on: On,
+    own_server: StartServer,
+    scenario_on: MakeScenario,
     publish: Publish,
     seconds: float,
     lease: float,
@@ -103,7 +103,7 @@ def test_workers_killed_at_random_instants(
     server = own_server(**DURABLE)
     schedule = {**load(), **{name: {**ENTRY, "args": [name]} for name in NAMES}}
     conf = {"beat_schedule": schedule, "broker_transport_options": TRANSPORT}
-    scenario = on(server, conf=conf, once_lease=LEASE)
+    scenario = scenario_on(server, conf=conf, once_lease=LEASE)
     schedules = Schedules(make_app(broker_url=server.url))
 
     def states() -> dict[str, EntryState]:
@@ -125,7 +125,8 @@ def test_workers_killed_at_random_instants(
     longest = round(1000 * (LEASE + 0.5 + verdict.withheld))
     log.append({"kind": "setup", "lease": longest, "takers": strikes.takers})
     records = log.records()
-    verdict.faults, verdict.work = struck, work_of(records)
+    verdict.faults = struck
+    verdict.work = work_of(records)
     print(verdict.work)
     check(records)
     assert verdict.work["runs"] > len(NAMES)
@@ -140,13 +141,17 @@ def ran(log: HistoryLog) -> set[str]:
 @pytest.mark.soak
 @pytest.mark.parametrize("package", ["with", "without"])
 def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_for_it(
-    own_server: Own, on: On, make_app: Callable[..., Celery], package: str
+    own_server: StartServer,
+    scenario_on: MakeScenario,
+    make_app: Callable[..., Celery],
+    package: str,
 ) -> None:
     """Why a worker gets more than ``STOP``: with plain Celery it is the same, which the guide for workers says, too."""
     server = own_server()
-    scenario = on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
+    scenario = scenario_on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
     env = {"PROJ_PLAIN": "1"} if package == "without" else {}
-    app, took = make_app(broker_url=server.url), 0.0
+    app = make_app(broker_url=server.url)
+    took = 0.0
     # Whether the main process has read by then that a child began is chance: half of them, or nearly all.
     for _ in range(8):
         if took < UNREAD:

@@ -1,4 +1,4 @@
-"""Real beats of one scenario: started, killed, frozen, stopped, and held to their manners."""
+"""Real beats of one scenario: started, killed, frozen, stopped, and checked for what they print."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Beats(Herd[Process]):
         super().__init__()
         self.url = url
         self.conf = conf
-        #: Seconds for which the machine kept the beats and the suite from running.
+        #: Measures for how long the machine keeps the beats and the suite from running.
         self.watch = Stopwatch(often=0.05)
         self._schedule = schedule
 
@@ -129,7 +129,7 @@ class Beats(Herd[Process]):
         yield
         beat.signal(signal.SIGCONT)
 
-    def dismiss(self) -> None:
+    def stop_all(self) -> None:
         """Stop all beats. None of them may have ended by itself or printed bad words."""
         # The leader is the last one, so that no other beat leads for a moment before it stops too.
         for beat in [*self.followers(), self.leader()]:
@@ -139,7 +139,7 @@ class Beats(Herd[Process]):
             assert not beat.lines(BAD_WORDS), beat.output
 
     def terms(self) -> list[Record]:
-        """Return a record of each term, by the clocks of the beats that have ended."""
+        """Return a record of each term of the beats that have ended, by the times of their logs."""
         terms: list[Record] = []
         for beat in self.ended:
             for line in beat.lines("beat: leading"):

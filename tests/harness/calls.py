@@ -1,4 +1,4 @@
-"""A user of the API, who notes in the history what it asks for."""
+"""A user of the API, whose calls are noted in the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.harness.history import HistoryLog
 class User:
     """Somebody who works on a schedule while it runs.
 
-    ``unsure`` says that servers are killed meanwhile, so a refusal may be that of a second try.
+    ``unsure`` says that servers are killed meanwhile. Then a call may be refused although it took
+    effect: the reply was lost, and the client has repeated the call.
     """
 
     def __init__(self, schedules: Schedules, log: HistoryLog, *, unsure: bool = False) -> None:
@@ -58,12 +59,12 @@ class User:
             return self._schedules.freezes.add(name, seconds=600).id
 
     def thaw(self, freeze_id: str) -> None:
-        """End a freeze. The audit takes it for the end of all of them."""
+        """End a freeze. The audit takes this for the end of all freezes."""
         with self._log.call("thaw", unsure=self._unsure):
             self._schedules.freezes.thaw(freeze_id)
 
     def run_now(self, name: str) -> None:
-        """Run an entry once more. The audit judges runs by the rule alone."""
+        """Run an entry once more. This is not noted, because the audit judges only runs by rule."""
         self._schedules.run_now(name)
 
     def _policy(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -18,15 +18,21 @@ from kombu.connection import Connection
 from tests.harness.history import HistoryLog, now_ms
 from tests.support.audit import Record, check
 
-#: Messages that are read at once.
+#: Number of messages that are read at once.
 CHUNK = 2000
 
-#: Messages that a collector which trims its queue leaves there, and remembers.
+#: Number of messages that stay in a queue that is trimmed.
 KEPT = 5000
 
 
 class Sent(NamedTuple):
-    """One message; times in epoch milliseconds."""
+    """One message of an entry. Times are in epoch milliseconds.
+
+    Parameters:
+        sender: the id of the process that sent it.
+        at: the instant at which it was read.
+        since: the last instant at which it was surely not in the queue.
+    """
 
     entry: str
     nominal: int
@@ -57,8 +63,8 @@ def queued(client: redis.Redis, queue: str = "celery") -> list[Sent]:
     """Return the messages of entries that lie in a queue of Redis now, oldest first."""
     now = now_ms()
     headers = [json.loads(raw)["headers"] for raw in reversed(client.lrange(queue, 0, -1))]
-    of_entries = [each for each in headers if each.get("periodic_task_name")]
-    return [sent_of(each, now, 0) for each in of_entries]
+    of_entries = [header for header in headers if header.get("periodic_task_name")]
+    return [sent_of(header, now, 0) for header in of_entries]
 
 
 def drained(url: str) -> list[Sent]:
@@ -95,7 +101,7 @@ def check_messages(
     delivery: Delivery = "exactly",
     ordered: bool = True,
 ) -> None:
-    """Audit all that came to a queue: no message may be there twice or under two ids.
+    """Audit all messages of a queue: no run may be there twice or under two ids.
 
     Parameters:
         messages: the oldest first.
@@ -126,8 +132,8 @@ class Collector:
     """Reads a queue of Redis while it grows.
 
     Parameters:
-        connect: opens a client of the broker; asked again after each loss of the connection.
-        trim: whether what was read long ago is taken out of the queue and forgotten.
+        connect: opens a client of the broker; called again after each loss of the connection.
+        trim: whether old messages are taken out of the queue and forgotten.
     """
 
     def __init__(
@@ -137,7 +143,7 @@ class Collector:
         *,
         trim: bool = False,
     ) -> None:
-        #: The messages so far, in this order; where the queue is trimmed, the last ones.
+        #: The messages so far, in the order of the queue. If it is trimmed, only the last ones.
         self.messages: list[Sent] = []
         #: The latest nominal time of each entry in epoch ms.
         self.latest: dict[str, int] = {}
@@ -148,10 +154,14 @@ class Collector:
         self._connect = connect
         self._log = log
         self._trim = trim
+        #: When the queue was last read to its end, in epoch ms.
         self._looked = now_ms()
+        #: How many places a trim takes whose reply has not come.
         self._trimmed = 0
-        self._known: Counter[tuple[str, int, str]] = Counter()
-        self._again = 0
+        #: After a loss: how many messages have to be compared with those that were read before.
+        self._to_compare = 0
+        #: Messages that were read before the loss, and how often.
+        self._read_before: Counter[tuple[str, int, str]] = Counter()
         self._moves = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -197,7 +207,7 @@ class Collector:
             self.places = length  # The last trim was made, and its reply was lost.
         self._trimmed = 0
         if length < self.places:
-            # The server lost some, or somebody flushed it, or this is another server.
+            # The server lost messages, or was flushed, or this is another server.
             self._look_again(length)
             return
         self._take(reversed(raws))
@@ -215,19 +225,21 @@ class Collector:
             self.latest[message.entry] = max(message.nominal, self.latest.get(message.entry, 0))
 
     def _look_again(self, length: int) -> None:
-        """Read the queue from its beginning. A message that was seen before did not come again,
-        unless it is there more often than it was seen."""
+        """Read the queue from its beginning.
+
+        A message that was read before is not new, unless the queue now holds more copies of it.
+        """
         self.places = 0
-        self._again = length
-        self._known = Counter(message.identity for message in self.messages)
+        self._to_compare = length
+        self._read_before = Counter(message.identity for message in self.messages)
 
     def _is_new(self, message: Sent) -> bool:
-        if not self._again:
+        if not self._to_compare:
             return True
-        self._again -= 1
-        if not self._known[message.identity]:
+        self._to_compare -= 1
+        if not self._read_before[message.identity]:
             return True
-        self._known[message.identity] -= 1
+        self._read_before[message.identity] -= 1
         return False
 
     def _shorten(self, client: redis.Redis) -> None:

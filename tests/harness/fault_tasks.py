@@ -18,7 +18,7 @@ from tests.harness.project import REQUEUED, noted
 
 __all__ = ["app"]
 
-#: Whether the package has no part in the worker, for comparison.
+#: Whether the worker runs without the package, for comparison.
 PLAIN = "PROJ_PLAIN" in os.environ
 
 if not PLAIN:

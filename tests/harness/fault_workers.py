@@ -19,18 +19,20 @@ from tests.support.waiting import eventually
 
 APP = "tests.harness.fault_tasks"
 
-#: Seconds for which a child of Celery's prefork pool stays when its main process does not read that
-#: it is done. On a stop, Celery forgets tasks of which it has not read yet that a child began them.
+#: Seconds for which a child of Celery's prefork pool waits, before it ends, until its main process
+#: has read its result. On a stop, the main process no longer reads the result of a task if it has
+#: not read before that a child began the task.
 UNREAD = 30.0
 
-#: A worker says this when its broker is gone, …
+#: A worker prints this when it has lost its broker.
 LOST = "Connection to broker lost"
 
-#: … and this when it cannot go on without it.
+#: A worker prints this when it ends because it cannot connect again.
 DOOMED = "CRITICAL.*[Uu]nrecoverable"
 
-#: Celery prints tracebacks of lost connections and children. Code of the package may be in none of
-#: them. The stacks that `Process.wait` asks for have no comma after the number of a line.
+#: Line of a traceback that goes through code of the package. Celery prints tracebacks of lost
+#: connections and children, but none of them may go through the package. The stacks that
+#: `Process.wait` asks for do not match: they have no comma after the number of a line.
 BAD_WORDS = rf'File "{re.escape(str(ROOT))}/redbeat_lite/[^"]*", line \d+(,|$)'
 
 
@@ -48,10 +50,10 @@ class FaultWorkers(Herd[Worker]):
         chance: random.Random,
     ) -> None:
         super().__init__()
-        #: Those that were there to the end, and never lost their broker.
+        #: Workers that ran to the end of the scenario and never lost their broker.
         self.stayed: list[Worker] = []
-        own = {name: value for name, value in conf.items() if name != "beat_schedule"}
-        self._env: dict[str, Any] = {"PROJ_URL": url, "PROJ_CONF": json.dumps(own)}
+        conf = {name: value for name, value in conf.items() if name != "beat_schedule"}
+        self._env: dict[str, Any] = {"PROJ_URL": url, "PROJ_CONF": json.dumps(conf)}
         self._env |= log.environment
         self._log = log
         self._chance = chance
@@ -62,19 +64,20 @@ class FaultWorkers(Herd[Worker]):
         self.running.append(worker)
         return worker
 
-    def any(self) -> Worker:
-        """Wait until a worker has run something, and return one that has, drawn at random."""
+    def pick(self) -> Worker:
+        """Wait until a worker has run a task, and return one that has, drawn at random."""
         return self._chance.choice(eventually(self._busy, within=30, what="a worker"))
 
     def _busy(self) -> list[Worker]:
-        self.revive()  # A worker may have been about to end when this looked before.
+        # A worker may have been about to end at the last look.
+        self.revive()
         alive = [worker for worker in self.running if worker.alive]
         return [worker for worker in alive if worker.lines("succeeded in")]
 
     def revive(self) -> None:
         """Replace workers that ended by themselves or are about to, as a supervisor does.
 
-        The main process of a Celery worker may end when its broker restarts. It says so.
+        The main process of a Celery worker may end when its broker restarts. It prints why.
         """
         for worker in list(self.running):
             if worker.alive and not worker.lines(DOOMED):
@@ -87,7 +90,10 @@ class FaultWorkers(Herd[Worker]):
 
     @contextmanager
     def loss_of_their_broker(self) -> Iterator[None]:
-        """Each worker loses its broker in the block. At the end it has one, or is replaced."""
+        """Let each worker lose its broker in the block.
+
+        Return when each of them is connected again, or is replaced.
+        """
         ready = [worker for worker in self.running if worker.lines(r" ready\.$")]
         before = {worker: len(worker.lines(LOST)) for worker in ready}
         yield
@@ -114,7 +120,7 @@ class FaultWorkers(Herd[Worker]):
 
     def kill_child(self) -> None:
         """Kill one of the processes in which workers run their tasks."""
-        children = eventually(lambda: self.any().children(), what="a child of a worker")
+        children = eventually(lambda: self.pick().children(), what="a child of a worker")
         self._kill(self._chance.choice(children))
 
     def _kill(self, *pids: int) -> None:
@@ -127,10 +133,10 @@ class FaultWorkers(Herd[Worker]):
         self._log.append(*({"kind": "death", "pid": pid, "at": now_ms()} for pid in pids))
 
     def stop(self, worker: Worker) -> None:
-        """Stop a worker by SIGTERM. It ends its tasks first, and exits with 0 in time.
+        """Stop a worker by SIGTERM. It finishes its tasks first, and exits with 0 in time.
 
-        A worker that lost its broker may fail instead, or take as long as UNREAD: Celery 5.7 tries
-        to acknowledge messages over the connection that is gone.
+        A worker that lost its broker may fail instead, or hang, because Celery 5.7 tries to
+        acknowledge messages over the connection that is gone.
         """
         worker.ready()
         worker.terminate()
@@ -142,11 +148,11 @@ class FaultWorkers(Herd[Worker]):
             self.leaves(worker)
             return
         if worker.alive and worker.children():
-            await_stop(worker, UNREAD)  # It waits for that child.
+            await_stop(worker, UNREAD)  # Its main process waits for a child.
         assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.output}"
         self.has_exited(worker, 0)
 
-    def dismiss(self) -> None:
+    def stop_all(self) -> None:
         """Stop all workers; none of them may have printed bad words."""
         self.stayed = [worker for worker in self.running if not worker.lines(LOST)]
         for worker in list(self.running):

@@ -53,7 +53,7 @@ class Body:
         self._log.append(self.record)
 
     def ends(self, *, done: bool = True, **fields: Any) -> None:
-        """Note the end; it is not done if the task is to run again, because it is retried."""
+        """Note the end. It is not done if the task has to run again, as for a retry."""
         self.record.update(fields, done=done)
         self.lives()
 
@@ -142,8 +142,8 @@ class HistoryLog:
 
         Parameters:
             act: one of those in `tests.support.audit`.
-            unsure: a refusal may be that of a second try, whose first one took effect: its reply
-                was lost, and the client has repeated it.
+            unsure: whether a call may be refused although it took effect: the reply was lost, and
+                the client has repeated the call.
             fields: what the act needs, such as ``rule`` or ``if_version``.
         """
         record: Record = {"kind": "call", "act": act, "note": uuid4().hex, **fields}
@@ -157,7 +157,8 @@ class HistoryLog:
             self.append(record)
             raise
         except Exception:
-            self.append(record | {"returned": now_ms(), "ok": None if unsure else False})
+            ok = None if unsure else False
+            self.append(record | {"returned": now_ms(), "ok": ok})
             raise
         self.append(record | {"returned": now_ms(), "ok": True})
 
@@ -187,6 +188,6 @@ class HistoryLog:
         return sorted(bodies, key=lambda body: int(body["began"]))
 
     def ended_bodies(self, **fields: Any) -> list[Record]:
-        """Return the bodies with these fields that came to their end, by their ends."""
+        """Return the bodies with these fields that finished, in the order in which they did."""
         bodies = self.bodies(finished=True, **fields)
         return sorted(bodies, key=lambda body: int(body["ended"]))

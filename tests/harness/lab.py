@@ -1,4 +1,4 @@
-"""The tests' side of the project of pipelines: starts runs, and looks at what became of them."""
+"""The tests' side of the project of pipelines: it starts runs, and reads how they went."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ class Lab:
         self.runs.append(run)
 
     def note_successes(self) -> None:
-        """Note which steps of all runs have succeeded, and when, as the package says."""
+        """Note which steps of all runs have succeeded, and when, as the package reports it."""
         for run in self.runs:
             with suppress(PipelineNotFound):  # it has not begun, or was forgotten
                 note_successes(self.log, run)
 
     def bodies(self, run: PipelineRun) -> list[Record]:
-        """Return what is noted of the bodies of a run, in the order in which they began."""
+        """Return the records of the bodies of a run, in the order in which they began."""
         return self.log.bodies(run=run.id)
 
     def ended_bodies(self, run: PipelineRun) -> list[Record]:
-        """Return the bodies of a run that came to their end, in the order of their ends."""
+        """Return the bodies of a run that finished, in the order in which they did."""
         return self.log.ended_bodies(run=run.id)
 
     def names(self, run: PipelineRun) -> list[str]:
-        """Return the steps of a run by their starts."""
+        """Return the step of each body of a run, in the order in which the bodies began."""
         return [body["step"] for body in self.bodies(run)]
 
     def started(self, run: PipelineRun, *names: str) -> None:
@@ -113,7 +113,7 @@ class Lab:
 def note_successes(log: HistoryLog, run: PipelineRun) -> None:
     """Note which steps of a run have succeeded, and when.
 
-    A test notes that before it resumes a run, because a step that ran again would end anew.
+    A test does so before it resumes a run, because a step that runs again gets a later end.
     """
     for step in run.status().steps:
         if step.state is State.SUCCEEDED and step.ended_at is not None:
@@ -123,7 +123,7 @@ def note_successes(log: HistoryLog, run: PipelineRun) -> None:
 
 @pytest.fixture
 def audited_labs(history: HistoryLog) -> Iterator[list[Lab]]:
-    """The labs of a test; what their runs came to is noted before the history is audited."""
+    """The labs of a test. Successes of their runs are noted before the history is audited."""
     labs: list[Lab] = []
     yield labs
     for lab in labs:
@@ -158,5 +158,5 @@ def handle(lab: Lab, message: dict[str, Any]) -> Any:
         "hostname": "test",
         "is_eager": False,
     }
-    _, info, *_ = returned = trace(headers["id"], args, kwargs, request)
-    return info.retval if info is not None else returned[0]
+    result, info, *_ = trace(headers["id"], args, kwargs, request)
+    return result if info is None else info.retval

@@ -1,4 +1,4 @@
-"""The Celery project of the once-locks: a task of each policy. Workers import it, and the tests.
+"""The Celery project of the once-locks: a task of each policy. Workers and tests import it.
 
 The app is made for the server that ``ONCE_URL`` names when this module is imported.
 """
@@ -95,7 +95,7 @@ def hang(request: Any = None, **_: Any) -> None:
 
 
 def play(task: Any, key: str, seconds: float, how: str) -> None:
-    """Run a body that acts, under this name in the history."""
+    """Run a body that does what ``how`` says. Its name in the history is the key."""
     with noted(task, name=key, holds=_HOLDS.get(task.name)) as body:
         times = marks().add(f"ran-{key}-{task.request.id}")
         act(Part(task, body, marks(), key, times), how, seconds)
@@ -111,7 +111,7 @@ def once(on_conflict: Any = "skip", **policy: Any) -> Once:
     return Once(**{"key": "{key}", "on_conflict": on_conflict, "lease": LEASE, **policy})
 
 
-#: A class that knows nothing of locks.
+#: Options of tasks whose class knows nothing of locks.
 _FOREIGN = {"base": celery.Task}
 
 _TASKS: dict[str, dict[str, Any]] = {
@@ -206,7 +206,7 @@ app.task(name="once.own", shared=False, bind=True, **_OWN)(run)
 
 
 class Fatal(Task):
-    """Whoever publishes such a task first is killed."""
+    """A task that kills the first process that publishes it."""
 
     abstract = True
 
@@ -220,7 +220,7 @@ app.task(name="once.fatal", shared=False, bind=True, base=Fatal)(run)
 
 
 class Base(Task):
-    """A class with a body that others go on from."""
+    """A class whose body is called by that of a subclass."""
 
     abstract = True
 

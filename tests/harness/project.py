@@ -1,4 +1,4 @@
-"""Task bodies for the tests' projects. They note themselves in the history, and do as told."""
+"""Task bodies for the tests' projects. They note themselves in the history, and act as asked."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ LEASE = 3.0
 #: Seconds after which kombu gives an unacknowledged message of theirs to somebody else.
 VISIBILITY = 4.0
 
-#: Kombu locks the restoring of messages, for five minutes by default. A worker that is killed
-#: meanwhile would keep the others from it for longer than any test waits.
+#: Options of kombu's transports. A worker takes a lock of kombu's while it restores messages. If
+#: the worker is killed, that lock stays for five minutes by default, which is longer than any test
+#: waits.
 TRANSPORT = {
     "unacked_restore_interval": 1,
     "unacked_restore_throttle": 1,
@@ -39,25 +40,25 @@ SETTINGS = {
     "result_expires": 600,
 }
 
-#: A message of such a task comes again if its worker dies …
+#: Options of tasks whose messages are redelivered if their worker dies.
 LATE = {"acks_late": True}
 
-#: … and of such a one at once, also if only the child dies that runs it.
+#: Options of tasks whose messages are also requeued at once if only the child dies that runs them.
 REQUEUED = {"acks_late": True, "reject_on_worker_lost": True}
 
-#: Seconds in which a body notes that it lives, at least once.
+#: Seconds between two signs of life of a body that sleeps.
 _PULSE = 0.05
 
 #: Seconds between two looks for a mark.
 _LOOK = 0.02
 
-#: Long enough for a body that hangs: something else ends it.
+#: Seconds for which a body hangs. Something else ends it before.
 _FOREVER = 3600.0
 
 #: Where a request keeps the body that runs for it.
 _BODY = "harness_body"
 
-#: Results of Celery's after which a task may not run again.
+#: States in which Celery stores the result of a task. Then the task may not run again.
 _FINAL = ("SUCCESS", "FAILURE")
 
 
@@ -83,7 +84,7 @@ def noted(task: Any, **fields: Any) -> Iterator[Body]:
         yield body
         finished = True
     finally:
-        # Not done yet: the task may run again until its worker has stored what became of it.
+        # The task is not done: it may run again until its worker has stored the result.
         body.ends(done=False, finished=finished, lost=getattr(current(task), "lost", None))
 
 
@@ -100,7 +101,7 @@ def note_result(task: Any = None, state: str | None = None, **_: Any) -> None:
 
 
 def current(task: Any) -> Any:
-    """Return ``task.once``; None if the class is none of the package's."""
+    """Return ``task.once``; None if the task's class does not come from the package."""
     return getattr(task, "once", None)
 
 
@@ -114,7 +115,7 @@ def lock_key(task: Any) -> str | None:
 
 
 def is_guarded(task: Any) -> bool:
-    """Return whether the package promises one body for the task's id."""
+    """Return whether the package promises that only one body runs for the task's id."""
     if lock_key(task) is not None:
         return True
     is_broadcast = task.request.delivery_info.get("exchange") == "everybody"
@@ -126,7 +127,7 @@ def is_guarded(task: Any) -> bool:
 
 @dataclass
 class Part:
-    """The part that a body plays: it looks for signals that have its name.
+    """The part that a body plays in a test: it looks for signals that have its name.
 
     ``times`` counts how often it has begun, this time included.
     """
@@ -152,10 +153,10 @@ class Part:
 
 
 def act(part: Part, how: str, seconds: float) -> None:
-    """Do as told.
+    """Act as a test asks.
 
     Parameters:
-        how: what to do; nothing if empty. With ``once`` at its end, only the first body does it.
+        how: what to do; nothing if empty. If it ends in ``once``, only the first body does it.
         seconds: how long that takes, or the countdown of a retry.
     """
     if how.endswith(" once"):

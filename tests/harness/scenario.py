@@ -37,11 +37,11 @@ PERIOD_MS = 1000
 #: Seconds from a recovery to the first message, at most.
 BACK = 5.0
 
-#: Seconds from the end of a dead leader's lease to the first message, at most. An entry is due only
-#: once in a period.
+#: Seconds from the end of a dead leader's lease to the first message, at most. They include a
+#: period, because an entry is due only once in a period.
 CRASH = 0.5 + PERIOD
 
-#: A message may arrive so many milliseconds before its nominal time, because of rounding.
+#: Milliseconds by which a message may arrive before its nominal time, because of rounding.
 SLACK_MS = 2
 
 #: Milliseconds by which tests shift a beat's clock.
@@ -50,10 +50,10 @@ SHIFT_MS = 7_200_000
 ONCE_KEYS = OnceKeys("redbeat-lite")
 RUN_KEYS = RunKeys("redbeat-lite")
 
-#: Keys that expire: what the guard remembers of each task, and a lock of kombu's.
+#: Prefixes of keys that expire, such as the guard's memory of each task, and a lock of kombu's.
 PASSING_KEYS = (KEYS.reply(""), ONCE_KEYS.guard(""), RUN_KEYS.rows(""), "unacked_mutex")
 
-#: Keys that stay.
+#: Keys that do not expire.
 LASTING_KEYS = (
     *(getattr(KEYS, name) for name in KEYS.__slots__),
     *(ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers),
@@ -73,16 +73,18 @@ class Expectation:
     """Promises that the history of a scenario has to keep. Times are in seconds.
 
     Parameters:
-        entries: those that the audit knows by their rule.
-        period: the interval in ms; None where a fault changes the phase, so that the published
-            figures have no losses.
+        entries: names of the entries whose rule the audit knows.
+        period: the interval in ms; None where a fault changes the phase of entries, so that
+            losses cannot be counted.
         delivery: whether a run may be sent twice.
         shifted: whether the clock of beats is shifted, so that nominal times say nothing about
             lateness, and beats cannot say when they began to lead.
-        strays: messages that may come from a beat which does not know yet that it leads no more.
-        late: within this time after its nominal time each run comes that is not due in a fault.
-        silent: no entry is silent for longer, in faults too.
-        back: within this time after a fault the next message comes.
+        strays: how many messages may come from a beat that has not noticed yet that it no longer
+            leads.
+        late: the longest delay of a run that is not due in a fault.
+        silent: the longest time from one message of an entry to the next, in faults too.
+        back: the longest time from the end of a fault to the next message; None for the bound of
+            the scenario.
     """
 
     entries: Collection[str] = tuple(load())
@@ -99,7 +101,7 @@ class Expectation:
 class Begin:
     """Entries begin to run between two instants in epoch ms, or begin again with another phase.
 
-    ``None`` stands for all entries that nobody has added while the scenario ran.
+    ``None`` stands for the entries that were there from the start.
     """
 
     began: int
@@ -137,6 +139,7 @@ class Scenario:
         self.seed = seed
         self.chance = random.Random(seed)
         self.seconds = seconds
+        #: Seconds from the end of a fault to the next message, at most.
         self.bound = max(BACK, settings.get("lease", 4.0) + CRASH)
         self.log = log
         self.beats = Beats(schedule, url, conf)
@@ -155,7 +158,7 @@ class Scenario:
         if not self.beats.running:
             self.beats.start()
             self.beats.start()
-        self.flows()
+        self.await_message()
         self._begins.append(Begin(self._began_ms, now_ms()))
         self._started = time.monotonic()
         return self.beats.leader()
@@ -164,7 +167,7 @@ class Scenario:
 
     @property
     def left(self) -> float:
-        """Seconds that are left for faults; two periods are kept for the end, to catch up."""
+        """Seconds that are left for faults. The last two periods are kept for catching up."""
         return self._started + self.seconds - 2 * PERIOD - time.monotonic()
 
     def pause(self, least: float, most: float | None = None) -> None:
@@ -175,8 +178,8 @@ class Scenario:
         """Wait until no time is left for faults."""
         time.sleep(max(self.left, 0))
 
-    def flows(self) -> None:
-        """Wait until a message arrives that comes after this call."""
+    def await_message(self) -> None:
+        """Wait until a message arrives after this call."""
         start = now_ms()
 
         def has_arrived() -> bool:
@@ -185,7 +188,7 @@ class Scenario:
 
         eventually(has_arrived, within=20, what="messages")
 
-    def catches_up(self, entries: Collection[str], within: float = 60.0) -> None:
+    def await_latest_runs(self, entries: Collection[str], within: float = 60.0) -> None:
         """Wait until the latest run of each of these entries has come."""
 
         def names_behind() -> list[str]:
@@ -202,41 +205,41 @@ class Scenario:
         self,
         *,
         quiet: float = 0.0,
-        anew: bool = False,
+        new_phase: bool = False,
         what: str = "a fault",
     ) -> Iterator[None]:
         """Note a fault that lasts as long as the block. After it, messages have to come again.
 
-        It is over when no entry is behind any more; its last traces are gone one period later.
+        The fault ends one period after the last entry has caught up.
 
         Parameters:
-            quiet: so many seconds must pass without a message, or the fault was none.
-            anew: whether the entries begin again, with another phase.
+            quiet: for how many seconds, at least, the fault has to stop all messages.
+            new_phase: whether the entries begin again, with another phase.
         """
         began = now_ms()
         yield
         recovered = now_ms()
-        self.flows()
-        self.catches_up(load().keys() & self.beats.conf["beat_schedule"].keys(), within=20)
+        self.await_message()
+        self.await_latest_runs(load().keys() & self.beats.conf["beat_schedule"].keys(), within=20)
         assert self._longest_pause(began) > quiet, "the fault has stopped nothing"
-        self._note(began, recovered, now_ms() + PERIOD_MS, anew, what)
+        self._note(began, recovered, now_ms() + PERIOD_MS, new_phase, what)
 
-    def struck(self, excused: float, *, anew: bool = False) -> None:
-        """Note a momentary fault. For so many seconds after it runs may be late.
+    def note_fault(self, excused: float, *, new_phase: bool = False) -> None:
+        """Note a momentary fault. For this number of seconds after it runs may be late.
 
-        With ``anew``, the entries begin again within this time, with another phase.
+        With ``new_phase``, the entries begin again within this time, with another phase.
         """
         now = now_ms()
-        self._note(now, now, now + round(1000 * excused), anew)
+        self._note(now, now, now + round(1000 * excused), new_phase)
 
     def kill_leader(self, lease: float) -> None:
         """Kill the leader, start another beat, and wait until one leads and sends."""
         leader = self.beats.leader()
-        self.struck(lease + 1.5)
+        self.note_fault(lease + 1.5)
         self.beats.kill(leader)
         self.beats.start()
         self.beats.leader()
-        self.flows()
+        self.await_message()
 
     @contextmanager
     def begins(self, entries: Collection[str]) -> Iterator[None]:
@@ -250,12 +253,12 @@ class Scenario:
         began: int,
         recovered: int,
         ended: int,
-        anew: bool,
+        new_phase: bool,
         what: str = "a fault",
     ) -> None:
         fault = {"began": began - PERIOD_MS, "recovered": recovered, "ended": ended}
         self._faults.append({"kind": "fault", "what": what, **fault})
-        if anew:
+        if new_phase:
             self._begins.append(Begin(began, ended))
 
     def _longest_pause(self, since: int) -> float:
@@ -270,7 +273,7 @@ class Scenario:
     # -- judgement ---------------------------------------------------------------------------------
 
     def verdict(self, **expected: Any) -> Verdict:
-        """Let the time pass that is left, stop everything, audit the history, return its figures.
+        """Wait for the end, stop everything, audit the history, and return its figures.
 
         The arguments are fields of an Expectation.
         """
@@ -278,7 +281,7 @@ class Scenario:
         assert self._faults, "there was no fault"
         self.rest()
         time.sleep(2 * PERIOD)
-        self.catches_up(expectation.entries)
+        self.await_latest_runs(expectation.entries)
         self.log.append({"kind": "end", "at": now_ms()})
         self._end()
         withheld = self.beats.watch.worst(self.bound, since=self._started)
@@ -293,7 +296,10 @@ class Scenario:
         return verdict
 
     def _note_expectation(self, expected: Expectation, withheld: float) -> None:
-        """Note what the audit needs; the bounds are known only now."""
+        """Note the bounds for the audit.
+
+        They are known only at the end: each of them grows by the time that the machine withheld.
+        """
 
         def bound(seconds: float) -> int:
             return round(1000 * (seconds + withheld))
@@ -321,19 +327,19 @@ class Scenario:
             self.log.append(*(add | {"entry": name} for name in names))
 
     def _end(self) -> None:
-        self.beats.dismiss()
+        self.beats.stop_all()
         if self.workers.running:
-            # A busy machine takes no longer for the rest than the load took to come.
+            # Even a busy machine finishes the rest of the work in the time that the load took.
             within = max(self.seconds, 60)
             eventually(self._is_drained, within=within, what="the end of all work")
-            self.workers.dismiss()
-        time.sleep(0.1)  # until the last message is collected
+            self.workers.stop_all()
+        time.sleep(0.1)  # so that the last message is collected
         self.collector.stop()
 
     def _is_drained(self) -> bool:
         """Return whether no message waits, no worker has one, and no lock is held.
 
-        A message that kombu takes or sends again is nowhere for a moment, so this looks twice.
+        This looks twice, because a message that kombu moves is in no queue for a moment.
         """
         if self._has_work():
             return False
@@ -350,9 +356,9 @@ class Scenario:
         """Check that no key is left behind."""
         with self._schedule() as client:
             keys = {key.decode() for key in all_keys(client)}
-            transient = {key for key in keys if key.startswith(PASSING_KEYS)}
-            passing = {key for key in transient if client.ttl(key) != -1}
-        leaked = keys - passing - {*LASTING_KEYS}
+            passing = {key for key in keys if key.startswith(PASSING_KEYS)}
+            expiring = {key for key in passing if client.ttl(key) != -1}
+        leaked = keys - expiring - {*LASTING_KEYS}
         leaked = {key for key in leaked if not key.startswith("_kombu.")}
         assert not leaked, leaked
         assert KEYS.leader not in keys, "the lease was not given back"

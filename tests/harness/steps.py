@@ -1,7 +1,7 @@
 """The Celery project of the pipelines. Workers import it; tests make the same app by `make_app`.
 
 The environment variable ``PIPE_URL`` names the server, and ``PIPE_CONF`` settings. With
-``PIPE_NO_INSTALL`` the package's part for workers is left out. ``PIPE_DOUBLE``, ``PIPE_KILL`` and
+``PIPE_NO_INSTALL``, ``install(app)`` is not called. ``PIPE_DOUBLE``, ``PIPE_KILL`` and
 ``PIPE_KILL_DISPATCH`` make the process misbehave.
 """
 
@@ -25,7 +25,8 @@ from redbeat_lite.pipeline.store import PipelineStore
 from tests.harness.history import Body, HistoryLog
 from tests.harness.project import LATE, REQUEUED, SETTINGS, Part, act, noted
 
-#: Seconds that the guard believes in a run that nobody renews, so a dead worker is noticed soon.
+#: Seconds after which the guard gives up a run that nobody renews. Few, so that tests notice a dead
+#: worker soon.
 LEASE = 2.0
 
 _RETRIED = {"autoretry_for": (ValueError,), "default_retry_delay": 0.2, "max_retries": 2}
@@ -51,7 +52,7 @@ def make_app(url: str, **conf: Any) -> Celery:
 def noted_step(task: Any, **fields: Any) -> Iterator[Body | None]:
     """Note a run of a step's body around the block that is the body.
 
-    A body that runs as no step is not noted.
+    Nothing is noted if the task does not run as a step.
     """
     header = getattr(task.request, "redbeat_pipeline", None)
     if header is None:
@@ -70,18 +71,18 @@ def step(
     seconds: float = 0,
     tells: Any = None,
 ) -> Any:
-    """Do as told, and return ``give``.
+    """Act as a test asks, and return ``give``.
 
     Parameters:
-        how: as for `tests.harness.project.act`. By ``show``, the params are noted. By ``refuse
-            once`` and ``fail when away``, the body fails in ways of its own.
+        how: as for `tests.harness.project.act`; or ``show`` to note the params, ``refuse once`` to
+            return a failure the first time, ``fail when away`` to fail when the server is away.
         tells: the arguments of a report of progress.
     """
     if tells:
         self.progress(*tells)
     header = self.request.redbeat_pipeline
     marks = HistoryLog.of_environment().marks
-    # Before the note, because a test that has read the note may kill this process.
+    # Count before the note, because a test that has read the note may kill this process.
     times = marks.add(f"ran-{header['run']}-{header['name']}")
     with noted_step(self, params=params if how == "show" else None) as body:
         assert body is not None
@@ -108,13 +109,13 @@ def fail_when_away(task: Any, part: Part) -> None:
 
 
 def add(self: Any, params: dict[str, Any], key: str) -> Any:
-    """Return a param that depends on all params; the process may be killed before or after that."""
-    deadly = float(os.environ.get("PIPE_KILL", "0")) / 2
+    """Return a param that depends on all params. The process may be killed before or after that."""
+    chance = float(os.environ.get("PIPE_KILL", "0")) / 2
     with noted_step(self):
-        if random.random() < deadly:
+        if random.random() < chance:
             die()
         added = added_by(key, params)
-    if random.random() < deadly:
+    if random.random() < chance:
         die()
     return added
 
@@ -156,7 +157,7 @@ class Runs(PipelineTask):
 
 
 class Calls(PipelineTask):
-    """The same by way of its base."""
+    """The same, but the body is called by the method of the base class."""
 
     abstract = True
 
@@ -166,7 +167,7 @@ class Calls(PipelineTask):
 
 
 class Mixin:
-    """The same in a class that is no task."""
+    """The same in a class that is not a task."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with context(self):
@@ -182,7 +183,7 @@ class Mixed(Mixin, PipelineTask):
 
 
 def add_acting_tasks(app: Celery) -> None:
-    """Add the tasks whose bodies do as told."""
+    """Add the tasks whose bodies act as a test asks."""
     tasks: dict[str, dict[str, Any]] = {
         "step": {},
         "late": LATE,
@@ -251,7 +252,7 @@ def die() -> None:
 
 
 def kill_publishers(share: float) -> None:
-    """Kill this process before or after it publishes a message, so often in total."""
+    """Kill this process at this share of the messages that it publishes, before or after it."""
     send = publish._publish
 
     def perhaps_die() -> None:
@@ -267,7 +268,7 @@ def kill_publishers(share: float) -> None:
 
 
 def double(share: float) -> None:
-    """Publish so many messages twice, and record so many completions twice."""
+    """Publish this share of the messages twice, and record this share of the completions twice."""
     send = publish._publish
     complete = PipelineStore.complete
 

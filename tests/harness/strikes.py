@@ -11,10 +11,12 @@ from tests.harness.scenario import BACK, Scenario
 from tests.support.audit import Record
 from tests.support.server import Server
 
-#: Seconds that the lock of a dead worker lasts. A busy machine holds up a live one for less.
+#: Seconds for which the lock of a dead worker lasts. A live worker renews its lock in time, even on
+#: a busy machine.
 LEASE = 3
 
-#: A message that a worker had taken comes again after three seconds; by default, after an hour.
+#: Options of kombu: a message that a dead worker had taken is redelivered after three seconds. By
+#: default, that takes an hour.
 TRANSPORT = {**project.TRANSPORT, "visibility_timeout": 3}
 
 
@@ -58,7 +60,7 @@ class Strikes:
     def _kill_worker(self, *, whole: bool) -> None:
         workers = self._scenario.workers
         self.takers += 1
-        workers.kill(workers.any(), whole=whole)
+        workers.kill(workers.pick(), whole=whole)
         workers.start()
 
     def kill_a_child(self) -> None:
@@ -66,11 +68,11 @@ class Strikes:
 
     def stop_a_worker(self) -> None:
         workers = self._scenario.workers
-        workers.stop(workers.any())
+        workers.stop(workers.pick())
         workers.start()
 
     def freeze_a_worker(self) -> None:
-        with self._scenario.beats.frozen(self._scenario.workers.any()):
+        with self._scenario.beats.frozen(self._scenario.workers.pick()):
             self._scenario.pause(0.2, LEASE / 2)
 
     def crash_the_server(self) -> None:
@@ -81,30 +83,31 @@ class Strikes:
             self._server.stop(kill=True)
             self._scenario.pause(0.2, 1)
             self._server.start()
-        # Workers may take a moment more until they have connected again.
+        # Workers may take a moment longer to connect again.
         ended = now_ms() + round(1000 * BACK)
         fault = {"kind": "fault", "what": "the server is away", "away": True}
         self._scenario.log.append(fault | {"began": began, "ended": ended})
 
 
 def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> int:
-    """Let each named fault happen once, and go on in random order as long as there is time.
+    """Let each named fault happen once in random order, and go on while there is time.
 
     Without names, all faults happen. Returns how many there were.
     """
     kinds = strikes.kinds
-    drawn = list(names or kinds)
-    struck = 0
-    while struck < len(drawn) or scenario.left > 0:
-        if struck % len(drawn) == 0:
-            scenario.chance.shuffle(drawn)
-        name = drawn[struck % len(drawn)]
+    order = list(names or kinds)
+    count = 0
+    while count < len(order) or scenario.left > 0:
+        index = count % len(order)
+        if index == 0:
+            scenario.chance.shuffle(order)
+        name = order[index]
         print(f"{now_ms()} {name}")
         kinds[name]()
-        struck += 1
+        count += 1
         scenario.pause(0.2, 1)
         scenario.workers.revive()
-    return struck
+    return count
 
 
 def due_records(

@@ -23,19 +23,19 @@ class Verdict:
     Parameters:
         occurrences: nominal times of which a message came.
         faults: how many there were.
-        lost: nominal times between the first and the last one of an entry of which no message came;
-            None where the fault changes the phase of entries.
+        lost: nominal times, between the first and the last one of an entry, of which no message
+            came; None where a fault changes the phase of entries.
         doubled: messages of a nominal time after the first one.
         late: the longest delay of a run that was not due in a fault.
         wait: the longest time from one message of an entry to the next, in faults too.
         back: the longest time from the end of a fault to the next message.
         handovers: how often a message came from another beat than the one before it.
         strays: messages of beats that did not lead.
-        redone: messages that came again although a later one of the same beat did not, so that
-            they had been committed.
-        tail: the most messages of one beat in a row that came again.
+        redone: messages that came again although they had been committed: a later message of the
+            same beat did not come again.
+        tail: the longest row of messages that came again and were the last ones of a beat.
         stall: the longest time for which the machine kept the suite from running.
-        withheld: the most that the machine kept from the beats and the suite while they recovered.
+        withheld: the most time that the machine kept from beats and suite during one recovery.
         work: the figures of workers, where there are any.
     """
 
@@ -60,7 +60,9 @@ class Verdict:
         figures = {name: getattr(self, name) for name in names}
         for name in ("late", "wait", "back"):
             figures[name] = round(getattr(self, name), 2)
-        return figures | ({"work": self.work} if self.work else {})
+        if self.work:
+            figures["work"] = self.work
+        return figures
 
 
 def verdict_of(records: Sequence[Record], entries: Collection[str], period: int | None) -> Verdict:
@@ -75,13 +77,16 @@ def verdict_of(records: Sequence[Record], entries: Collection[str], period: int 
         nominals[message["entry"]].add(message["nominal"])
     occurrences = sum(map(len, nominals.values()))
     recoveries = [fault["recovered"] for fault in history.faults if "recovered" in fault]
+    lost = None
+    if period is not None:
+        lost = sum(missing(times, period) for times in nominals.values())
     redone, tail = repeats(sent)
     return Verdict(
         occurrences=occurrences,
         faults=len(recoveries),
-        lost=None if period is None else sum(missing(times, period) for times in nominals.values()),
+        lost=lost,
         doubled=len(sent) - occurrences,
-        late=latest(sent, history) / 1000,
+        late=longest_delay(sent, history) / 1000,
         wait=longest_wait(sent) / 1000,
         back=longest_recovery(sent, recoveries) / 1000,
         handovers=sum(before["sender"] != after["sender"] for before, after in pairwise(sent)),
@@ -118,15 +123,21 @@ def missing(nominals: Collection[int], period: int) -> int:
     return len(set(range(min(nominals), max(nominals) + 1, period)) - set(nominals))
 
 
-def latest(sent: Sequence[Record], history: History) -> int:
+def longest_delay(sent: Sequence[Record], history: History) -> int:
     """Return the longest delay in ms of the messages that were not due in a fault."""
-    punctual = [each for each in sent if not history.is_faulty(each["nominal"], each["nominal"])]
-    return max((message["at"] - message["nominal"] for message in punctual), default=0)
+    delays = []
+    for message in sent:
+        nominal = message["nominal"]
+        if not history.is_faulty(nominal, nominal):
+            delays.append(message["at"] - nominal)
+    return max(delays, default=0)
 
 
 def longest_wait(sent: Sequence[Record]) -> int:
-    """Return the longest time in ms between two messages of an entry, or from its last one to the
-    last one of all."""
+    """Return the longest time in ms between two messages of an entry.
+
+    The time from its last message to the last message of all entries counts too.
+    """
     last: dict[str, int] = {}
     longest = 0
     for message in sent:
@@ -153,13 +164,14 @@ def repeats(sent: Sequence[Record]) -> tuple[int, int]:
 
     A beat sends again what was not committed, so only what a beat sent last may come again.
     """
-    last = {(each["entry"], each["nominal"]): index for index, each in enumerate(sent)}
-    redone = tail = 0
+    last = {(message["entry"], message["nominal"]): i for i, message in enumerate(sent)}
+    redone = 0
+    tail = 0
     for _, group in groupby(enumerate(sent), key=lambda item: int(item[1]["sender"])):
-        again = [last[each["entry"], each["nominal"]] > index for index, each in group]
+        came_again = [last[message["entry"], message["nominal"]] > i for i, message in group]
         trailing = 0
-        while trailing < len(again) and again[-1 - trailing]:
+        while trailing < len(came_again) and came_again[-1 - trailing]:
             trailing += 1
-        redone += sum(again) - trailing
+        redone += sum(came_again) - trailing
         tail = max(tail, trailing)
     return redone, tail

@@ -26,7 +26,7 @@ def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the 
 
 
 class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
-    """A result that is asked for until it is there.
+    """A result that the client polls.
 
     Celery's own client subscribes over one connection and looks for the result over another. It
     misses a result that is stored before the server has read the subscription.
@@ -46,7 +46,7 @@ class OnceClient:
 
         self.app: Celery = once_tasks.app
         if self.app.conf.broker_url != server.url:
-            raise AssertionError("one server for each test session")
+            raise AssertionError("all tests of a session have to use the same server")
         self.app.AsyncResult = self.app.subclass_with_self(Polled)
         self.tasks = SimpleNamespace()
         for name, task in self.app.tasks.items():
@@ -64,11 +64,11 @@ class OnceClient:
     # -- bodies ------------------------------------------------------------------------------------
 
     def bodies(self, key: str) -> list[Record]:
-        """Return what is noted of the bodies with this key, in the order in which they began."""
+        """Return the records of the bodies with this key, in the order in which they began."""
         return self.log.bodies(name=key)
 
     def ended_bodies(self, key: str) -> list[Record]:
-        """Return the bodies that came to their end, in the order of their ends."""
+        """Return the bodies that finished, in the order in which they did."""
         return self.log.ended_bodies(name=key)
 
     def count(self, key: str) -> int:
@@ -88,7 +88,7 @@ class OnceClient:
         return self.ended_bodies(key)
 
     def go(self, key: str) -> None:
-        """Let bodies end that wait for that."""
+        """Let bodies with ``how="until"`` end."""
         self.marks.add(f"go-{key}")
 
     # -- locks and workers -------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class OnceClient:
         return self.client.zrange(f"{{t}}:once:wait:once.{task}:{key}", 0, -1)
 
     def all_have_heard(self) -> None:
-        """Wait until a broadcast has reached two workers: it has when they answer a later one."""
+        """Wait until two workers have got a broadcast. They have when they answer a later one."""
 
         def answers() -> int:
             return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=2))
@@ -130,7 +130,7 @@ class OnceClient:
         return result, raw
 
     def sent_by_an_entry(self, task: Any) -> str:
-        """Return the raw message of the one run of an entry."""
+        """Add an entry that runs once, and return the raw message that a beat sends for it."""
         options: dict[str, Any] = {"max_runs": 1, "remove_when_done": True}
         Schedules(self.app).add("once", task, every(0.05), options={"queue": "nowhere"}, **options)
         beat = Scheduler(self.app)

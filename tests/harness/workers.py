@@ -22,13 +22,13 @@ from tests.support.waiting import eventually
 
 ONCE_APP = "tests.harness.once_tasks"
 
-#: The pools in which a thread or a process can renew a lock beside the body …
+#: Pools in which another thread or process can renew a lock while the body runs.
 BOTH = ("prefork", "threads")
 
-#: … and all pools.
+#: All pools.
 ALL = ("prefork", "threads", "solo", "gevent")
 
-#: Seconds within which a worker consumes.
+#: Seconds within which a started worker consumes.
 _READY = 40.0
 
 
@@ -147,8 +147,10 @@ class Stage:
         self.proj = proj
         self.pool = pool
         self._stack = stack
-        #: The name of its queue, and the key of its tasks.
-        self.queue = self.key = f"{pool}-{uuid4().hex[:8]}"
+        #: The key of its tasks.
+        self.key = f"{pool}-{uuid4().hex[:8]}"
+        #: The name of its queue, which is the same.
+        self.queue = self.key
 
     def worker(self, **options: Any) -> Worker:
         """Start a worker that ends with the test; the options are those of `once_worker`."""
@@ -174,7 +176,7 @@ Play = Callable[[Iterable[str], Callable[[Stage], None]], None]
 
 
 def in_pools(*first: str, others: Iterable[str] = ALL) -> pytest.MarkDecorator:
-    """Play a fault in the ``pools`` that tell most about it, and by ``make soak`` in the others."""
+    """Play a fault in the pools that matter most for it; in the others only by ``make soak``."""
     rest = [pool for pool in others if pool not in first]
     soak = pytest.param(rest, id="-".join(rest), marks=pytest.mark.soak)
     return pytest.mark.parametrize("pools", [pytest.param(first, id="-".join(first)), soak])
@@ -182,7 +184,7 @@ def in_pools(*first: str, others: Iterable[str] = ALL) -> pytest.MarkDecorator:
 
 @contextmanager
 def stages_of(proj: OnceClient) -> Iterator[Play]:
-    """Return what plays one fault in several pools at once, because most of a fault is waiting."""
+    """Yield a function that plays a fault in several pools at once. A fault is mostly waiting."""
     with ExitStack() as stack:
 
         def play(pools: Iterable[str], fault: Callable[[Stage], None]) -> None:

@@ -1,7 +1,8 @@
-"""Tests in a process without other threads, whose forks are not those of pytest.
+"""Runs a test in a process of its own, which has no other threads and may fork.
 
-A process of pytest has threads that hold locks, so a child that it forks may hang for their sake. As
-a script with a module, a test and its arguments as JSON, this file runs one test.
+A process of pytest has threads that hold locks, so a child that it forks may wait for them forever.
+As a script, this file runs one test. Its arguments are the module, the test, and the test's
+arguments as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.processes import ROOT, run_python
 
 Work = Callable[[], object]
 
-#: Seconds after which a child that has not ended hangs. Nothing that it does takes any time.
+#: Seconds after which a child counts as hanging. Its work takes almost no time.
 HANGS = 10.0
 
 #: Seconds that a test may take.
@@ -66,7 +67,7 @@ def fork(in_child: Work) -> None:
     os.set_blocking(reader, False)
     answer = None
     deadline = time.monotonic() + HANGS
-    # The exit code says nothing, because the loop of gevent may take it away.
+    # The child answers by a pipe, because gevent's loop may collect its exit code first.
     while answer is None:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)

@@ -19,7 +19,8 @@ from tests.harness.steps import make_app
 
 
 def main(url: str) -> None:
-    app, log = make_app(url), HistoryLog.of_environment()
+    app = make_app(url)
+    log = HistoryLog.of_environment()
     client = store_of(app).client
     while True:
         for run_id in client.smembers("runs"):
@@ -33,7 +34,7 @@ def main(url: str) -> None:
                         client.incr("resumes")
                 elif state in ("RUNNING", "WAITING") and is_to_be_cancelled(client):
                     client.incrby("cancels", int(run.cancel(terminate=random.random() < 0.3)))
-        time.sleep(0.01)  # between two looks, so that the others have a processor to work on
+        time.sleep(0.01)  # so that other processes get a processor
 
 
 def is_to_be_cancelled(client: Any) -> bool:
