@@ -43,7 +43,8 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
     app = app_of(ctx)
     # Fail at once: the page would report a wrong setting only at the first request.
     Settings.from_app(app)
-    page = asgi(app, access=from_this_machine if users is None else Users(users))
+    access = from_this_machine if users is None else Users(users)
+    page = asgi(app, access=access)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listening:
         name = f"[{host}]" if ":" in host else host

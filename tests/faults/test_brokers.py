@@ -47,6 +47,7 @@ def test_a_broker_on_another_server(
         publish_timeout=1,
     )
     scenario.begin()
+    away = 2 if seconds < 60 else 20
     for fault in faults:
         scenario.pause(0.2, 1)
         with scenario.outage(quiet=1.5), server.client() as client:
@@ -56,7 +57,7 @@ def test_a_broker_on_another_server(
                 proxy.black_hole = True
             else:
                 proxy.refuse()
-            scenario.pause(2 if seconds < 60 else 20)
+            scenario.pause(away)
             client.config_set("maxmemory", "0")
             if fault == "swallowed":
                 proxy.reset()

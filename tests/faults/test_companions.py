@@ -87,8 +87,12 @@ def test_the_previous_commit_beside_this_one(
     turn = 0
     while scenario.left > 0 or turn < 2:
         turn += 1
-        follower = scenario.beats.start(**({} if turn % 2 else older))
-        follower.says(f"redbeat_lite of {ROOT if turn % 2 else former}")
+        if turn % 2:
+            follower = scenario.beats.start()
+            follower.says(f"redbeat_lite of {ROOT}")
+        else:
+            follower = scenario.beats.start(**older)
+            follower.says(f"redbeat_lite of {former}")
         hand_over_to(scenario, follower, lease)
     verdict = scenario.verdict()
     assert verdict.handovers == verdict.faults

@@ -122,7 +122,8 @@ def test_the_record_of_runs_says_what_bodies_did(
     scenario.begin()
     eventually(lambda: schedules.runs(limit=1), within=30, what="a run that has ended")
     strikes = MoreStrikes(scenario, server, lease)
-    strike(scenario, strikes, () if is_long else FEW)
+    names = () if is_long else FEW
+    strike(scenario, strikes, names)
     scenario.verdict(entries=others)
 
     def names_running() -> list[str]:

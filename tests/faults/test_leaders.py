@@ -58,7 +58,8 @@ def test_a_leader_goes_and_another_one_takes_over(
         if n >= len(faults) and scenario.left <= 0:
             break
         faults[n % len(faults)](scenario, lease)
-    # A period passes until the next run is due.
-    verdict = scenario.verdict(back=2 if faults == (stopped,) else lease + 0.5 + 1)
+    # The lease of a leader that was stopped is free at once. A period passes until the next run.
+    back = 2 if faults == (stopped,) else lease + 0.5 + 1
+    verdict = scenario.verdict(back=back)
     assert verdict.handovers == verdict.faults
     publish(faults[0].__name__, verdict)

@@ -95,10 +95,11 @@ def test_a_disk_that_is_full(
     scenario = scenario_on(server)
     scenario.begin()
     scenario.pause(0.5, 1)
+    full = 2 if seconds < 60 else 15
     with scenario.outage(quiet=1.5):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         eventually(lambda: _refuses(server), what="the refusal")
-        scenario.pause(2 if seconds < 60 else 15)
+        scenario.pause(full)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         eventually(lambda: not _refuses(server), what="the end of it")
     verdict = scenario.verdict()

@@ -26,16 +26,18 @@ def test_a_restart_with_its_data_and_a_server_that_hangs(
     server = own_server(**DURABLE)
     scenario = scenario_on(server)
     scenario.begin()
+    hangs = 3 if seconds < 60 else 20
+    away = 2 if seconds < 60 else 60
     for fault in faults:
         scenario.pause(0.5, 1.5)
         with scenario.outage(quiet=1.5):
             if fault == "hangs":
                 server.freeze()
-                scenario.pause(3 if seconds < 60 else 20)
+                scenario.pause(hangs)
                 server.thaw()
             else:
                 server.stop(kill=fault == "restart killed")
-                scenario.pause(2 if seconds < 60 else 60)
+                scenario.pause(away)
                 server.start()
     verdict = scenario.verdict()
     publish(faults[0], verdict)

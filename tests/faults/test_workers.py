@@ -116,7 +116,8 @@ def test_workers_killed_at_random_instants(
     before = states()
     eventually(lambda: ran(log) == set(NAMES), within=30, what="a run of each entry")
     strikes = Strikes(scenario, server, lease)
-    struck = strike(scenario, strikes, () if seconds > 5 else FEW)
+    names = () if seconds > 5 else FEW
+    struck = strike(scenario, strikes, names)
     verdict = scenario.verdict()
     log.append(*locks.stop(), *due_records(states(), PERIOD_MS, before))
     workers = scenario.workers

@@ -113,7 +113,8 @@ def attempts_of(*ends: tuple[int, str | None, int]) -> list[Record]:
     """Bodies of one run: attempt, end, and when. A body without an end is killed then."""
     records = []
     for pid, (attempt, end, at) in enumerate(ends):
-        fields = {"attempt": attempt, "pid": pid, "copies": True, "done": end in ("well", "ill")}
+        fields: dict[str, Any] = {"attempt": attempt, "pid": pid, "copies": True}
+        fields["done"] = end in ("well", "ill")
         if end:
             fields["end"] = end
         records.append(body(0, 0, at, **fields, key=None))

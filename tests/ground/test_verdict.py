@@ -15,7 +15,7 @@ def stream(*seconds: float, entry: str = "e", sender: int = 1, late: int = 5) ->
     nominals = [NOW + round(1000 * second) for second in seconds]
     fields: dict[str, Any] = {"kind": "sent", "entry": entry, "sender": sender}
     times = [{"nominal": nominal, "id": f"{nominal}", "at": nominal + late} for nominal in nominals]
-    return [fields | each for each in times]
+    return [fields | message for message in times]
 
 
 def fault(began: float, ended: float, **fields: Any) -> Record:

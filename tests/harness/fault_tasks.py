@@ -52,7 +52,7 @@ def act(self: Any, seconds: float, end: str) -> None:
         time.sleep(random.uniform(0, seconds))
         if end == "either" or (end == "again" and self.request.retries):
             end = random.choice(["well", "ill"])
-        error: Exception = ValueError("as it was told")
+        error: Exception = ValueError("as asked")
         if end == "again":
             try:
                 error = self.retry(countdown=random.choice([0, 0.2]), throw=False)

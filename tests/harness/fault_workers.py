@@ -113,7 +113,9 @@ class FaultWorkers(Herd[Worker]):
         """Kill the main process of a worker by SIGKILL, and its children too if ``whole``."""
         assert worker.alive, worker.output
         children = worker.children()
-        self._kill(worker.pid, *(children if whole else ()))
+        self._kill(worker.pid)
+        if whole:
+            self._kill(*children)
         # Children without their main process end too.
         self._note_deaths(children)
         self.has_exited(worker, -signal.SIGKILL)

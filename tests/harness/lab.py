@@ -94,7 +94,7 @@ class Lab:
         self.marks.add(f"go-{run.id}")
 
     def fail(self, run: PipelineRun) -> None:
-        """Let steps with ``how="fail when told"`` fail."""
+        """Let steps with ``how="fail when marked"`` fail."""
         self.marks.add(f"fail-{run.id}")
 
     def swept(self, run: PipelineRun, *, within: float = 20.0) -> RunStatus:

@@ -161,7 +161,7 @@ def act(part: Part, how: str, seconds: float) -> None:
     """
     if how.endswith(" once"):
         how = how.removesuffix(" once") if part.times == 1 else ""
-    if how == "fail when told":
+    if how == "fail when marked":
         part.wait_for("fail")
     fail(part, how)
     end_early(part, how, seconds)
@@ -186,8 +186,8 @@ def act(part: Part, how: str, seconds: float) -> None:
 
 
 def fail(part: Part, how: str) -> None:
-    """Raise an error if the body is told to fail this time."""
-    fails = how in ("fail", "fail when told")
+    """Raise an error if the body has to fail this time."""
+    fails = how in ("fail", "fail when marked")
     if how == "fail twice":
         fails = part.task.request.retries < 2
     if how.startswith("fail until "):
@@ -199,7 +199,7 @@ def fail(part: Part, how: str) -> None:
 
 
 def end_early(part: Part, how: str, seconds: float) -> None:
-    """End the body by one of Celery's own exceptions, or its process, if told so."""
+    """Raise an exception of Celery's, or end the process, if ``how`` says so."""
     task = part.task
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)

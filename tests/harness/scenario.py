@@ -172,7 +172,9 @@ class Scenario:
 
     def pause(self, least: float, most: float | None = None) -> None:
         """Wait for a number of seconds that is drawn at random."""
-        time.sleep(self.chance.uniform(least, least if most is None else most))
+        if most is None:
+            most = least
+        time.sleep(self.chance.uniform(least, most))
 
     def rest(self) -> None:
         """Wait until no time is left for faults."""

@@ -69,22 +69,23 @@ def step(
     how: str = "",
     give: Any = None,
     seconds: float = 0,
-    tells: Any = None,
+    progress: Any = None,
 ) -> Any:
     """Act as a test asks, and return ``give``.
 
     Parameters:
         how: as for `tests.harness.project.act`; or ``show`` to note the params, ``refuse once`` to
             return a failure the first time, ``fail when away`` to fail when the server is away.
-        tells: the arguments of a report of progress.
+        progress: the arguments of a report of progress, which comes first.
     """
-    if tells:
-        self.progress(*tells)
+    if progress:
+        self.progress(*progress)
     header = self.request.redbeat_pipeline
     marks = HistoryLog.of_environment().marks
     # Count before the note, because a test that has read the note may kill this process.
     times = marks.add(f"ran-{header['run']}-{header['name']}")
-    with noted_step(self, params=params if how == "show" else None) as body:
+    shown = params if how == "show" else None
+    with noted_step(self, params=shown) as body:
         assert body is not None
         part = Part(self, body, marks, header["run"], times)
         if isinstance(self, (Runs, Calls, Mixed)):

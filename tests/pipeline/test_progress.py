@@ -79,7 +79,7 @@ def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pyt
 
 
 def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
-    run = lab.start(("a", lab.sig(how="until", tells=[30, "3 of 10"]), 2), ("b", lab.sig(tells=[90, "bye"]), 1))
+    run = lab.start(("a", lab.sig(how="until", progress=[30, "3 of 10"]), 2), ("b", lab.sig(progress=[90, "bye"]), 1))
     eventually(lambda: run.status().step("a").percent, what="its progress")
     status = run.status()
     assert (status.step("a").percent, status.step("a").note, status.percent) == (30, "3 of 10", 15)
@@ -95,7 +95,7 @@ def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
 
 
 def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
-    run = lab.start(("a", lab.sig(), 2), ("b", lab.sig(how="fail", tells=[90, "bye"]), 1))
+    run = lab.start(("a", lab.sig(), 2), ("b", lab.sig(how="fail", progress=[90, "bye"]), 1))
     status = run.wait(20)
     assert (status.step("b").percent, status.step("b").note) == (90, "bye"), "what it told as its last word"
     told = json.loads(json.dumps(status.as_json()))

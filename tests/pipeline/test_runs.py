@@ -117,7 +117,7 @@ def test_a_worker_that_knows_no_such_task_fails_the_run(lab: Lab, crew: Worker) 
 
 
 def test_siblings_of_a_failure_run_to_their_end_for_nothing(lab: Lab) -> None:
-    bad = lab.sig(how="fail when told")
+    bad = lab.sig(how="fail when marked")
     run = lab.start(("long", lab.sig(how="until"), 2), ("bad", bad, 2), ("never", lab.sig(), 1))
     # A sibling that had not started by then would not start any more.
     lab.started(run, "long", "bad")

@@ -154,7 +154,7 @@ def rising_fences(work: Work) -> Iterator[Violation]:
 
 
 def waiters_in_order(work: Work) -> Iterator[Violation]:
-    """Those that wait for a key get it in the order in which they came."""
+    """Tasks that wait for a key get it in the order in which they came."""
     for key, bodies in work.by("key").items():
         waiters = [item for item in bodies if item[1].get("place") is not None]
         for (last_line, last), (line, body) in pairwise(waiters):

@@ -16,7 +16,7 @@ Records of these kinds are read here, beside ``setup``, ``body`` and ``fault``:
     The process ``pid``, or the main process of its worker, was killed ``at`` this instant.
 ``outcome``
     The package's record of a run of an ``entry``: its ``outcome``, the task ``id`` or ``null``, the
-    ``nominals`` that it stands for, and the number of ``attempts``.
+    ``nominals`` that it covers, and the number of ``attempts``.
 
 A body of a run may have its ``attempt``, from 0, and its ``end``: ``well``, ``ill``, or ``again``
 if it is retried. During a fault that is ``away``, nobody could write to the server.
