@@ -80,7 +80,7 @@ def test_each_occurrence_is_sent_once_oldest_first(setup: Setup, turns: Turns) -
 def test_asked_again_or_overlapping_it_sends_nothing_twice(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", HOURLY)
     fast(setup, 20, 11)
-    with pytest.raises(InvalidEntry, match=r"got 0 \(backfill \w+ has 10 left: wait for its end or cancel"):
+    with pytest.raises(InvalidEntry, match=r"got 0 \(backfill \w+ has 10 left: wait for its end, cancel it"):
         fast(setup, 30, 5)
     turns(setup, 2)
     with pytest.raises(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import tarfile
+import time
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
@@ -133,6 +134,7 @@ def test_a_clock_that_is_set_by_two_hours(
     scenario.beats.start(PROJ_CLOCK=str(clock))
     scenario.beats.start(PROJ_CLOCK=str(clock))
     leader = scenario.begin()
+    began = time.monotonic()
     for shift in ("7200", "0"):
         scenario.pause(1.5, 2.5)
         scenario.note_fault(2, new_phase=True)
@@ -145,5 +147,5 @@ def test_a_clock_that_is_set_by_two_hours(
     assert len(leader.lines("WARNING.*the clock went back")) == 1
     most = max(Counter(message.entry for message in scenario.collector.messages).values())
     print(f"at most {most} messages of one entry")
-    assert most <= scenario.seconds + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
+    assert most <= time.monotonic() - began + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
     publish("clock", verdict)

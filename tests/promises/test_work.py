@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +52,8 @@ class TestOnce:
         held = eventually(lambda: locks(stage.app).list(), within=20)
         assert held[0].key == "sleeper"
         for pid in [worker.pid, *descendants(worker.pid)]:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # A child may end as its worker dies.
+                os.kill(pid, signal.SIGKILL)
         eventually(lambda: not locks(stage.app).list(), within=20)
 
     def test_who_waits_runs_in_order(self, stage: Stage, tmp_path: Path) -> None:
