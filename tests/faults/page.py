@@ -29,7 +29,7 @@ LINES = {
         "A stand-by leads; the old leader sends nothing more and stands by.",
     ),
     "frozen elsewhere": (
-        'the same with a broker elsewhere, to which messages go one by one (`dispatch="plain"`)',
+        'the same with 30 entries and a broker elsewhere, to which messages go one by one (`dispatch="plain"`)',
         "What it had sent and not committed is sent again, under the same ids. Thawed, it ends the message at which it "
         "stood, and sends nothing more.",
     ),
