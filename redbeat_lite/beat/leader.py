@@ -170,7 +170,7 @@ class Leader:
     def yield_lease(self) -> None:
         """Give the lease back, and leave it to others for a while."""
         self.resign()
-        # After the outage of a broker, all beats may be waiting like this: then nobody sends for so long.
+        # After an outage of the broker, all beats may wait like this. Nobody sends as long as they do.
         longest = min(self._lease + self._stall_timeout, _LONGEST_YIELD)
         self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, longest)
 

@@ -116,7 +116,7 @@ class Replanning:
         if self._ahead:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
         edit = edit_of(entry, moved, self._zone, expected=stored.state)
-        # By the clock that was ahead, the retry of a failed publish was planned for a time that is far away now.
+        # The clock that was ahead planned the retry of a failed publish for a time that is far away now.
         waits_for_that = self._ahead and _is_sooner(edit.score, stored.score)
         return [edit] if moved is not state or waits_for_that else []
 

@@ -16,7 +16,7 @@ _FIELDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks of the page.
+    """A request to the page.
 
     Parameters:
         method: in capitals.
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the page answers.
+    """A response of the page.
 
     Parameters:
         status: of HTTP.

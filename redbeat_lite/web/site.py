@@ -50,7 +50,7 @@ _POLICY = (
     "base-uri 'none'; frame-ancestors 'none'"
 )
 
-#: What every response says: nothing is loaded but from here, nothing is guessed, nobody frames it.
+#: Headers of every response. The browser loads nothing from elsewhere, guesses no type, and shows the page in no frame.
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
@@ -147,7 +147,7 @@ class Call:
         http = self.status if self.error else http
         shown = {"here": self.request.path[1:], "given": self.given, "user": self.access.user, "may": self.may}
         shown |= {"wrong": self.wrong, "error": self.error, "invalid": self.invalid}
-        # The answer to a post is not asked for again: a script that loads it anew posts anew.
+        # A script must not load the answer to a post again, because that would post again.
         shown |= {"live": self.request.method != "POST", **data}
         body = self.site.templates.get_template(template).render(shown).encode(errors="replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
