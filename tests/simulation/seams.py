@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 @cache
-def _places(prefixes: tuple[str, ...], values: tuple[Any, ...], loaded: int) -> list[Place]:
+def find_places(prefixes: tuple[str, ...], values: tuple[Any, ...], loaded: int) -> list[Place]:
     """Return the names in these packages that stand for one of these values.
 
     Parameters:
@@ -85,18 +85,19 @@ def _places(prefixes: tuple[str, ...], values: tuple[Any, ...], loaded: int) -> 
     """
     del loaded
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(prefixes)]
-    kinds = ModuleType | type | BuiltinFunctionType | FunctionType
+    kinds = (ModuleType, type, BuiltinFunctionType, FunctionType)
+    # The type itself is asked, because a lazy object, such as Django's settings, loads itself when its class is asked.
     return [
         Place(module, name, value)
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, kinds) and value in values
+        if issubclass(type(value), kinds) and value in values
     ]
 
 
 def _replace(stack: ExitStack, prefixes: tuple[str, ...], substitutes: Mapping[Any, Any]) -> None:
     """Put something else in the place of these values wherever the packages use them."""
-    for place in _places(prefixes, tuple(substitutes), len(sys.modules)):
+    for place in find_places(prefixes, tuple(substitutes), len(sys.modules)):
         stack.enter_context(patch.object(place.module, place.name, substitutes[place.value]))
 
 

@@ -15,11 +15,13 @@ from unittest.mock import patch
 import pytest
 
 from redbeat_lite import Scheduler
+from redbeat_lite.beat import wakeup
 from redbeat_lite.storage import scripts
 from tests.simulation.faults import KINDS
 from tests.simulation.holdings import count_objects
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
+from tests.simulation.seams import find_places
 from tests.simulation.shrink import Shrinking, size_of, words
 from tests.simulation.users import User
 from tests.simulation.work import ALONE
@@ -69,6 +71,20 @@ def test_a_seed_does_not_depend_on_the_order_of_hashes() -> None:
         return ran.stdout
 
     assert story("1") == story("2")
+
+
+def test_a_lazy_object_in_a_module_of_the_package_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django's settings are such an object: they load themselves when somebody asks for their class."""
+
+    class Lazy:
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("the lazy object was loaded")
+
+    monkeypatch.setattr(wakeup, "lazy", Lazy(), raising=False)
+    names = {place.name for place in find_places(("redbeat_lite.",), (time,), loaded=0)}
+    assert "time" in names
+    assert "lazy" not in names
 
 
 # -- faults that were found ----------------------------------------------------------------------------
