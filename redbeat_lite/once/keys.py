@@ -11,9 +11,6 @@ key                           type    holds
                                       ``queue``, ``ended`` (the attempt before the retry it is kept for), ``yields``
                                       (ms: when the entry's next run may have it, if it is still queued); lives as
                                       long as the lease, a queued one as long as its message
-``{p}:once:last:<key>``       string  ``<token>|<fence>|<holder>`` of the last run that has had the lock and not given
-                                      it back: if its lease ran out while the server was away, it may have it again;
-                                      lives a week
 ``{p}:once:wait:<key>``       zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``     hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt, ``d:<task id>`` ->
                                       when it is too old to run, ms; ``woken``, ``tries`` and ``resend`` of the first
@@ -45,9 +42,6 @@ class OnceKeys:
 
     def lock(self, key: str) -> str:
         return f"{self._root}once:lock:{key}"
-
-    def last(self, key: str) -> str:
-        return f"{self._root}once:last:{key}"
 
     def waiters(self, key: str) -> str:
         return f"{self._root}once:wait:{key}"

@@ -71,8 +71,8 @@ def lock(where: Any, key: str, *, lease: Duration = 60.0, timeout: Duration = 0.
         key: as ``Once(key="...")`` without fields, or ``once_key``.
         lease: length of time after which a holder that died frees the lock. Renewed during the block, but for a cache,
             where the block must be shorter.
-        timeout: how long to wait for it; half a second more where its last holder died or its server was away. Who
-            waits here has no place in the queue of the tasks that wait: those go first.
+        timeout: how long to wait for it. Who waits here has no place in the queue of the tasks that wait: those go
+            first.
 
     Yields:
         a handle that is true if the lock was taken; the block runs either way. At its end a server that does not

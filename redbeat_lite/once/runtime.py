@@ -29,7 +29,7 @@ from .errors import LockUnavailable, OnceSkipped
 from .hold import GUARD_LIFE, Hold, deadline_ms, expires_ms, has_expired, policy_of
 from .renewal import Renewer
 from .settle import is_final, settle
-from .store import DOWN, RESEND_MS, Held, LockStore, let_holders_go_first
+from .store import DOWN, RESEND_MS, Held, LockStore
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -89,23 +89,17 @@ class Runtime:
         conflict = on_conflict or (once.on_conflict if once else "skip")
         waiters = once.max_waiters if once else None
 
-        def ask(told_later: bool = False) -> Verdict:
+        def ask() -> Verdict:
             hold.start(time.monotonic())
             fate = hold.run and Fate(hold.run, "running", hold.begun)
-            verdict = self.store.begin(
-                hold.held, on_conflict=conflict, max_waiters=waiters, message=text, told_later=told_later, fate=fate
-            )
+            verdict = self.store.begin(hold.held, on_conflict=conflict, max_waiters=waiters, message=text, fate=fate)
             # The reply may have been under way for longer than the lease.
             hold.lost = time.monotonic() - hold.locked >= hold.lease
             self.recorder.failed(verdict.unrecorded)
             return verdict
 
         try:
-            verdict = patiently(ask, PATIENCE)
-            if verdict.word != "later":
-                return verdict
-            let_holders_go_first()
-            return patiently(partial(ask, told_later=True), PATIENCE)
+            return patiently(ask, PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..actors import who
-from ..forks import let_through
 from ..runs.attempt import Fate
 from ..runs.keys import RunKeys
 from ..storage.changes import line_of
@@ -33,17 +31,14 @@ DOWN = FAULTS
 #: How many claims one call of ``once/take`` handles; each has eleven KEYS and ARGV, and Lua unpacks a few thousand.
 TAKE_BATCH = 500
 
-#: Seconds that the holder of a lock has to renew it, where its lease has run out and it may be the server that was
-#: away: it tries ten times a second, or four times for a child that cannot.
-HEAD_START = 0.5
-
-#: What ``once/take`` answers in that case.
-_LATER = 2
-
 #: What nobody has looked after for a week leaves the index, in ms: no worker has ``install()``, and the locks have run
 #: out. Who still waits is found again when the next task of that key comes, and forgotten a week after the last of them
 #: would have been too old to run.
 KEPT_MS = 7 * 86_400_000
+
+
+#: What a renewal may put back: the guard's record and the lock, the lock alone, or nothing.
+PutBack = Literal["all", "lock", "nothing"]
 
 
 @dataclass(slots=True)
@@ -96,12 +91,6 @@ class Wanted(NamedTuple):
     yields_ms: int = 0
 
 
-def let_holders_go_first() -> None:
-    """Wait, for who was told to ask again later."""
-    with let_through():
-        time.sleep(HEAD_START)
-
-
 class LockStore:
     """The once-locks and the guard's records of one prefix on one client."""
 
@@ -112,26 +101,14 @@ class LockStore:
         self._scripts = Scripts(client)
 
     def take(self, claims: Sequence[Wanted]) -> list[bool]:
-        """Take locks for tasks about to be published; one round trip for up to ``TAKE_BATCH`` of them.
-
-        Where somebody had a lock and has not given it back, asks again after ``HEAD_START``.
-        """
-        taken = self._take(claims, told_later=False)
-        later = [n for n, reply in enumerate(taken) if reply == _LATER]
-        if later:
-            let_holders_go_first()
-            for n, reply in zip(later, self._take([claims[n] for n in later], told_later=True), strict=True):
-                taken[n] = reply
-        return [bool(reply) for reply in taken]
-
-    def _take(self, claims: Sequence[Wanted], *, told_later: bool) -> list[int]:
-        taken: list[int] = []
+        """Take locks for tasks about to be published; one round trip for up to ``TAKE_BATCH`` of them."""
+        taken: list[bool] = []
         for chunk in chunks(claims, TAKE_BATCH):
             keys = [self.keys.index, self.keys.fence]
             for claim in chunk:
-                keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key), self.keys.last(claim.key)]
-            args = [len(chunk), KEPT_MS, int(told_later), *chain.from_iterable(chunk)]
-            taken += self._scripts.run("once/take", keys, args)
+                keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            args = [len(chunk), KEPT_MS, *chain.from_iterable(chunk)]
+            taken += map(bool, self._scripts.run("once/take", keys, args))
         return taken
 
     def begin(
@@ -141,7 +118,6 @@ class LockStore:
         on_conflict: str = "skip",
         max_waiters: int | None = None,
         message: str = "",
-        told_later: bool = False,
         fate: Fate | None = None,
     ) -> Verdict:
         """Claim a task id, and the lock where ``held`` names one; fills in ``held.fence``.
@@ -160,25 +136,30 @@ class LockStore:
             message,
         ]
         if held.key is not None:
-            keys += [*self._lock_keys(held.key), self.keys.fence, self.keys.last(held.key)]
-            args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms, int(told_later)]
+            keys += [*self._lock_keys(held.key), self.keys.fence]
+            args += [held.key, on_conflict, held.holder, max_waiters or 0, KEPT_MS, held.expires_ms]
         verdict = Verdict(*texts(self._run("once/begin", keys, args, fate)))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
         return verdict
 
-    def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
-        """Keep what is held for another lease; (the guard's record is ours, the lock is ours or was not asked for).
+    def renew(self, held: Held, put_back: PutBack, *, lock: bool = True) -> tuple[bool, bool]:
+        """Renew what a run holds for another lease.
 
         Parameters:
-            revive: put back what a flush of the server took away.
-            lock: the lock as well, where there is one.
+            put_back: what is taken again if a flush or a clock that leapt has taken it away and
+                nobody else has it. A holder whose last good renewal is a lease ago or longer must
+                put back nothing, because another task may have come and gone meanwhile.
+            lock: whether the lock is renewed too, if the run has one.
+
+        Returns:
+            whether the guard's record is ours, and whether the lock is ours or was not renewed.
         """
         keys = [self.keys.guard(held.record)]
-        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
+        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, put_back]
         if held.key is not None and lock:
-            keys += self._freed_keys(held.key)
-            args += [held.key, held.fence, held.holder, KEPT_MS]
+            keys += [self.keys.lock(held.key), self.keys.index]
+            args += [held.key, held.fence, held.holder]
         guard, ours = self._scripts.run("once/renew", keys, args)
         return bool(guard), bool(ours)
 
@@ -296,7 +277,7 @@ class LockStore:
         return self._scripts.run(script, keys, args)
 
     def _freed_keys(self, key: str) -> list[str]:
-        return [self.keys.lock(key), self.keys.waiters(key), self.keys.index, self.keys.last(key)]
+        return [self.keys.lock(key), self.keys.waiters(key), self.keys.index]
 
     def _lock_keys(self, key: str) -> list[str]:
         return [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key), self.keys.index]

@@ -55,12 +55,9 @@ class Chaos:
         job = json.loads(message)
         held = Held(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000)
         word = self.store.begin(held, on_conflict="wait").word
-        if word == "later":
-            time.sleep(0.05)
-            word = self.store.begin(held, on_conflict="wait", told_later=True).word
         if word == "encode":
             # In its place before the message is gone from the list: what a late acknowledgement does.
-            word = self.store.begin(held, on_conflict="wait", message=message, told_later=True).word
+            word = self.store.begin(held, on_conflict="wait", message=message).word
             if word == "parked":
                 self.note_place(job)
         if word == "run":

@@ -91,7 +91,7 @@ class Contract:
     tail_keys: str = ""
 
 
-LOCK = "lock waiters parked index fence last"
+LOCK = "lock waiters parked index fence"
 RECORDED = "rows feed deadlines incidents"
 
 CONTRACTS: dict[str, list[Contract]] = {
@@ -161,23 +161,23 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract("guard guards", "holder task attempt lease instant lease message"),
         Contract(
             f"guard guards {LOCK}",
-            "holder task attempt lease instant lease message key mode word few lease instant flag",
+            "holder task attempt lease instant lease message key mode word few lease instant",
         ),
         Contract(
             f"guard guards {LOCK}",
-            "holder task attempt lease instant lease message key mode word few lease instant flag fate",
+            "holder task attempt lease instant lease message key mode word few lease instant fate",
             tail_keys=RECORDED,
         ),
     ],
-    "once/clear": [Contract("lock waiters index last changes reply", "key change")],
+    "once/clear": [Contract("lock waiters index changes reply", "key change")],
     "once/end": [
         Contract("guard guards", "holder task done instant lease"),
         Contract(
-            "guard guards lock waiters index last",
+            "guard guards lock waiters index",
             "holder task done instant lease key hold attempt lease",
         ),
         Contract(
-            "guard guards lock waiters index last",
+            "guard guards lock waiters index",
             "holder task done instant lease key hold attempt lease fate",
             tail_keys=RECORDED,
         ),
@@ -185,13 +185,13 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
     "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],
     "once/renew": [
-        Contract("guard", "holder task attempt lease flag"),
-        Contract("guard lock waiters index last", "holder task attempt lease flag key small word lease"),
+        Contract("guard", "holder task attempt lease put_back"),
+        Contract("guard lock index", "holder task attempt lease put_back key small word"),
     ],
     "once/take": [
         Contract(
-            "index fence lock waiters last",
-            "one lease flag key task lease small word word lease hold",
+            "index fence lock waiters",
+            "one lease key task lease small word word lease hold",
         )
     ],
     "once/wake": [Contract("lock waiters parked index", "key lease lease")],

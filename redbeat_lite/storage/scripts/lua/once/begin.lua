@@ -1,11 +1,11 @@
 -- needs fence record
 -- May this task run now, does it wait for its once-lock, is it refused, or is it a copy of one that ran or runs?
 -- Claims its id, and the lock where it has one. Sent twice, it answers the same.
--- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence  [8] last
+-- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
 -- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
 --     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
 --     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
---     [13] expires_ms of the message, 0: never  [14] 1: has been told later, 0: has not
+--     [13] expires_ms of the message, 0: never
 -- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed, deadlines, incidents
 --     ARGV fate, as shared/record.lua has it
 -- returns {verdict, text}, and with run why that could not be recorded, '': it was, or was not to be
@@ -14,13 +14,11 @@
 --   parked, place    waits for the lock   taken, task id    another task has the lock
 --   full, task id    too many wait        refused, task id  an earlier copy got taken or full, and may have died of it
 --   encode           call again with the message: it has to be parked
---   later            whoever had the lock has not given it back, but may just have had no chance to renew it: ask again in a
---                    moment
 local now = now_ms()
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local locked = #ARGV >= 14
-local fate = ARGV[locked and 15 or 8]
+local locked = #ARGV >= 13
+local fate = ARGV[locked and 14 or 8]
 
 -- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
 local function give_up_place()
@@ -47,7 +45,7 @@ if deadline > 0 and now > deadline then
 end
 
 -- Mostly there is nothing, which is one question.
-local there = not locked or redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4], KEYS[8]) > 0
+local there = not locked or redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) > 0
 
 local function look(...)
   return there and redis.call(...)
@@ -113,12 +111,6 @@ local function refuse(verdict, by)
 end
 
 local owner = look('HGET', KEYS[3], 'task')
-if not owner and ARGV[14] == '0' then
-  local last = look('GET', KEYS[8])
-  if last and string.match(last, '^[^|]*') ~= token then
-    return {'later', ''}
-  end
-end
 local head = (look('ZRANGE', KEYS[4], 0, 0) or {})[1]
 if owner ~= id and (owner or (head and head ~= id)) then
   if not owner then
@@ -176,6 +168,5 @@ end
 redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', ARGV[10])
 redis.call('PEXPIRE', KEYS[3], lease)
-redis.call('SET', KEYS[8], token .. '|' .. number .. '|' .. ARGV[10], 'PX', math.max(tonumber(ARGV[12]), 2 * lease))
 redis.call('ZADD', KEYS[6], now + lease, key)
 return go(number)

@@ -1,16 +1,15 @@
 -- needs now change
 -- Free a lock whoever holds it.
--- KEYS[1] lock  [2] waiters  [3] index  [4] last  [5] record of changes
--- [6] the reply of this call, for a minute: who sends it again is told that it was held, and frees no other's lock
+-- KEYS[1] lock  [2] waiters  [3] index  [4] record of changes
+-- [5] the reply of this call, for a minute: who sends it again is told that it was held, and frees no other's lock
 -- ARGV[1] key  [2] change, for the record
 -- returns {1 it was held | 0 it was free, 1 somebody waits for it | 0 nobody does}
-local held = redis.call('EXISTS', KEYS[6])
+local held = redis.call('EXISTS', KEYS[5])
 if held == 0 then
   held = redis.call('DEL', KEYS[1])
-  redis.call('DEL', KEYS[4])
   if held == 1 then
-    redis.call('SET', KEYS[6], '1', 'PX', 60000)
-    note_change(KEYS[5], '', ARGV[2], nil, {ARGV[1]})
+    redis.call('SET', KEYS[5], '1', 'PX', 60000)
+    note_change(KEYS[4], '', ARGV[2], nil, {ARGV[1]})
   end
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then

@@ -1,7 +1,7 @@
 -- needs now record
 -- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing. With done, also
 -- the end of a task that was refused: whoever waited for it has been told.
--- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index  [6] last
+-- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
 --     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
@@ -46,31 +46,18 @@ if not locked then
 end
 local key, hold, lease = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 local holder = redis.call('HGET', KEYS[3], 'token')
-local last = holder ~= token and redis.call('GET', KEYS[6]) or ''
-local of, fence, who = string.match(last, '^([^|]*)|([^|]*)|(.*)$')
-if of == token then
-  redis.call('DEL', KEYS[6])
-  -- Both ran out, while the server was away perhaps, and nobody has had the lock since. A retry that ends the run before
-  -- the next renewal must not lose it. Where the record lives, the lock was not to be renewed any more.
-  if hold > 0 and tonumber(g[6] or '0') <= now and not holder then
-    redis.call('HSET', KEYS[3], 'token', token, 'task', id, 'since', now, 'lease', lease, 'fence', fence, 'holder', who)
-    holder = token
-  end
-end
 if holder ~= token then
   return {standby, 0, 0, why}
 end
 
--- Who holds the lock is the last that has had it.
 if hold > 0 then
-  redis.call('DEL', KEYS[6])
   local due = now + hold - lease
   redis.call('HSET', KEYS[3], 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', ARGV[8])
   redis.call('PEXPIRE', KEYS[3], hold)
   redis.call('ZADD', KEYS[5], now + hold, key)
   return {standby, 1, 0, why}
 end
-redis.call('DEL', KEYS[3], KEYS[6])
+redis.call('DEL', KEYS[3])
 if redis.call('EXISTS', KEYS[4]) == 1 then
   -- Due at once: should the caller die before it has woken the next one, the lock sweeper does.
   redis.call('ZADD', KEYS[5], now, key)

@@ -1,19 +1,18 @@
 -- needs fence
 -- Take the locks of tasks that are about to be published; each stands alone.
--- KEYS[1] index  [2] fence  then for each claim: lock, waiters, last
--- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after  [3] 1: have been told later, 0: have not
+-- KEYS[1] index  [2] fence  then for each claim: lock, waiters
+-- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
 --     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue, ms for which its message lives
 --     (0: no end), ms after which another task may have it if this one is still queued (0: never)
--- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task | 2 later: whoever
---     had it has not given it back, but may just have had no chance to renew it
+-- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task
 local now = now_ms()
 -- The first write, which a server without memory takes: what follows is then taken, too.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local fence = next_fences(KEYS[2], tonumber(ARGV[1]))
 local taken = {}
 for i = 1, tonumber(ARGV[1]) do
-  local lock, waiters, last = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
-  local a = 4 + 8 * (i - 1)
+  local lock, waiters = KEYS[2 * i + 1], KEYS[2 * i + 2]
+  local a = 3 + 8 * (i - 1)
   local key, id, lease, due = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]), now + tonumber(ARGV[a + 3])
   -- As long as its message may still run. Whether that is still there is looked at after a lease.
   local ends = due + math.max(lease, tonumber(ARGV[a + 6]))
@@ -35,8 +34,6 @@ for i = 1, tonumber(ARGV[1]) do
       redis.call('ZADD', KEYS[1], now, key)
     end
     taken[i] = 0
-  elseif ARGV[3] == '0' and redis.call('EXISTS', last) == 1 then
-    taken[i] = 2
   else
     redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,
       'lease', lease, 'fence', string.format('%.0f', fence), 'holder', ARGV[a + 4], 'queue', ARGV[a + 5])
@@ -46,7 +43,6 @@ for i = 1, tonumber(ARGV[1]) do
       redis.call('HDEL', lock, 'yields')
     end
     redis.call('PEXPIREAT', lock, ends)
-    redis.call('DEL', last)
     redis.call('ZADD', KEYS[1], due + lease, key)
     fence = fence + 1
     taken[i] = 1
