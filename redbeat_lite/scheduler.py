@@ -40,8 +40,7 @@ from .events import Ticked
 from .once.store import LockStore
 from .pipeline.sweeper import sweeper
 from .public import public
-from .setting_checks import check_timezone
-from .settings import Settings
+from .settings import Settings, check_timezone
 from .storage.leader_store import LeaderStore
 from .storage.server_check import check_driver
 from .storage.stored import Lost

@@ -1,4 +1,7 @@
-"""The ``redbeat_lite_*`` settings, read once from ``app.conf`` and validated."""
+"""The ``redbeat_lite_*`` settings, read once from ``app.conf`` and checked.
+
+Each check names the setting, the values that it accepts, and the value that came.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,27 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from . import urls
 from .durations import seconds_of
-from .errors import ConfigurationError, remember
+from .errors import ConfigurationError, InvalidEntry, remember
 from .expect import Expect
-from .setting_checks import (
-    PREFIX,
-    check_choice,
-    check_notify,
-    check_number,
-    check_options,
-    check_text,
-    check_url,
-    check_web_url,
-    check_whole,
-    expectation,
-    is_address,
-    is_expires,
-    mapping,
-    require,
-)
+from .instants import YEAR
 
 if TYPE_CHECKING:
     from celery import Celery
 
-#: How often the leader renews within one lease.
+#: The first part of the names of all settings.
+PREFIX = "redbeat_lite_"
+
+#: The leader renews its lease so often within the lease, so that three renewals in a row may fail.
 RENEWALS_PER_LEASE = 4
 
-#: The URL of settings that are read for something which asks no server.
+#: URL of settings that are read without asking a server.
 NO_SERVER = "redis://none"
 
 #: Most runs of an entry that are remembered.
@@ -45,9 +38,14 @@ MAX_HISTORY = 1000
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
 
+#: Most seconds of a lease or a timeout: a day. A longer one has a wrong unit.
+_LONGEST = 86_400
 
 #: Valid prefixes: text without braces, or with one pair of braces at its end.
 _PREFIX = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}")
+
+#: Settings that are durations.
+_DURATIONS = {"lease", "expires", "clock_slack", "once_lease", "publish_timeout", "stall_timeout"}
 
 
 def key_root(prefix: str) -> str:
@@ -58,42 +56,38 @@ def key_root(prefix: str) -> str:
     return prefix if prefix.endswith("}") else f"{{{prefix}}}"
 
 
-#: Settings that are lengths of time.
-_LENGTHS = {"lease", "expires", "clock_slack", "once_lease", "publish_timeout", "stall_timeout"}
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a user can set. Lengths of time are in seconds here; an app may give any that :mod:`durations` reads.
+    """Everything that a user can set. Durations are in seconds here; an app may use every form of a duration.
 
     Parameters:
-        url: the Redis server, or the servers, that hold the schedule; the broker's own URL where that is a Redis.
-        redis_options: further keyword arguments for the redis-py client; ``master_name`` and ``sentinel_kwargs`` too.
-        key_prefix: what all keys begin with; schedules under different prefixes know nothing of each other.
-            Keys have the prefix in braces, unless it ends with braces of its own, such as ``"myapp:{beat}"``.
-        owner: who owns the entries of ``beat_schedule``; entries of another owner are never touched.
-        lease: how long a leader that falls silent stays leader. 1 to 86,400.
+        url: the Redis server or servers that hold the schedule; the broker's URL if the broker is a Redis.
+        redis_options: further keyword arguments of the redis-py client; also ``master_name`` and ``sentinel_kwargs``.
+        key_prefix: beginning of all keys. Schedules under different prefixes are independent. The keys have the prefix
+            in braces, unless it ends with braces of its own, such as ``"myapp:{beat}"``.
+        owner: owner of the entries of ``beat_schedule``; entries of another owner are never touched.
+        lease: seconds that a silent leader stays leader. 1 to 86,400.
         batch_size: entries per round trip, 1 to 5,000.
         expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
-        clock_slack: by how much the clocks of beats and workers may differ: a message that expires with its interval
+        clock_slack: seconds that the clocks of beats and workers may differ. A message that expires with its interval
             lives that much longer. 0 to 86,400.
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
         once_lease: lease of a once-lock. 1 to 86,400.
-        history: default of an entry's ``history``: how many of its last runs are remembered, 0 to 1,000.
-        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, but of
-            ``succeed_every``, which goes by the rule of one entry.
-        publish_timeout: after how long a publish that hangs is given up. 0.1 to 86,400.
-        stall_timeout: after how long without progress a leader stops renewing its lease. 1 to 86,400.
+        history: default of an entry's ``history``, the number of its last runs that are remembered. 0 to 1,000.
+        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, except ``succeed_every``,
+            because that depends on the rule of one entry.
+        publish_timeout: seconds after which a publish that hangs is given up. 0.1 to 86,400.
+        stall_timeout: seconds without progress after which a leader stops renewing its lease. 1 to 86,400.
         dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
-        traceparent: whether the messages of the beat carry the W3C header of this name, each with a trace of its own.
-        metrics_port: the port on which the beat serves metrics for Prometheus, 1 to 65,535.
-        metrics_host: the address on which it does, of IP; ``"0.0.0.0"`` is every one of the machine.
-        heartbeat_file: a file that the beat touches every second while its loop lives; its directory must exist.
-        heartbeat_url: a URL of http or https that the leader asks for every minute.
-        notify: URLs of services, as apprise has them, that are told of incidents.
+        traceparent: whether each message of the beat has the W3C header of this name, with a trace of its own.
+        metrics_port: port of the beat's metrics for Prometheus, 1 to 65,535.
+        metrics_host: IP address of the metrics; ``"0.0.0.0"`` for all addresses of the machine.
+        heartbeat_file: a file that the beat touches every second while its loop runs; its directory must exist.
+        heartbeat_url: a URL of http or https that the leader requests every minute.
+        notify: URLs of services, in the form of apprise, that receive incidents.
     """
 
-    # These two may hold a password, so they are in no repr().
+    # The URL and the options may contain a password, so repr() does not show them.
     url: str = field(repr=False)
     redis_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     key_prefix: str = "redbeat-lite"
@@ -113,45 +107,40 @@ class Settings:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     heartbeat_file: str | None = None
-    # Any part of these may be a secret.
+    # Any part of these two may be a secret.
     heartbeat_url: str | None = field(default=None, repr=False)
     notify: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        check_url(self.url)
-        check_options(self.url, self.redis_options)
-        check_text("key_prefix", self.key_prefix)
+        _check_url(self.url)
+        _check_options(self.url, self.redis_options)
+        _check_text("key_prefix", self.key_prefix)
+        is_prefix = _PREFIX.fullmatch(self.key_prefix) is not None
         expected = 'text without braces, or with one pair at its end, such as "myapp:{beat}"'
-        is_valid = _PREFIX.fullmatch(self.key_prefix) is not None
-        require("key_prefix", is_valid, expected, self.key_prefix)
-        check_text("owner", self.owner)
-        check_number("lease", self.lease, 1.0)
-        check_number("once_lease", self.once_lease, 1.0)
-        check_number("clock_slack", self.clock_slack, 0.0)
-        check_number("publish_timeout", self.publish_timeout, 0.1)
-        check_number("stall_timeout", self.stall_timeout, 1.0)
-        shortest = f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
-        require("stall_timeout", self.stall_timeout > self.publish_timeout, shortest, self.stall_timeout)
-        check_whole("batch_size", self.batch_size, 1, 5000)
-        check_whole("history", self.history, 0, MAX_HISTORY)
-        require(
-            "expires", is_expires(self.expires), 'None, positive seconds up to 100 years or "interval"', self.expires
-        )
-        check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
-        check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
-        require("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
-        port, file = self.metrics_port, self.heartbeat_file
-        is_port = type(port) is int and 1 <= port <= 65_535
-        require("metrics_port", port is None or is_port, "a port from 1 to 65535", port)
-        where = "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0"
-        require("metrics_host", is_address(self.metrics_host), where, self.metrics_host)
-        check_notify(self.notify)
-        check_web_url("heartbeat_url", self.heartbeat_url)
-        require("heartbeat_file", file is None or (isinstance(file, str) and file != ""), "the path of a file", file)
+        _require("key_prefix", is_prefix, expected, self.key_prefix)
+        _check_text("owner", self.owner)
+        _check_number("lease", self.lease, 1.0)
+        _check_number("once_lease", self.once_lease, 1.0)
+        _check_number("clock_slack", self.clock_slack, 0.0)
+        _check_number("publish_timeout", self.publish_timeout, 0.1)
+        _check_number("stall_timeout", self.stall_timeout, 1.0)
+        is_long_enough = self.stall_timeout > self.publish_timeout
+        expected = f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
+        _require("stall_timeout", is_long_enough, expected, self.stall_timeout)
+        _check_whole("batch_size", self.batch_size, 1, 5000)
+        _check_whole("history", self.history, 0, MAX_HISTORY)
+        expected = 'None, positive seconds up to 100 years or "interval"'
+        _require("expires", _is_expires(self.expires), expected, self.expires)
+        _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
+        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
+        _require("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
+        _check_metrics(self.metrics_port, self.metrics_host)
+        _check_notify(self.notify)
+        _check_heartbeat(self.heartbeat_url, self.heartbeat_file)
 
     @property
     def slack_ms(self) -> int:
-        """By how many milliseconds the clocks of beats and workers may differ."""
+        """Milliseconds that the clocks of beats and workers may differ."""
         return round(1000 * self.clock_slack)
 
     @classmethod
@@ -162,79 +151,35 @@ class Settings:
         ``CELERY_REDBEAT_LITE_URL``, and without a namespace ``REDBEAT_LITE_URL``.
 
         Parameters:
-            url: instead of the one that is set, for what asks no server.
+            url: replaces the setting where no server is asked.
 
         Raises:
-            ConfigurationError: a value is wrong, a name is unknown, written so that Celery passes over it or, without a
-                namespace, given twice with two values, or there is no Redis to use.
+            ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery ignores, a setting has
+                two values in two spellings, or there is no Redis to use.
         """
-        values = {name: _value(app, name) for name in _given(app)}
-        for name in _LENGTHS & values.keys():
-            values[name] = values[name] if (seconds := seconds_of(values[name])) is None else seconds
-        values["expect"] = expectation(values.get("expect"))
+        values = {name: _value(app, name) for name in _names_set(app)}
+        for name in _DURATIONS & values.keys():
+            seconds = seconds_of(values[name])
+            if seconds is not None:
+                values[name] = seconds
+        values["expect"] = _expectation(values.get("expect"))
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:
             values["url"] = _broker_url(app)
-            values["redis_options"] = {**_broker_tls(app), **mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
-            values["redis_options"] = {**_broker_sentinel(app), **mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
         remember((values.get("heartbeat_url"), values.get("notify")))
-        broker = app.conf.broker_write_url, app.conf.broker_transport_options
-        remember((values["url"], values.get("redis_options"), *broker))
+        remember((values["url"], values.get("redis_options")))
+        remember((app.conf.broker_write_url, app.conf.broker_transport_options))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
         return cls(**values)
 
 
-def _given(app: Celery) -> list[str]:
-    """Names set by the user, without the prefix; raises ConfigurationError where there is no such setting, or Celery
-    passes over it as it is spelled."""
-    # Reading the names loads a configuration that is still pending. Only then it knows of its namespace: asked earlier,
-    # it has none, and every setting in Django's form would go unnoticed.
-    keys = [str(key) for key in app.conf]
-    # Without a namespace most of Celery's own names in capitals begin so, and ours may be written alike, by mistake.
-    start = (app.conf.prefix or "CELERY_").lower()
-    names = []
-    for spelled in keys:
-        plain = spelled.lower().removeprefix(start)
-        if plain.startswith(PREFIX):
-            name = plain.removeprefix(PREFIX)
-            _check_spelling(app.conf.prefix or "", spelled, name)
-            names.append(name)
-    return names
-
-
-def _check_spelling(namespace: str, spelled: str, name: str) -> None:
-    known = [f.name for f in fields(Settings)]
-    near = [name] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    right = [each for found in near for each in _spellings(namespace, found)]
-    if spelled not in right:
-        nearest = difflib.get_close_matches(spelled, right, n=1, cutoff=0)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise ConfigurationError(f"{spelled}: there is no such setting{hint}")
-
-
-def _spellings(namespace: str, name: str) -> tuple[str, str]:
-    """The setting ``name`` as Celery reads it; without a namespace in capitals too, all that Django hands on."""
-    own, full = PREFIX + name, namespace + PREFIX + name
-    return own, full.upper() if not namespace or namespace.isupper() else full.lower()
-
-
-def _value(app: Celery, name: str) -> Any:
-    """The value of a setting; with a namespace that which Celery itself would take. Raises ConfigurationError where,
-    without one, there are two."""
-    own, other = _spellings(app.conf.prefix or "", name)
-    if app.conf.prefix:
-        return app.conf[own]
-    values = [app.conf[each] for each in (own, other) if each in app.conf]
-    if len(values) == 2 and values[0] != values[1]:
-        raise ConfigurationError(f"{own} and {other} are both set, to different values; set one of them")
-    return values[0]
-
-
 def has_own_url(app: Celery) -> bool:
     """Return whether ``redbeat_lite_url`` is set, which takes precedence over the broker's URL."""
-    return "url" in _given(app)
+    return "url" in _names_set(app)
 
 
 def broker_urls(app: Celery) -> list[str]:
@@ -243,6 +188,77 @@ def broker_urls(app: Celery) -> list[str]:
     if isinstance(url, (list, tuple)):
         return [str(one) for one in url]
     return str(url or "").split(";")
+
+
+def check_timezone(app: Celery) -> None:
+    """Raise ConfigurationError if the app's ``timezone`` is no time zone."""
+    try:
+        _ = app.timezone
+    except Exception:  # noqa: BLE001 - zoneinfo raises KeyError, ValueError or OSError.
+        expected = 'the name of a time zone such as "Europe/Berlin"'
+        raise ConfigurationError(f"timezone: expected {expected}, got {app.conf.timezone!r}") from None
+
+
+# -- Names of settings -------------------------------------------------------------------------------------------------
+
+
+def _names_set(app: Celery) -> list[str]:
+    """Return the names that the user has set, without the prefix.
+
+    Raises ConfigurationError if there is no such setting, or if Celery ignores it in this spelling.
+    """
+    # This loads a configuration that is still pending. Only then the app knows its namespace.
+    keys = [str(key) for key in app.conf]
+    # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours alike by mistake.
+    start = (app.conf.prefix or "CELERY_").lower()
+    names = []
+    for key in keys:
+        setting = key.lower().removeprefix(start)
+        if setting.startswith(PREFIX):
+            name = setting.removeprefix(PREFIX)
+            _check_spelling(app.conf.prefix or "", key, name)
+            names.append(name)
+    return names
+
+
+def _check_spelling(namespace: str, key: str, name: str) -> None:
+    known_names = [setting.name for setting in fields(Settings)]
+    candidates = [name]
+    if name not in known_names:
+        candidates = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
+    valid_keys = [spelling for candidate in candidates for spelling in _spellings(namespace, candidate)]
+    if key not in valid_keys:
+        nearest = difflib.get_close_matches(key, valid_keys, n=1, cutoff=0)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigurationError(f"{key}: there is no such setting{hint}")
+
+
+def _spellings(namespace: str, name: str) -> tuple[str, str]:
+    """Return the two keys under which Celery reads a setting.
+
+    Without a namespace Celery reads capitals too, because Django hands on all settings in capitals.
+    """
+    own = PREFIX + name
+    full = namespace + own
+    is_upper = not namespace or namespace.isupper()
+    return own, full.upper() if is_upper else full.lower()
+
+
+def _value(app: Celery, name: str) -> Any:
+    """Return the value of a setting, in a namespace the one that Celery itself would use.
+
+    Raises ConfigurationError if there is no namespace and the two spellings have different values.
+    """
+    own, other = _spellings(app.conf.prefix or "", name)
+    if app.conf.prefix:
+        return app.conf[own]
+    values = [app.conf[key] for key in (own, other) if key in app.conf]
+    if len(values) == 2 and values[0] != values[1]:
+        raise ConfigurationError(f"{own} and {other} are both set, to different values; set one of them")
+    return values[0]
+
+
+# -- Settings of the broker --------------------------------------------------------------------------------------------
 
 
 def _broker_url(app: Celery) -> str:
@@ -258,12 +274,132 @@ def _broker_url(app: Celery) -> str:
 
 
 def _broker_tls(app: Celery) -> dict[str, Any]:
-    """What ``broker_use_ssl`` says about certificates, as options of redis-py's client."""
-    given = app.conf.broker_use_ssl
-    return {"ssl": True, **given} if isinstance(given, Mapping) else {}
+    """Return the certificates of ``broker_use_ssl`` as options of redis-py's client."""
+    tls = app.conf.broker_use_ssl
+    return {"ssl": True, **tls} if isinstance(tls, Mapping) else {}
 
 
 def _broker_sentinel(app: Celery) -> dict[str, Any]:
-    """What the broker's transport options say about Sentinel."""
-    given = app.conf.broker_transport_options or {}
-    return {name: given[name] for name in ("master_name", "sentinel_kwargs") if name in given}
+    """Return the options for Sentinel among the broker's transport options."""
+    options = app.conf.broker_transport_options or {}
+    return {name: options[name] for name in ("master_name", "sentinel_kwargs") if name in options}
+
+
+# -- Checks ------------------------------------------------------------------------------------------------------------
+
+
+def _require(name: str, is_right: bool, expected: str, value: object) -> None:
+    if not is_right:
+        raise ConfigurationError(f"{PREFIX}{name}: expected {expected}, got {value!r}")
+
+
+def _check_url(value: object) -> None:
+    # The value may contain a password, so the error shows only its scheme.
+    if not isinstance(value, str) or "://" not in value:
+        raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
+    scheme = urls.scheme_of(value)
+    if scheme not in urls.SCHEMES:
+        raise ConfigurationError(f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
+    try:
+        if scheme in urls.SINGLE:
+            urls.parsed(value)
+        else:
+            urls.several(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
+            "password in percent form; host, port or database cannot be read"
+        ) from None
+
+
+def _check_options(url: str, options: Any) -> None:
+    _mapping(options)
+    scheme = urls.scheme_of(url)
+    if scheme in urls.SENTINEL and not options.get("master_name"):
+        raise ConfigurationError(
+            f"{PREFIX}redis_options: expected the master_name that the sentinels of {PREFIX}url watch, got none"
+        )
+    if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
+        raise ConfigurationError(f"{PREFIX}url: expected database 0, the only one of a Redis Cluster")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    # The error shows only the type, because the value may contain a password.
+    _require("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
+    return value  # type: ignore[no-any-return]
+
+
+def _check_text(name: str, value: object) -> None:
+    is_text = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
+    _require(name, is_text, "1 to 200 printable characters", value)
+
+
+def _check_number(name: str, value: object, least: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_right = is_number and least <= value <= _LONGEST  # type: ignore[operator]  # it is a number
+    _require(name, is_right, f"seconds, at least {least:g} and at most {_LONGEST}", value)
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    is_right = type(value) is int and least <= value <= most
+    _require(name, is_right, f"a whole number from {least} to {most}", value)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    _require(name, value in choices, f"one of {', '.join(choices)}", value)
+
+
+def _is_expires(value: object) -> bool:
+    if value is None or value == "interval":
+        return True
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < value <= 100 * YEAR  # type: ignore[operator]  # it is a number
+
+
+def _expectation(value: object) -> Expect | None:
+    try:
+        expect = Expect.of(value)
+    except InvalidEntry as exc:
+        raise ConfigurationError(f"{PREFIX}{exc}") from None
+    is_right = expect is None or (expect is not False and expect.succeed_every is None)
+    _require("expect", is_right, "None or a mapping of start_within, finish_within and failures", value)
+    return expect or None
+
+
+def _check_metrics(port: object, host: object) -> None:
+    is_port = port is None or (type(port) is int and 1 <= port <= 65_535)
+    _require("metrics_port", is_port, "a port from 1 to 65535", port)
+    try:
+        is_address = isinstance(host, str) and bool(ip_address(host))
+    except ValueError:
+        is_address = False
+    _require("metrics_host", is_address, "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0", host)
+
+
+def _check_notify(value: object) -> None:
+    # The URLs contain secrets, so the error shows none of them.
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(url, str) and "://" in url for url in value):  # type: ignore[attr-defined]
+        raise ConfigurationError(f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host")
+
+
+def _check_heartbeat(url: object, file: object) -> None:
+    # Any part of the URL may be a secret, so the error shows none of it.
+    if url is not None and not _is_web_url(url):
+        raise ConfigurationError(
+            f"{PREFIX}heartbeat_url: expected a URL such as https://host/path, got one that is none"
+        )
+    is_path = file is None or (isinstance(file, str) and file != "")
+    _require("heartbeat_file", is_path, "the path of a file", file)
+
+
+def _is_web_url(url: object) -> bool:
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return False
+    # urllib would take a user and a password before the host as a part of its name.
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and parts.username is None

@@ -194,7 +194,7 @@ name_argument = click.argument("name", shell_complete=entry_names)
 def app_of(ctx: click.Context) -> Celery:
     """The app of ``-A``, with its tasks and whatever else its modules register."""
     from ..app_tasks import load_tasks
-    from ..setting_checks import check_timezone
+    from ..settings import check_timezone
 
     app: Celery = ctx.obj.app
     check_timezone(app)

@@ -9,7 +9,7 @@ from celery import Celery
 
 from ...entries.entry import Entry
 from ...entries.words import counted, listed
-from ...setting_checks import PREFIX
+from ...settings import PREFIX
 from .finding import Finding
 
 
