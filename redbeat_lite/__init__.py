@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .api.backfills import Backfills
     from .api.calendars import Calendars
     from .api.freezes import FreezeList
-    from .api.one_entry import Record
+    from .api.record import Record
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .durations import Duration
@@ -60,7 +60,7 @@ _HOMES = {
     "api.backfills": ("Backfills",),
     "api.calendars": ("Calendars",),
     "api.freezes": ("FreezeList",),
-    "api.one_entry": ("Record",),
+    "api.record": ("Record",),
     "api.schedules": ("Schedules",),
     "api.selected": ("Selected",),
     "durations": ("Duration",),

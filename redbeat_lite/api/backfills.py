@@ -28,7 +28,7 @@ from ..storage.replies import server_ms
 from ..storage.store import TRIES, Store
 from ..storage.stored import Edit
 from .reader import Reader, check_complete
-from .run_history import RunHistory, Wanted
+from .run_history import RunHistory, RunQuery
 
 #: Most occurrences of one backfill.
 _LONGEST = 100_000
@@ -130,7 +130,7 @@ class Backfills:
 
     def _missing(self, entry: Entry, found: list[int], wanted: Backfill) -> tuple[list[int], Backfill]:
         """Those of these nominal times (epoch ms) that are missing; the others are among what was sent from then on."""
-        known = RunHistory(self._reader).of_entry(entry, Wanted.of(None, None, None, MAX_HISTORY))
+        known = RunHistory(self._reader).of_entry(entry, RunQuery.of(None, None, None, MAX_HISTORY))
         since, first = min((run.scheduled_at for run in known), default=None), from_ms(found[0])
         if since is None or since > first:
             expected = f"a record of runs that goes back to {in_zone(first, self._zone)}"

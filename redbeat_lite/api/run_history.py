@@ -42,7 +42,7 @@ _TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunQuery:
     """Which runs are asked for; ``since`` and ``until`` bound their nominal times (epoch ms)."""
 
     outcomes: Collection[str]
@@ -78,7 +78,7 @@ class RunHistory:
         self._settings = reader.settings
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
-    def of_all(self, wanted: Wanted, names: Collection[str] | None, looked_at: int | None = None) -> list[Run]:
+    def of_all(self, wanted: RunQuery, names: Collection[str] | None, looked_at: int | None = None) -> list[Run]:
         """Return what has ended of all entries, or of these, the last to end first.
 
         Parameters:
@@ -88,13 +88,13 @@ class RunHistory:
         found = (run for run in ended if names is None or run.name in names)
         return [*islice(found, wanted.limit)]
 
-    def of_entry(self, given: str | Entry, wanted: Wanted) -> list[Run]:
+    def of_entry(self, given: str | Entry, wanted: RunQuery) -> list[Run]:
         """The runs of one entry, or of that of a name, the newest first; raises EntryNotFound where there is none, and
         nothing is recorded of one that there was, or CorruptEntry."""
         entry, (rows, now) = (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
         return self.of_rows(given.name if isinstance(given, Entry) else given, entry, rows, now, wanted)
 
-    def of_rows(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: Wanted) -> list[Run]:
+    def of_rows(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: RunQuery) -> list[Run]:
         """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms of the server)."""
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
@@ -124,7 +124,7 @@ class RunHistory:
         (rows,), now = rows_in(self._store.scripts.run(*self.asking(name)))
         return rows, now
 
-    def _ended(self, wanted: Wanted, looked_at: int | None) -> Iterator[Run]:
+    def _ended(self, wanted: RunQuery, looked_at: int | None) -> Iterator[Run]:
         seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
         # A run cannot have ended before its nominal time, but for clocks that differ.
         oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms

@@ -1,63 +1,112 @@
-"""The Python API: schedules added, changed and removed at runtime, from any process."""
+"""``Schedules``: entries added, read, changed and removed from any process while beats run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import (
+    Collection,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import suppress
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, Unpack
 
 from celery import Celery
 
+from .. import instants
 from ..actors import check_actor
+from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.field_types import Args, Changes, Kwargs, Policies, Schedule
+from ..entries.fields import is_name
+from ..entries.freezes import Freezes
+from ..entries.on_calendar import Known as StoredCalendars
+from ..entries.preview import Upcoming, upcoming
 from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..entries.stored_entry import removal
-from ..errors import EntryChanged, EntryNotFound, InvalidEntry
+from ..errors import ConfigurationError, EntryChanged, EntryNotFound, InvalidEntry
 from ..public import public
 from ..runs.incident import Incident
-from ..storage.changes import line_of
+from ..runs.incident_store import IncidentStore
+from ..runs.run import Outcome, Run
+from ..storage.changes import Change, line_of
 from ..storage.lazy import lazy
-from ..storage.store import TRIES
+from ..storage.patience import briefly
+from ..storage.replies import text
+from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, chunks
 from .backfills import Backfills
 from .calendars import Calendars
+from .change_log import Scan, recorded
 from .freezes import FreezeList
-from .read_side import ReadSide
+from .reader import Reader, there
+from .record import Record, read_record
+from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
 from .writer import Writer, check_taken
 
+# The method list() hides the builtin from annotations inside the class.
+Entries = list[Entry]
+Counts = list[int]
+Occurrences = list[Upcoming]
+RecordedChanges = list[Change]
+Runs = list[Run]
+Incidents = list[Incident]
+
 
 @public
-class Schedules(ReadSide, MutableMapping[str, Entry]):
+class Schedules(MutableMapping[str, Entry]):
     """All entries of one schedule, as a mapping from name to :class:`Entry`.
 
-    A change takes effect at once: it wakes the beat if the beat has to do something earlier because of it. Every
-    method may raise redis-py's errors when the server cannot be reached.
+    A change takes effect at once: it wakes the beat if the beat has to do something earlier because
+    of it. Every method may raise redis-py's errors if the server cannot be reached.
 
     Parameters:
-        app: the Celery app whose settings say where the schedule is. No connection is opened yet.
-        actor: who the record of changes says it was, where no :func:`acting_as` does; 1 to 100 characters. By default
-            the user and the host of this process.
+        app: the Celery app whose settings name the server. No connection is opened yet.
+        actor: who makes the changes, for the record of changes, unless :func:`acting_as` names
+            somebody; 1 to 100 characters. By default the user and the host of this process.
 
     Raises:
-        InvalidEntry: ``actor`` is none.
+        InvalidEntry: ``actor`` is no such text.
         ConfigurationError: ``app`` is no Celery app.
     """
 
     def __init__(self, app: Celery, *, actor: str | None = None) -> None:
-        super().__init__(app)
+        if not isinstance(app, Celery):
+            raise ConfigurationError(f"app: expected a Celery app, got {app!r}")
+        self._app = app
         self._actor = None if actor is None else check_actor(actor)
+
+    def __repr__(self) -> str:
+        where = f"{self._store.backend.display_url} under {self._store.keys.prefix}"
+        return f"<Schedules of {self._app.main!r}: {where}>"
+
+    @lazy
+    def _reader(self) -> Reader:
+        return Reader(self._app)
 
     @lazy
     def _writer(self) -> Writer:
         return Writer(self._reader, self._actor)
+
+    @property
+    def _store(self) -> Store:
+        return self._reader.store
+
+    @lazy
+    def _incidents(self) -> IncidentStore:
+        return IncidentStore(self._store.backend.client, self._store.keys.prefix)
 
     @property
     def calendars(self) -> Calendars:
@@ -73,6 +122,227 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
     def backfills(self) -> Backfills:
         """Occurrences of the past that are sent late, or once more; see :class:`Backfills`."""
         return Backfills(self._reader, lambda: self._writer.who)
+
+    # -- Reading ------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Entry:
+        """Return the entry of this name, with its state and its last change.
+
+        Raises:
+            EntryNotFound: there is none; a ``KeyError``.
+            CorruptEntry: the stored entry cannot be read.
+        """
+        return self._reader.whole(name)
+
+    def record_of(self, name: str, *, runs: int = 20, changes: int = 20) -> Record:
+        """Return the entry of this name with its last runs and changes, in three round trips.
+
+        Its parts are those that ``[name]``, :meth:`runs` and :meth:`changes` return.
+
+        Parameters:
+            runs: most runs.
+            changes: most changes.
+
+        Raises:
+            EntryNotFound: there is none; a ``KeyError``.
+            CorruptEntry: the stored entry cannot be read.
+        """
+        check_count("runs", runs)
+        check_count("changes", changes)
+        stored = read_record(self._reader, name, runs, Scan(self._store, name, changes))
+        return Record(there(name, stored.entry), stored.runs, stored.changes, stored.freezes)
+
+    def __contains__(self, name: object) -> bool:
+        return is_name(name) and self._store.exists(name)
+
+    def __len__(self) -> int:
+        return self._store.count()
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in due order."""
+        return map(text, self._store.names())
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Return names and entries in due order, read a page per round trip."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Entry]:
+        """Return the entries in due order, read a page per round trip."""
+        return _Values(self)
+
+    def list(self, offset: int = 0, limit: int = 100) -> Entries:
+        """Return a page of entries in due order, in a round trip per 1,000 of them.
+
+        Entries that are due at the same instant are sorted by name. Entries that will not fire by
+        themselves come last.
+
+        Parameters:
+            offset: number of entries before the page.
+            limit: most entries of the page.
+        """
+        check_count("offset", offset)
+        check_count("limit", limit)
+        return self._reader.next_due(offset, limit)
+
+    def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
+        """Count the entries that run next before the first of these instants, between two of them,
+        and after the last.
+
+        It takes one round trip and reads no entry, so a day by the minute takes some milliseconds,
+        however many entries are stored. A freeze does not change a next run. It holds the run when
+        the run is due.
+
+        Parameters:
+            edges: aware datetimes in order.
+            among: entries whose last runs are read in the same round trip.
+        """
+        edges_ms = [instants.to_ms(instants.aware("edges", edge)) for edge in edges]
+        return self._reader.read_rows(among, *self._store.counting_due(edges_ms))
+
+    def load_runs(self, entries: Sequence[Entry]) -> None:
+        """Read the last runs of these entries in one round trip.
+
+        ``last_run`` and the attributes like it then ask the server no more.
+        """
+        self._reader.read_rows(entries)
+
+    def upcoming(self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None) -> Occurrences:
+        """Return the next occurrences of all entries in order, as the beat itself would plan them.
+
+        It reads only the entries that come first.
+
+        Parameters:
+            until: aware; the last instant.
+            limit: most occurrences.
+            freezes: the freezes, if they have been read already.
+        """
+        return self._upcoming(until, limit, freezes)
+
+    def soonest(
+        self, until: datetime, limit: int = 100, *, freezes: Freezes | None = None
+    ) -> Sequence[tuple[Upcoming, Entry]]:
+        """Return the entries that fire next, each with its first occurrence, in the order of these.
+
+        Otherwise it works as :meth:`upcoming`. An entry that fires every second hides no other one.
+        """
+        entries = dict[str, Entry]()
+
+        def keep(entry: Entry) -> Entry:
+            return entries.setdefault(entry.name, entry)
+
+        occurrences = self._upcoming(until, limit, freezes, once=True, ahead=keep)
+        return [(occurrence, entries[occurrence.name]) for occurrence in occurrences]
+
+    def _upcoming(self, until: datetime, limit: int, freezes: Freezes | None, **options: Any) -> Occurrences:
+        check_count("limit", limit)
+        last = instants.to_ms(instants.aware("until", until))
+        now = wall_ms()
+        if freezes is None:
+            freezes = Freezes.of(self._store.freezes())
+        frozen_until = freezes.until(now)
+        if frozen_until is not None and frozen_until > last:
+            return []
+        return upcoming(
+            self._reader.soonest(),
+            now=now,
+            until=last,
+            limit=limit,
+            zone=self._reader.zone,
+            walk_on=briefly(),
+            freezes=freezes,
+            **options,
+        )
+
+    def runs(
+        self,
+        name: str | Entry | Collection[str] | None = None,
+        *,
+        outcome: Outcome | Collection[Outcome] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> Runs:
+        """Return runs with their outcomes, the newest first.
+
+        The history of an entry limits the number of its runs.
+
+        Parameters:
+            name: an entry or its name; the entry may have been removed. ``None`` for the runs of all
+                entries whose end is recorded, the last to end first; several names for those of
+                these entries.
+            outcome: only runs with this outcome, or with one of these.
+            since: aware; only runs with a nominal time from then on.
+            until: aware; only runs with a nominal time up to then.
+            limit: most runs.
+
+        Raises:
+            EntryNotFound: there is no such entry, and no run of one.
+            CorruptEntry: the stored entry cannot be read.
+        """
+        check_count("limit", limit)
+        query = RunQuery.of(outcome, since, until, limit)
+        history = self.run_history
+        if name is None:
+            return history.of_all(query, None)
+        if isinstance(name, Collection) and not isinstance(name, str):
+            return history.of_all(query, frozenset(name))
+        return history.of_entry(name, query)
+
+    @property
+    def run_history(self) -> RunHistory:
+        """The records of runs, for a reader that has to bound the cost."""
+        return RunHistory(self._reader)
+
+    def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
+        """Return the open incidents, the oldest first, or the closed ones, the newest first.
+
+        Parameters:
+            closed: return closed incidents, of which some 1,000 are kept.
+            limit: most incidents.
+        """
+        check_count("limit", limit)
+        cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
+        return [case.shown() for case in cases]
+
+    def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
+        """Return the entries in quarantine by name.
+
+        Each has its ``error``, ``definition``, ``state`` and ``at`` (epoch milliseconds).
+
+        Parameters:
+            limit: about the most entries, in any order; ``None`` for all.
+        """
+        return self._store.quarantined(limit)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return the errors of the entries of ``beat_schedule`` that the leading beat refuses.
+
+        It has the first hundred of them, by name.
+        """
+        return self._store.refused().errors
+
+    def changes(
+        self,
+        name: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> RecordedChanges:
+        """Return the recorded changes, the newest first.
+
+        The record has one line per call and keeps about 10,000 lines.
+
+        Parameters:
+            name: only changes of the entry of this name, which may have been removed.
+            since: aware; only changes from then on.
+            until: aware; only changes up to then.
+            limit: most changes.
+        """
+        check_count("limit", limit)
+        return recorded(self._store, name, since, until, limit)
+
+    # -- Writing ------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -91,17 +361,25 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
 
         Parameters:
             policies: any of the fields of :class:`Policies`, by name.
-            replace: overwrite an entry of this name. Its history is kept, and its next run too unless the schedule is
-                another, so that adding the same entry at every start of an application postpones nothing. One that has
-                come to its ``end_at`` meanwhile stays finished; only a new entry must have an occurrence to come.
-            note: why, for the record of changes.
+            replace: overwrite an entry of this name. Its history is kept. Its next run is kept too
+                unless the schedule has changed, so adding the same entry at every start of an
+                application postpones nothing. An entry that has passed its ``end_at`` meanwhile
+                stays finished; only a new entry must have an occurrence to come.
+            note: reason, for the record of changes.
 
         Raises:
             InvalidEntry: a field is wrong, or cannot be stored or sent; ``note`` is too long.
             EntryExists: the name is taken, and ``replace`` is not set.
             ConfigOwned: the name is taken by a config entry.
         """
-        fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options, **policies}
+        fields = {
+            "task": task,
+            "schedule": schedule,
+            "args": args,
+            "kwargs": kwargs,
+            "options": options,
+            **policies,
+        }
         entry = entry_with_defaults(self._reader.settings, name, fields, app=self._app)
         self._writer.checked(entry, replaces=replace)
         if replace:
@@ -114,26 +392,34 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """Store many entries, 1,000 in a round trip (two with ``replace``).
 
         Parameters:
-            entries: a collection, of which all are checked before any is stored; or an iterator, which is taken 1,000
-                at a time, in as much memory as they need.
+            entries: a collection, which is checked as a whole before anything is stored; or an
+                iterator, of which 1,000 entries at a time are checked and stored.
+            replace: overwrite entries of these names, as :meth:`add` does.
 
         Raises:
             InvalidEntry: a field of an entry is wrong, or two entries have the same name and
-                ``replace`` is not set. Nothing was stored, or only what an iterator gave before.
-            EntryExists: names were taken, the message says which; all others are stored.
+                ``replace`` is not set. Of a collection nothing was stored, of an iterator the
+                earlier thousands.
+            EntryExists: names were taken, which the message lists; all other entries are stored.
             ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
         """
-        calendars, told, taken = cache(self._writer.calendars.all), set[str](), list[str]()
-        for some in [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE):
-            if not replace:
-                taken += self._writer.added(some, calendars, told)
-                continue
-            checked = [self._writer.checked(each, replaces=True, warn=False, calendars=calendars) for each in some]
-            self._writer.warn_of_unknown_tasks(checked, told)
-            for entry in checked:
-                encode(entry)
-            self._writer.replace(checked)
-        check_taken(taken)
+        calendars = cache(self._writer.calendars.all)
+        unknown_tasks = set[str]()
+        taken_names = list[str]()
+        groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
+        for group in groups:
+            if replace:
+                self._replace_group(group, calendars, unknown_tasks)
+            else:
+                taken_names += self._writer.added(group, calendars, unknown_tasks)
+        check_taken(taken_names)
+
+    def _replace_group(self, group: Sequence[Entry], calendars: StoredCalendars, unknown_tasks: set[str]) -> None:
+        checked = [self._writer.checked(entry, replaces=True, warn=False, calendars=calendars) for entry in group]
+        self._writer.warn_of_unknown_tasks(checked, unknown_tasks)
+        for entry in checked:
+            encode(entry)  # It raises InvalidEntry for a value that cannot be stored.
+        self._writer.replace(checked)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""
@@ -142,16 +428,21 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         self._writer.replace([self._writer.checked(entry, replaces=True)])
 
     def update(  # type: ignore[override]
-        self, name: str, *, if_version: int | None = None, note: str = "", **changes: Unpack[Changes]
+        self,
+        name: str,
+        *,
+        if_version: int | None = None,
+        note: str = "",
+        **changes: Unpack[Changes],
     ) -> Entry:
-        """Change the named fields of an entry and leave the others; returns the entry as it is now.
+        """Change the named fields of an entry and keep the others; returns the changed entry.
 
-        Not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule counts from now on and
-        never fires for the past.
+        It is not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule
+        counts from now on and never fires for the past.
 
         Parameters:
-            if_version: change the entry only if this is its version.
-            note: why, for the record of changes.
+            if_version: change the entry only if it has this version.
+            note: reason, for the record of changes.
             changes: fields of :class:`Entry` by name.
 
         Raises:
@@ -161,11 +452,14 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             ConfigOwned: it is a config entry.
         """
         if not isinstance(name, str):
-            raise InvalidEntry("name", "the name of one entry", name, hint="add_many writes many entries")
+            hint = "add_many writes many entries"
+            raise InvalidEntry("name", "the name of one entry", name, hint=hint)
         return self._writer.update(name, changes, if_version, storable_note(name, note))
 
     def __delitem__(self, name: str) -> None:
-        """Remove an entry, for good. A config entry comes back, as new, when the beats next see to it.
+        """Remove an entry.
+
+        The beat soon adds a removed config entry again, as a new one.
 
         Raises:
             EntryNotFound: there is none.
@@ -176,47 +470,51 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         """Remove an entry.
 
         Parameters:
-            missing_ok: whether it is fine that there is none.
-            note: why, for the record of changes.
+            missing_ok: do nothing if there is no such entry.
+            note: reason, for the record of changes.
 
         Raises:
             EntryNotFound: there is none.
             InvalidEntry: ``note`` is too long.
         """
         line = line_of(self._writer.who, "removed", storable_note(name, note))
-        with suppress(*[EntryNotFound] if missing_ok else []):
+        ignored = [EntryNotFound] if missing_ok else []
+        with suppress(*ignored):
             self._writer.edit(name, lambda stored: (None, removal(stored, line)))
 
     def clear(self) -> None:
-        """Remove every entry. Config entries come back when the beats next see to them.
+        """Remove every entry. The beat soon adds config entries again.
 
         Raises:
-            EntryChanged: entries are changed faster than they can be removed; some are left.
+            EntryChanged: others change entries faster than they can be removed; some are left.
         """
-        in_vain, line = 0, line_of(self._writer.who, "removed")
+        line = line_of(self._writer.who, "removed")
+        failures = 0
         while page := self._store.page(0, PAGE):
-            in_vain = 0 if any(self._store.put(removal(stored, line) for stored in page)) else in_vain + 1
-            if in_vain == TRIES:
+            removed = self._store.put(removal(stored, line) for stored in page)
+            failures = 0 if any(removed) else failures + 1
+            if failures == TRIES:
                 raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
 
     def pause(self, name: str, note: str = "") -> Entry:
-        """Stop an entry from firing; it keeps its history, over restarts and config changes too.
+        """Stop an entry from firing until :meth:`resume`, also over restarts and config changes.
 
         Parameters:
-            note: why, for those who come after.
+            note: reason, which is shown with the entry.
 
         Raises:
             EntryNotFound: there is none.
         """
-        told = storable_note(name, note)
-        line = line_of(self._writer.who, "paused", told)
-        return self._writer.restate(name, lambda entry: lifecycle.paused(entry.known_state, told), line)
+        stored_note = storable_note(name, note)
+        line = line_of(self._writer.who, "paused", stored_note)
+        return self._writer.restate(name, lambda entry: lifecycle.paused(entry.known_state, stored_note), line)
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
-        """Let a paused entry fire again, from its next instant on; nothing happens if it is not paused.
+        """Let a paused entry fire again, from its next instant on. It does nothing to another entry.
 
         Parameters:
-            catch_up: treat what the pause held back as missed, and leave it to the entry's misfire policy.
+            catch_up: treat the runs that the pause prevented as missed, so that the entry's misfire
+                policy decides on them.
 
         Raises:
             EntryNotFound: there is none.
@@ -226,26 +524,35 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
         return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
 
     def run_now(self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = "") -> str:
-        """Publish one extra task with the entry's own options, and return its id. The plan is untouched.
+        """Publish one extra task with the entry's own options, and return its id.
 
-        It takes the entry's once-lock; where another task holds that, the worker does as the policy says.
+        The next run of the entry stays the same. The task takes the entry's once-lock. If another
+        task holds the lock, the worker follows the once policy.
 
         Parameters:
-            args, kwargs: for this run alone, in place of the entry's; ``None`` for the entry's.
-            note: why, for the record of changes.
+            args: positional arguments of this run alone; ``None`` for the entry's.
+            kwargs: keyword arguments of this run alone; ``None`` for the entry's.
+            note: reason, for the record of changes.
 
         Raises:
-            InvalidEntry: ``args`` or ``kwargs`` cannot be sent, or the task does not take them; ``note`` is too long.
+            InvalidEntry: ``args`` or ``kwargs`` cannot be sent, or the task does not take them;
+                ``note`` is too long.
             EntryNotFound: there is none.
-            ConfigOwned: it holds what cannot be stored, and this app's configuration does not have it.
+            ConfigOwned: it has values that cannot be stored, and this app's configuration does not
+                have it.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
-        told = storable_note(name, note)
-        given = {field: value for field, value in {"args": args, "kwargs": kwargs}.items() if value is not None}
-        return run_by_hand(self._reader, self._writer.who, [self[name]], given, told)[name]
+        stored_note = storable_note(name, note)
+        arguments: dict[str, Any] = {}
+        if args is not None:
+            arguments["args"] = args
+        if kwargs is not None:
+            arguments["kwargs"] = kwargs
+        task_ids = run_by_hand(self._reader, self._writer.who, [self[name]], arguments, stored_note)
+        return task_ids[name]
 
     def select(self, name: str = "*", *, tag: str | None = None, task: str | None = None) -> Selected:
-        """Entries that are read, changed or run together: those of which all holds that is given.
+        """Select entries that are read, changed or run together. An entry must match every parameter.
 
         Parameters:
             name: pattern of names, as of files: ``billing-*``.
@@ -253,43 +560,64 @@ class Schedules(ReadSide, MutableMapping[str, Entry]):
             task: pattern of names of tasks.
 
         Raises:
-            InvalidEntry: names what is wrong.
+            InvalidEntry: a parameter is wrong.
         """
-        return Selected(Selection.of(name, tag, "*" if task is None else task), self._reader, self._writer)
+        selection = Selection.of(name, tag, "*" if task is None else task)
+        return Selected(selection, self._reader, self._writer)
 
     def acknowledge(self, id: str, note: str) -> Incident:
-        """Say of an open incident who has taken it up; returns it.
+        """Note on an open incident who takes care of it; returns the incident.
 
         Parameters:
-            id: as :meth:`incidents` tells it.
-            note: who, and what is done about it.
+            id: as :meth:`incidents` shows it.
+            note: who does what about it.
 
         Raises:
             EntryNotFound: no incident of this id is open.
             InvalidEntry: the note is empty or too long.
         """
-        storable = storable_note(None, note, least=1)
+        stored_note = storable_note(None, note, least=1)
         for case in self._incidents.open():
-            if case.id == id and self._incidents.acknowledge(case, storable):
-                return case._replace(note=storable).shown()
+            if case.id == id and self._incidents.acknowledge(case, stored_note):
+                return case._replace(note=stored_note).shown()
         raise EntryNotFound(f"no incident {id!r} is open")
 
     def release(self, name: str) -> Entry:
-        """Put a quarantined entry back, as new, once what was wrong with it is mended.
+        """Put a quarantined entry back, as a new one, after its fault has been repaired.
 
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
             CorruptEntry: its definition still cannot be used; it stays in quarantine.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
-            EntryExists: the name is taken by now; it stays in quarantine.
+            EntryExists: the name has been taken since; it stays in quarantine.
         """
         return self._writer.release(name)
 
     def discard(self, name: str) -> None:
-        """Forget a quarantined entry, for good.
+        """Delete a quarantined entry.
 
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
         """
         if not self._store.discard(name, line_of(self._writer.who, "discarded")):
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
+
+
+class _Items(ItemsView[str, Entry]):
+    _mapping: Schedules
+
+    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+        return ((entry.name, entry) for entry in self._mapping.values())
+
+
+class _Values(ValuesView[Entry]):
+    _mapping: Schedules
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._mapping._reader.all()
+
+
+def check_count(field: str, value: object) -> None:
+    """Raise InvalidEntry, which names the parameter, unless the value can be a number of entries."""
+    if type(value) is not int or value < 0:
+        raise InvalidEntry(field, "a whole number from 0", value)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from ..api.one_entry import Record
-from ..api.run_history import OUTCOMES, Wanted
+from ..api.record import Record
+from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
 from ..cli.backfills import status
 from ..cli.entry_options import span_of
@@ -187,7 +187,7 @@ def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
     found = list[Run]()
     with suppress(EntryNotFound):
         if one is None:
-            asked = Wanted.of(None, since, until, most)
+            asked = RunQuery.of(None, since, until, most)
             found = site.schedules.run_history.of_all(asked, None, looked_at=_ENDS)
         else:
             found = site.schedules.runs(one, since=since, until=until, limit=_RUNS)

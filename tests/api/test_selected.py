@@ -292,7 +292,7 @@ class TestSample:
     def test_parked_entries_are_looked_at_by_themselves(
         self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.api.sample.READ", 4)
+        monkeypatch.setattr("redbeat_lite.api.selected.READ", 4)
         schedules.add_many(Entry(f"e{n}", "add", every(60 + n)) for n in range(9))
         schedules.add("by hand", "add", manual())
         schedules.add("off", "add", every(5), enabled=False)
@@ -304,8 +304,8 @@ class TestSample:
     def test_its_price_is_bounded_and_it_tells_how_far_it_looked(
         self, schedules: Schedules, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.api.sample.READ", 20)
-        monkeypatch.setattr("redbeat_lite.api.sample.NAMES", 100)
+        monkeypatch.setattr("redbeat_lite.api.selected.READ", 20)
+        monkeypatch.setattr("redbeat_lite.api.selected.NAMES", 100)
         schedules.add_many(Entry(f"e{n:03d}", "add", every(60 + n), tags=["t"] * (n % 7 == 0)) for n in range(300))
         for name, looked_at, shown in (
             ("*", 20, ["e000", "e007", "e014"]),

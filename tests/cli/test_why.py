@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from redbeat_lite import Schedules, at, cron, every, manual
-from redbeat_lite.api.one_entry import Found, read_one
+from redbeat_lite.api.record import StoredRecord, read_record
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
@@ -114,10 +114,10 @@ def test_it_asks_the_records_and_the_workers(
     changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
     runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
 
-    def read(*asked: Any) -> Found:
-        return read_one(*asked)._replace(runs=runs, lines=changes)
+    def read(*asked: Any) -> StoredRecord:
+        return read_record(*asked)._replace(runs=runs, lines=changes)
 
-    monkeypatch.setattr("redbeat_lite.operate.why.gather.read_one", read)
+    monkeypatch.setattr("redbeat_lite.operate.why.gather.read_record", read)
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)

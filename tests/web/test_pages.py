@@ -187,7 +187,7 @@ def test_no_pattern_of_a_filter_reaches_the_server(visitor: Visitor, schedules: 
 def test_a_filter_that_stops_says_at_how_many_entries_it_looked(
     visitor: Visitor, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat_lite.api.sample.READ", 20)
+    monkeypatch.setattr("redbeat_lite.api.selected.READ", 20)
     schedules.add_many(Entry(f"e{n:02}", "add", every(60 + n), tags=["late"] * (n > 50)) for n in range(60))
     seen = visitor.get("entries", tag="late")
     assert "60 stored; the filter looked at the first 20 of them, in due order." in seen.text

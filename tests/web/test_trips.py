@@ -17,9 +17,9 @@ from tests.web.conftest import Visitor
 #: A hundredth of what is looked through, so that a few hundred entries show how it goes on after that; of the record of
 #: changes, a script looks through half of what there is.
 SMALL = {
-    "api.sample.NAMES": 100,
-    "api.sample.READ": 20,
-    "api.sample.PAGE": 10,
+    "api.selected.NAMES": 100,
+    "api.selected.READ": 20,
+    "api.selected.PAGE": 10,
     "web.pages._ENTRIES": 5,
     "web.pages._ENDS": 15,
     "runs.store._PAGE": 5,

@@ -7,8 +7,8 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from ...api.change_log import Scan
-from ...api.one_entry import read_one
 from ...api.reader import Reader, there
+from ...api.record import read_record
 from ...beat.status import Status, asking, reports_in, status_in
 from ...entries.change_words import last_sign_of_life
 from ...entries.freezes import recorded
@@ -48,7 +48,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     scan = Scan(store, name, _LINES, kinds=_KINDS)
     line = ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1)
     asked = (asking(store.keys), ("HGET", store.keys.quarantine, name), line)
-    found = read_one(reader, name, _RUNS, scan, *asked)
+    found = read_record(reader, name, _RUNS, scan, *asked)
     (reply, aside, turns), entry = checked(found.replies), found.entry
     fares = status_in(reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)

@@ -1,0 +1,86 @@
+"""One entry with its runs and its changes, read together in three round trips, however many they are."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..entries.entry import Entry
+from ..entries.fields import is_name
+from ..entries.freezes import Freezes
+from ..public import public
+from ..runs.run import Run
+from ..runs.store import rows_in
+from ..storage.changes import Change
+from ..storage.reading import Asked
+from ..storage.scripts import checked
+from .change_log import Scan, kept_change
+from .reader import Reader, there
+from .run_history import RunHistory, RunQuery
+
+
+@public
+class Record(NamedTuple):
+    """An entry with its runs and its changes.
+
+    Parameters:
+        entry: with its state and its last change.
+        runs: its last runs, the newest first.
+        changes: its last changes, the newest first.
+        freezes: all stored freezes, as :meth:`Schedules.upcoming` takes them.
+    """
+
+    entry: Entry
+    runs: list[Run]
+    changes: list[Change]
+    freezes: Freezes
+
+
+class StoredRecord(NamedTuple):
+    """All that is stored under the name of an entry.
+
+    Parameters:
+        entry: ``None`` if no entry of this name is stored.
+        runs, changes, freezes: as in :class:`Record`.
+        kept: the last change, if it is kept with the entry.
+        lines: the lines of the record of changes that the scan has looked for.
+        replies: replies to the further questions.
+    """
+
+    entry: Entry | None
+    runs: list[Run]
+    changes: list[Change]
+    freezes: Freezes
+    kept: Change | None
+    lines: list[Change]
+    replies: list[Any]
+
+
+def read_record(reader: Reader, name: str, runs: int, scan: Scan, *questions: Asked) -> StoredRecord:
+    """Read an entry, its last runs, and the record of changes.
+
+    Parameters:
+        runs: most runs.
+        questions: further questions for the first round trip.
+
+    Raises:
+        EntryNotFound: no entry can have this name.
+        CorruptEntry: the stored entry cannot be read.
+    """
+    there(name, is_name(name) or None)
+    history = RunHistory(reader)
+    scans = scan.asking
+    stored, raw_change, raw_freezes, replies = reader.store.read_with_change(
+        name, history.asking(name), *scans, *questions
+    )
+    (rows,), now = rows_in(checked(replies)[0])
+    freezes = Freezes.of(raw_freezes)
+    entry = None
+    if stored.definition is not None:
+        entry = reader.whole_of(stored, raw_change, freezes, rows)
+    query = RunQuery.of(None, None, None, runs)
+    last_runs = history.of_rows(name, entry, rows, now, query)
+    after_scans = 1 + len(scans)
+    lines = scan.read(replies[1:after_scans])
+    kept = kept_change(name, raw_change)
+    changes = scan.of_entry(lines, kept)
+    return StoredRecord(entry, last_runs, changes, freezes, kept, lines, replies[after_scans:])
