@@ -102,7 +102,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         by: dict[str, Any] = {"zone": zone, "batch_size": settings.batch_size}
         by |= {"deadlines": self._incidents.deadlines, "freezing": self._terms.freezing}
         planned: dict[str, Any] = {"zone": zone, "prefix": keys.prefix, "slack": settings.slack_ms}
-        planned |= {"local": self._terms.config.get, "progress": self.leader.progress}
+        planned |= {"completed": self._terms.config.completed, "progress": self.leader.progress}
         planned["tasks"] = lambda name: app.tasks.get(name)
         planned["sends"] = RetryWarnings(app, self._incidents.deadlines).look_at
         self._dispatcher = Dispatcher(store, *sending, planner=Planner(**planned), **by)

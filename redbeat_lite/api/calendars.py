@@ -98,7 +98,7 @@ class Calendars(MutableMapping[str, Calendar]):
                 return []
             after = on(entry, calendar)
             try:
-                definition = encode(after, allow_local=True)
+                definition = encode(after, placeholders=True)
             except InvalidEntry as exc:
                 faults[stored.name] = exc
                 return []

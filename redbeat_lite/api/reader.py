@@ -148,7 +148,7 @@ class Reader:
 
     def completed(self, entry: Entry) -> Entry:
         """A config entry with what cannot be stored, where this app's own configuration holds it."""
-        if not entry.local or entry.owner != self.settings.owner:
+        if not entry.unstored or entry.owner != self.settings.owner:
             return entry
         fields = configured(self.app).get(entry.name)
         if fields is None:
@@ -157,8 +157,7 @@ class Reader:
             own = config_entry(self.settings, entry.name, fields, app=self.app)
         except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
             return entry
-        entry._put(**{field: getattr(own, field) for field in entry.local})
-        entry.local = ()
+        entry._put(**{field: getattr(own, field) for field in entry.unstored}, unstored={})
         return entry
 
 
@@ -175,7 +174,7 @@ def there(name: str, found: _T | None) -> _T:
 
 def check_complete(entry: Entry, *needed: str) -> None:
     """Raise ConfigOwned if one of these fields is known to another app alone."""
-    if set(needed) & set(entry.local):
+    if not entry.unstored.keys().isdisjoint(needed):
         raise ConfigOwned(
             f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"
         )

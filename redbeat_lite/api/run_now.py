@@ -44,10 +44,11 @@ def run_by_hand(reader: Reader, who: Who, entries: Sequence[Entry], given: dict[
 
     Raises:
         InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of the once-lock.
-        ConfigOwned: one holds what cannot be stored, and this app's configuration does not have it; none was sent.
+        ConfigOwned: an entry has arguments that cannot be stored, and this app's configuration does not
+            have them; nothing was sent.
     """
     for entry in entries:
-        check_complete(entry, *set(entry.local) - given.keys())
+        check_complete(entry, *{"args", "kwargs", "options"} - given.keys())
     sent: dict[str, str] = {}
     try:
         for entry in entries:

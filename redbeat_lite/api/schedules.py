@@ -518,7 +518,6 @@ class Schedules(MutableMapping[str, Entry]):
 
         Raises:
             EntryNotFound: there is none.
-            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
         """
         line = line_of(self._writer.who, "resumed")
         return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
@@ -538,8 +537,7 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: ``args`` or ``kwargs`` cannot be sent, or the task does not take them;
                 ``note`` is too long.
             EntryNotFound: there is none.
-            ConfigOwned: it has values that cannot be stored, and this app's configuration does not
-                have it.
+            ConfigOwned: its arguments cannot be stored, and this app's configuration does not have them.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         stored_note = storable_note(name, note)
@@ -588,7 +586,6 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
             CorruptEntry: its definition still cannot be used; it stays in quarantine.
-            ConfigOwned: its schedule cannot be stored, and this app's configuration does not have it.
             EntryExists: the name has been taken since; it stays in quarantine.
         """
         return self._writer.release(name)

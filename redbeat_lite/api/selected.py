@@ -128,11 +128,7 @@ class Selected:
         )
 
     def resume(self, catch_up: bool = False) -> list[str]:
-        """Resume those that are paused, as :meth:`Schedules.resume` does; returns their names.
-
-        Raises:
-            ConfigOwned: as there; none was resumed.
-        """
+        """Resume those that are paused, as :meth:`Schedules.resume` does; returns their names."""
         return self._edit(partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed"))
 
     def remove(self, note: str = "") -> list[str]:

@@ -19,7 +19,6 @@ from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import Known, give_calendar
 from ..entries.rule_words import either_day_words, every_second_words
-from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of
@@ -32,7 +31,7 @@ from ..storage.patience import briefly
 from ..storage.store import TRIES
 from ..storage.stored import PAGE, Edit, Stored
 from .calendars import Calendars
-from .reader import Reader, check_complete
+from .reader import Reader
 
 # Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
 logger = logging.getLogger(__name__)
@@ -216,7 +215,6 @@ class Writer:
         state = entry.known_state
         if not state.paused:
             return state
-        check_complete(entry, "schedule")
         return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
 
     def release(self, name: str) -> Entry:
@@ -228,7 +226,6 @@ class Writer:
         if not isinstance(definition, str):
             raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
         entry = self._reader.completed(decode(name, definition.encode()))
-        check_complete(entry, "schedule")
         try:
             self.checked(entry)
         except InvalidEntry as exc:
@@ -256,7 +253,7 @@ class Writer:
 
     def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
         """The edit that makes ``before`` to ``after``, which gets its new state."""
-        keep_resolved(before, after)
+        lifecycle.keep_resolved(before, after)
         after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())

@@ -18,7 +18,6 @@ from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.on_calendar import give_calendar
-from ..entries.sameness import keep_resolved
 from ..entries.sendable import check_options
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
@@ -50,7 +49,7 @@ def checked(app: Celery, store: Store, settings: Settings, name: str, fields: An
     give_calendar(entry, partial(stored_calendars, store), now, app.timezone, replaced)
     lifecycle.check(entry, now, app.timezone, replaced)
     check_options(entry)
-    encode(entry, allow_local=True)
+    encode(entry, placeholders=True)
     return entry
 
 
@@ -131,10 +130,9 @@ def _accepted(app: Celery, store: Store, settings: Settings, added: Added = None
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
     """Return whether ``wanted`` would be stored with another definition. Changes ``wanted``."""
-    keep_resolved(existing, wanted)
+    lifecycle.keep_resolved(existing, wanted)
     wanted.owner = existing.owner
-    wanted.runs = existing.runs
-    return encode(wanted, allow_local=True).encode() != stored.definition
+    return encode(wanted, placeholders=True).encode() != stored.definition
 
 
 def differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:

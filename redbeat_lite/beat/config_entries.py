@@ -25,12 +25,13 @@ from ..entries.configured import configured
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.sameness import keep_resolved, noted
+from ..entries.on_calendar import on
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, in_zone, listed
 from ..errors import InvalidEntry
 from ..instants import from_ms
+from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.calendars import restore_calendar, stored_calendars
@@ -80,12 +81,15 @@ class ConfigEntries:
         self._taken: set[str] = set()
         self._awaited: set[str] = set()
         self._there: Collection[str] = ()
-        self._were: Collection[tzinfo] = ()
         self._inherited: defaultdict[str, set[str]] = defaultdict(set)
 
-    def get(self, name: str) -> Entry | None:
-        """The config entry of this name as the configuration holds it, with what cannot be stored."""
-        return self._entries.get(name)
+    def completed(self, entry: Entry) -> Entry:
+        """Return the entry as the configuration holds it, if Redis does not hold all of it."""
+        own = self._entries.get(entry.name) if entry.unstored else None
+        if own is None:
+            return entry
+        # Redis has the newer revision of the calendar, if somebody stored one since the configuration was read.
+        return own if own.calendar == entry.calendar else on(own, entry.calendar)
 
     def __len__(self) -> int:
         """How many of them Redis should hold."""
@@ -115,14 +119,12 @@ class ConfigEntries:
         """Whether code gave other entries to the scheduler since the last :meth:`sync`."""
         return self._added() != self._synced_additions
 
-    def sync(self, term: Term, now: int, were: Collection[tzinfo] = ()) -> None:
+    def sync(self, term: Term, now: int) -> None:
         """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
 
         Parameters:
             now: epoch milliseconds.
-            were: other time zones by which entries may have been planned.
         """
-        self._were = were
         for calendar in {each.calendar for each in self._entries.values() if isinstance(each.calendar, Calendar)}:
             restore_calendar(self._store, calendar)  # as the entries themselves, if the server has lost it
         self.pauses.look(self.pauses.seen)
@@ -131,7 +133,7 @@ class ConfigEntries:
         in_configuration = configured(self._app, self._synced_additions)
         written = {str(name): fields for name, fields in in_configuration.items()}
         self._entries = dict(self._read(written, known, now))
-        self._set_aside = self._quarantined(now)
+        self._set_aside = self._quarantined()
         self._shared, self._rivals, self._taken = set(), set(), set()
         self._inherited.clear()
         self._there = present(self._store, self._settings)
@@ -165,19 +167,19 @@ class ConfigEntries:
         else:
             logger.error("beat: config entry %r is refused: %s", name, why, exc_info=trace)
 
-    def _quarantined(self, now: int) -> set[str]:
+    def _quarantined(self) -> set[str]:
         """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
         records = self._store.quarantined()
-        return {name for name in records.keys() & self._entries.keys() if self._is_to_blame(name, records[name], now)}
+        return {name for name in records.keys() & self._entries.keys() if self._is_to_blame(name, records[name])}
 
-    def _is_to_blame(self, name: str, record: dict[str, Any], now: int) -> bool:
+    def _is_to_blame(self, name: str, record: dict[str, Any]) -> bool:
         """Whether a record of the quarantine blames the definition, and not a state that only this record has."""
         definition, state = record.get("definition"), record.get("state")
         if not isinstance(definition, str) or not isinstance(state, str):
             return False
         held = Stored(name.encode(), None, definition.encode(errors="replace"), state.encode(errors="replace"))
-        existing, was = readable_parts(held)
-        return was is not None and self._text(self._entries[name], now, existing, was) == definition
+        _, state_before = readable_parts(held)
+        return state_before is not None and encode(self._entries[name], placeholders=True) == definition
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         self._progress("reading the configuration")
@@ -209,14 +211,23 @@ class ConfigEntries:
             self._inherited[existing.owner].add(name)
         if state is None:
             return [self._fresh(wanted, stored, now)]
-        keep_resolved(existing, wanted)
-        definition = self._text(wanted, now, existing, state)
-        if definition.encode() == stored.definition:
-            return []
-        revised = lifecycle.revised(existing, state, wanted, now, self._zone, self._were, briefly())
-        edit = self._edit(wanted, revised, stored, definition)
-        self._log_omitted_run(name, stored.score, edit.score, now)
-        return [edit]
+        lifecycle.keep_resolved(existing, wanted)
+        if encode(wanted, placeholders=True).encode() != stored.definition:
+            revised = lifecycle.revised(existing, state, wanted, now, self._zone, briefly())
+            edit = self._edit(wanted, revised, stored)
+            self._log_omitted_run(name, stored.score, edit.score, now)
+            return [edit]
+        earlier = self._brought_forward(existing, state, now)
+        return [] if earlier is state else [edit_of(wanted, earlier, self._zone, expected=stored.state)]
+
+    def _brought_forward(self, existing: Entry, state: EntryState, now: int) -> EntryState:
+        """Return the state with an earlier run, if a schedule that cannot be stored has one.
+
+        Its text may be the same although it has changed.
+        """
+        if "schedule" not in existing.unstored or isinstance(state.nominal, Question):
+            return state
+        return lifecycle.pulled_back(self._entries[existing.name], state, now, self._zone)
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
         """Log it if an entry was due later today, and is not by its new schedule."""
@@ -257,16 +268,9 @@ class ConfigEntries:
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
         state = self.pauses.restored(wanted.name, lifecycle.created(wanted, now, self._zone))
-        return self._edit(wanted, state, stored, self._text(wanted, now))
+        return self._edit(wanted, state, stored)
 
-    def _edit(self, wanted: Entry, state: EntryState, stored: Stored, definition: str) -> Edit:
+    def _edit(self, wanted: Entry, state: EntryState, stored: Stored) -> Edit:
+        definition = encode(wanted, placeholders=True)
         line = line_of_write(self._who, stored, definition)
         return edit_of(wanted, state, self._zone, expected=stored.state, definition=definition, line=line)
-
-    def _text(self, wanted: Entry, now: int, existing: Entry | None = None, state: EntryState | None = None) -> str:
-        """The definition. What was noted is kept as long as it is right: an unchanged entry has an unchanged one."""
-        wanted.runs = ()
-        if existing and state and lifecycle.same_timing(existing, state, wanted, now, self._zone, self._were):
-            wanted.runs = existing.runs
-        wanted.runs = wanted.runs or noted(wanted, now)
-        return encode(wanted, allow_local=True)

@@ -32,11 +32,11 @@ class Replanning:
     """What a leader has to plan anew."""
 
     def __init__(
-        self, store: LeaderStore, zone: tzinfo, local: Callable[[str], Entry | None], progress: Callable[[str], None]
+        self, store: LeaderStore, zone: tzinfo, completed: Callable[[Entry], Entry], progress: Callable[[str], None]
     ) -> None:
         self._store = store
         self._zone = zone
-        self._local = local
+        self._completed = completed
         self._progress = progress
         self._ahead = 0
         self._were: list[tzinfo] = []
@@ -108,10 +108,7 @@ class Replanning:
 
     def _edit(self, stored: Stored, now: int) -> list[Edit]:
         entry, state = parts_of(stored)
-        if entry.local:
-            entry = self._local(entry.name) or entry
-        if "schedule" in entry.local:
-            return []
+        entry = self._completed(entry)
         moved = lifecycle.rezoned(entry, state, now, self._zone, self._were)
         if self._ahead:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
@@ -123,11 +120,6 @@ class Replanning:
 
 def _is_sooner(score: int | None, other: int | None) -> bool:
     return score is not None and other is not None and score < other
-
-
-def planned_by(zones: str) -> list[tzinfo]:
-    """The time zones that entries were planned by, as the leader before noted them; those that are known here."""
-    return _known(_names(zones))
 
 
 def _known(names: list[str]) -> list[tzinfo]:

@@ -20,7 +20,7 @@ from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
 from .repair import Repair
-from .replanning import ClockWatch, Replanning, planned_by
+from .replanning import ClockWatch, Replanning
 from .tokens import Beat
 from .vitals import Vitals
 
@@ -64,7 +64,7 @@ class Terms:
         self._compare_at = 0.0
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
         self._repair = Repair(store, zone, leader.checkpoint, self.config.pauses)
-        self.replanning = Replanning(store, zone, self.config.get, leader.checkpoint)
+        self.replanning = Replanning(store, zone, self.config.completed, leader.checkpoint)
         self._clock = ClockWatch()
         self.freezing = Freezing(store, zone, leader.checkpoint)
         vitals.freezes = lambda: self.freezing.known
@@ -184,7 +184,7 @@ class Terms:
         self._leader.progress("reading the configuration")
         self._repair.run(term, now)
         self._store.remember("removed", "", term)  # before it is looked what is not there
-        self.config.sync(term, now, planned_by(self._leader.last_zones))
+        self.config.sync(term, now)
         self._vitals.refused = self.config.refused
         self._leader.damaged, self._leader.least = False, len(self.config)
 

@@ -55,7 +55,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     written, last = {**written, **bounds}, when(entry.last_run_at, zone)
     pipeline = _pipeline(entry)
     told = "kwargs" if pipeline else "args" if entry.task == CANVAS else ""
-    apart = ("task", "schedule", "local", told)
+    apart = ("task", "schedule", "unstored", told)
     return [
         ("name", entry.name),
         ("task", call_text(entry.task, entry.args)),
@@ -71,7 +71,7 @@ def as_fields(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("last task", entry.last_task_id),
         ("last error", entry.last_error),
         *((field, shown(value)) for field, value in written.items() if field not in apart),
-        ("not stored", ", ".join(entry.local) or None),
+        ("not stored", ", ".join(entry.unstored) or None),
         ("source", entry.source),
         ("version", f"{entry.version} of {entry.generation}"),
     ]
@@ -101,8 +101,6 @@ def shown(value: Any) -> str:
 
 
 def _words(entry: Entry, zone: tzinfo) -> str:
-    if "schedule" in entry.local:
-        return "known to its app alone"
     try:
         return shlex.join(schedule_words(entry.schedule, zone))
     except InvalidEntry:

@@ -127,7 +127,7 @@ def _ahead(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
 
     One that counts its runs has to be walked all the same.
     """
-    if entry.due is None or entry.max_runs is not None or "schedule" in entry.local:
+    if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.known_state
     from_ = start - entry.jitter_ms - 1

@@ -27,18 +27,18 @@ _READ = (
 def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     """The definition of an entry as JSON values; with ``defaults`` the fields that have theirs, too.
 
-    A config entry may hold what cannot be stored; such fields are missing, and named under ``local``.
+    A config entry may hold what cannot be stored; such fields are texts under ``unstored``.
     """
-    stored = loads(encode(entry, allow_local=True))
-    local = sorted(stored.pop("local", ()))
+    stored = loads(encode(entry, placeholders=True))
+    unstored = stored.pop("unstored", {})
     if "schedule" in stored:
         stored["schedule"] = schedule_fields(entry.schedule)
     if "calendar" in stored:
         stored["calendar"] = calendar_name(entry)
     wanted = {field: default for field, default in DEFAULTS.items() if defaults or field in _ALWAYS}
     fields = {**wanted, **stored}
-    found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in local}
-    return {**found, "local": local} if local else found
+    found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in unstored}
+    return {**found, "unstored": unstored} if unstored else found
 
 
 def as_json(entry: Entry) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def moves(entries: Iterable[Entry], zone: tzinfo, after: int, until: int) -> Ite
     gaps: dict[str, list[_Gap]] = {}
     hit: dict[tuple[str, _Gap], dict[str, bool]] = defaultdict(dict)
     for entry in entries:
-        rule = entry.rule(zone) if "schedule" not in entry.local else None
+        rule = entry.rule(zone)
         if not isinstance(rule, ZonedRule) or rule.walls.running or entry.due is None:
             continue
         if rule.zone_name not in gaps:

@@ -17,9 +17,10 @@ from ..storage.json_values import MAX_BYTES, dumps, is_plain, loads, pack, unpac
 from ..storage.keys import FORMAT
 from .entry import Entry
 from .fields import as_args, as_mapping, check_name
+from .unstored import UnstoredSchedule, readable_text
 
-#: Fields of a config entry that may hold what cannot be stored; the owner's beat keeps the object itself.
-_LOCAL_FIELDS = ("schedule", "args", "kwargs", "options")
+# Fields of a config entry that may hold what cannot be stored.
+_MAY_BE_UNSTORED = ("schedule", "args", "kwargs", "options")
 
 #: Entries that are kept for others to be made of.
 ALIKE = 1000
@@ -44,35 +45,29 @@ def stored_value(value: Any, field: str) -> Any:
     return None if value is None else _CODECS.get(field, (_keep, _keep))[0](value, field)
 
 
-def encode(entry: Entry, *, allow_local: bool = False) -> str:
-    """The JSON text of an entry's definition.
+def encode(entry: Entry, *, placeholders: bool = False) -> str:
+    """Return the JSON text of an entry's definition.
 
     Parameters:
-        allow_local: leave out a schedule or arguments that cannot be stored, and name them under ``local``. What was
-            left out when the entry was stored stays so: what it has in those places only stands for it.
+        placeholders: store a text for people in place of a schedule or of arguments that cannot be stored.
 
     Raises:
         InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
     """
     stored: dict[str, Any] = {"v": FORMAT, "task": entry.task}
-    local = []
+    unstored = dict(entry.unstored)
     for field in _DECODERS:
-        if field in entry.local:
-            local.append(field)
-            continue
         value = getattr(entry, field)
-        if field in _OMITTED and value == _OMITTED[field]:
+        if field in unstored or (field in _OMITTED and value == _OMITTED[field]):
             continue
         try:
             stored[field] = stored_value(value, field)
         except InvalidEntry as exc:
-            if not (allow_local and field in _LOCAL_FIELDS):
+            if not (placeholders and field in _MAY_BE_UNSTORED):
                 raise exc.of(entry.name) from None
-            local.append(field)
-    if local:
-        stored["local"] = local
-    if entry.runs and "schedule" in local:
-        stored["runs"] = entry.runs
+            unstored[field] = readable_text(exc.value)
+    if unstored:
+        stored["unstored"] = unstored
     if entry.owner is not None:
         stored["owner"] = entry.owner
     return _checked_size(entry, dumps(stored))
@@ -112,7 +107,7 @@ def shape(entry: Entry) -> Hashable:
     by itself. It holds for as long as one of them is kept.
     """
     schedule, options = entry.schedule, entry.options
-    if entry.calendar is not None or entry.local or entry.owner is not None:
+    if entry.calendar is not None or entry.owner is not None:
         return None
     # Not what derives from them: that may answer otherwise, and is stored by a name of its own or not at all.
     rule = repr(schedule) if type(schedule) in (Every, Cron) and not schedule.spread else id(schedule)
@@ -160,13 +155,12 @@ def decode(name: str, raw: bytes, alike: dict[str, Entry] | None = None) -> Entr
 
 
 def _bare(name: str, stored: dict[str, Any]) -> Entry:
-    local = tuple(str(field) for field in stored.get("local", ()))
+    unstored = {str(field): str(text) for field, text in stored.get("unstored", {}).items()}
     fields = {field: decoder(stored[field]) for field, decoder in _DECODERS.items() if field in stored}
-    if "schedule" in local:
-        fields["schedule"] = _DEFAULTS["schedule"]
+    if "schedule" in unstored:
+        fields["schedule"] = UnstoredSchedule(unstored["schedule"])
     entry = Entry.from_mapping(name, {"task": stored.get("task"), **fields})
-    entry.local = local
-    entry.runs = tuple(int(ms) for ms in stored.get("runs", ()))
+    entry.unstored = unstored
     entry.owner = None if stored.get("owner") is None else str(stored["owner"])
     return entry
 

@@ -12,9 +12,6 @@ from ..storage.stored import Stored
 #: Their values are left out: arguments, and what headers hold, are the business of those who run the task.
 _SILENT = ("args", "kwargs", "options")
 
-#: Parts of a definition that are no fields. What was noted of the runs of a schedule changes with the schedule alone.
-_OTHERS = {"v": None, "local": None, "runs": "schedule"}
-
 
 def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = "", action: Action = "edited") -> Line:
     """The line of an entry that is written: added where there was none, else edited, with the fields that differ.
@@ -28,11 +25,21 @@ def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = 
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:
-    # Of one that cannot be read, none are known.
-    was, is_ = loads_as(dict, before), loads_as(dict, after)
-    changed = [part for part in dict.fromkeys((*was, *is_)) if was.get(part) != is_.get(part)]
-    fields = dict.fromkeys(field for part in changed if (field := _OTHERS.get(part, part)))
-    return tuple((field, _text(was, field), _text(is_, field)) for field in fields)
+    was = _fields(before)
+    is_ = _fields(after)
+    changed = [field for field in dict.fromkeys((*was, *is_)) if was.get(field) != is_.get(field)]
+    return tuple((field, _text(was, field), _text(is_, field)) for field in changed)
+
+
+def _fields(definition: bytes | str) -> dict[str, Any]:
+    """Return the fields of a definition, with the texts of those that could not be stored.
+
+    A definition that cannot be read has none.
+    """
+    parts = loads_as(dict, definition)
+    unstored = parts.pop("unstored", {})
+    parts.pop("v", None)
+    return {**parts, **unstored} if isinstance(unstored, dict) else parts
 
 
 def _text(parts: dict[str, Any], field: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, tzinfo
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from celery.schedules import BaseSchedule
@@ -86,9 +87,8 @@ class Entry(Frozen, AsRead, ScheduleEntry):
         InvalidEntry: a field is wrong; names the field, what was expected and what came.
     """
 
-    local: tuple[str, ...] = ()
-    #: What was noted of the runs of a schedule that cannot be stored; see :mod:`redbeat_lite.entries.sameness`.
-    runs: tuple[int, ...] = ()
+    #: Texts in place of the fields that could not be stored, by field; only a config entry has some.
+    unstored: Mapping[str, str] = MappingProxyType({})
     #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
     written: tuple[Any, Any] | None = None
 

@@ -10,7 +10,7 @@ from .fields import DEFINITION_FIELDS
 _WRITTEN = frozenset((*DEFINITION_FIELDS, "name"))
 
 #: What the package itself sets in an entry once it is made.
-_KEPT = frozenset(("state", "due", "owner", "frozen_until", "last_change", "local", "runs")) | frozenset(
+_KEPT = frozenset(("state", "due", "owner", "frozen_until", "last_change", "unstored")) | frozenset(
     ("written", "app", "read_rows", "_rule")
 )
 

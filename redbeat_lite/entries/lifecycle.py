@@ -8,15 +8,15 @@ from datetime import datetime, tzinfo
 
 from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
-from ..schedules import Manual, Question, first_ms, next_ms, shortest_gap_ms
+from ..schedules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
 from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..schedules.missed import WalkOn, by_count
 from ..schedules.spread import offset_ms
-from .entry import Entry
+from .entry import Entry, told
 from .expected import check_expectation
-from .sameness import same_runs
 from .sent import and_sent
 from .state import EntryState
+from .unstored import readable_text
 
 #: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
 _FIRST_RETRY, _LAST_RETRY = 1, 60
@@ -53,46 +53,30 @@ def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
     return EntryState.new(first(entry, now, zone))
 
 
-def same_timing(
-    before: Entry, state: EntryState, after: Entry, now: int, zone: tzinfo, were: Collection[tzinfo] = ()
-) -> bool:
-    """Whether ``after`` runs next when ``before`` would, as far as anybody can tell.
+def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
+    """Return whether an entry has the same runs after an edit as before it.
 
-    By ``were``, other zones, the occurrence that ``before`` waits for may have been planned.
+    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule before
+    could not be stored, its text is compared.
     """
-    if not same_runs(before, after, now, zone):
+    if before.start_at != after.start_at:
         return False
-    if "schedule" not in before.local or not before.runs:
-        return True
+    if "schedule" in before.unstored:
+        return before.unstored["schedule"] == readable_text(after.schedule)
     try:
-        return any(_goes_on(after, state, before.runs[0], now, each) for each in (zone, *were))
-    except Exception:  # noqa: BLE001 - a schedule may raise anything, and need not answer for the past
-        return True
+        return before.rule(zone) == after.rule(zone)
+    except InvalidEntry:  # The stored schedule is no rule.
+        return False
 
 
-def _goes_on(entry: Entry, state: EntryState, noted: int, now: int, zone: tzinfo) -> bool:
-    """Whether a schedule that is asked from the last run on, or from when it was noted, says what is waited for."""
-    if isinstance(state.nominal, Question) or (state.finished and used_up(entry, state.count)):
-        return True
-    since = max(noted, state.last or noted, noted if entry.start_ms is None else entry.start_ms - 1)
-    # One that is due already was the first to come before it was due.
-    until = now if state.nominal is None else min(now, state.nominal - 1)
-    if state.nominal is not None and since >= state.nominal:  # the clock was set back since
-        return True
-    rule = entry.rule(zone)
-    upcoming = next_ms(rule, since)
-    upcoming = None if upcoming is None else ahead_ms(rule, upcoming, until)
-    return state.nominal == (None if beyond(entry, upcoming) else upcoming)
+def keep_resolved(before: Entry, after: Entry) -> None:
+    """Give ``after`` the spread schedule of ``before``, if the same was written, so that its times stay."""
+    if isinstance(after.schedule, SpreadSchedule) and told(after.schedule) == told(before.schedule):
+        after._put(schedule=before.schedule)
 
 
 def revised(
-    before: Entry,
-    state: EntryState,
-    after: Entry,
-    now: int,
-    zone: tzinfo,
-    were: Collection[tzinfo] = (),
-    walk_on: WalkOn = by_count,
+    before: Entry, state: EntryState, after: Entry, now: int, zone: tzinfo, walk_on: WalkOn = by_count
 ) -> EntryState:
     """The state after the definition was changed.
 
@@ -100,7 +84,7 @@ def revised(
     occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
     """
     nominal = state.nominal
-    timing_changed = not same_timing(before, state, after, now, zone, were)
+    timing_changed = not same_runs(before, after, zone)
     if timing_changed or state.finished:
         nominal = first(after, now, zone)
         # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
@@ -278,7 +262,7 @@ def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
 
 
 def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> bool:
-    return before is not None and before.end_at == after.end_at and same_runs(before, after, now, zone)
+    return before is not None and before.end_at == after.end_at and same_runs(before, after, zone)
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

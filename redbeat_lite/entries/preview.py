@@ -68,7 +68,7 @@ def walk(
         # No occurrence of an entry, nor of one that is due after it, comes before its due time: whatever holds it up.
         while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
             entry = coming if ahead is None else ahead(coming)
-            if entry.due is not None and "schedule" not in entry.local:
+            if entry.due is not None:
                 heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.known_state))
             coming = next(waiting, None)
         if not queue:

@@ -23,7 +23,6 @@ from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.on_calendar import given, moved
-from ..entries.sameness import keep_resolved
 from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
@@ -69,8 +68,8 @@ class Export:
             try:
                 entry, state = parts_of(stored)
                 if self._selection.covers(entry):
-                    configs = {field: value for field, value in (("owner", entry.owner), ("runs", entry.runs)) if value}
-                    told = {"name": entry.name, **entry_fields(entry), **configs, "state": state_fields(state)}
+                    owner = {} if entry.owner is None else {"owner": entry.owner}
+                    told = {"name": entry.name, **entry_fields(entry), **owner, "state": state_fields(state)}
                     self.number += 1
                     yield told
             except (*UNREADABLE, InvalidEntry) as exc:
@@ -183,8 +182,7 @@ class Restore:
         if before.owner != entry.owner:
             owner = "a runtime entry" if before.owner is None else f"the configuration of {before.owner!r}"
             return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
-        entry.runs = before.runs  # no part of what anybody wrote
-        keep_resolved(before, entry)
+        lifecycle.keep_resolved(before, entry)
         redefined = encode(entry) != encode(before)
         wanted = self._over(entry, state, redefined=redefined)
         if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):

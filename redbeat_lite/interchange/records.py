@@ -19,6 +19,7 @@ from ..entries.freezes import Freeze
 from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
+from ..entries.unstored import UnstoredSchedule
 from ..errors import CorruptEntry, InvalidEntry, storable
 from ..instants import from_ms, to_ms
 from ..schedules import Question
@@ -27,7 +28,7 @@ from ..storage.backfills import Backfill
 from ..storage.json_values import unpack
 
 #: Fields of a record that are none of the definition that a user writes.
-_BESIDE = ("name", "owner", "local", "runs", "state")
+_BESIDE = ("name", "owner", "unstored", "state")
 
 
 #: Reads the value of a field, whose path it is given; raises InvalidEntry.
@@ -37,15 +38,17 @@ _Reader = Callable[[str, Any], Any]
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
     """The entry of a record, as :func:`entry_fields` makes them; what it leaves out has the defaults of the settings.
 
-    Raises InvalidEntry: a field is missing, unknown or wrong. ``owner``, ``local`` and ``runs`` are of config entries.
+    Raises InvalidEntry: a field is missing, unknown or wrong. ``owner`` and ``unstored`` are of config entries.
     """
     given = {field: value for field, value in fields.items() if field not in _BESIDE}
-    local = tuple(fields.get("local") or ())
-    if "schedule" in local:
-        given["schedule"] = 60  # stands for what its app alone knows, and is not stored
     read = {field: _ENTRY[field](field, value) if field in _ENTRY else value for field, value in given.items()}
+    owner = fields.get("owner")
+    unstored = {} if owner is None else _texts("unstored", fields.get("unstored", {}))
+    if "schedule" in unstored:
+        read["schedule"] = UnstoredSchedule(unstored["schedule"])
     entry = entry_with_defaults(settings, name, read, app=app)
-    entry.owner, entry.local, entry.runs = fields.get("owner"), local, tuple(_runs("runs", fields.get("runs", [])))
+    entry.owner = owner
+    entry.unstored = unstored
     return entry
 
 
@@ -141,7 +144,7 @@ _note = _reader(f"text of at most {MAX_NOTE} characters", _is_note)
 _count = _reader("a whole number from 0", _is_count)
 _count_or_null = _reader("a whole number from 0, or null", lambda value: value is None or _is_count(value))
 _switch = _reader("true or false", lambda value: isinstance(value, bool))
-_runs = _reader("a list of epoch milliseconds", lambda value: isinstance(value, list) and {*map(type, value)} <= {int})
+_texts = _reader("an object of texts", lambda value: isinstance(value, dict) and all(map(_is_text, value.values())))
 _ranges = _reader("pairs of epoch milliseconds", lambda value: isinstance(value, list) and all(map(_is_range, value)))
 _generation = _reader(
     f"at most {_MAX_GENERATION} letters and digits",

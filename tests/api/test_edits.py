@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
-from redbeat_lite import ConfigOwned, Entry, Scheduler, Schedules, cron, every, register_schedule
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, register_schedule
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry
@@ -37,9 +37,12 @@ class Ticks(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 class Local(Ticks):
     """The same, and nothing can store it."""
 
+    def __repr__(self) -> str:
+        return f"Local({self.seconds})"
+
 
 class Dates(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
-    """A list of days since `NOW`, which nothing can store."""
+    """A list of days since `NOW`, which nothing can store, and which its ``repr`` does not tell."""
 
     def __init__(self, *days: int) -> None:
         super().__init__()
@@ -47,6 +50,13 @@ class Dates(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 
     def next_after(self, instant: datetime) -> datetime | None:
         return next((found for day in self.days if (found := NOW + timedelta(days=day)) > instant), None)
+
+
+class NamedDates(Dates):
+    """The same with a ``repr`` that tells the days."""
+
+    def __repr__(self) -> str:
+        return f"NamedDates{self.days}"
 
 
 class Noons(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
@@ -72,6 +82,8 @@ class Forgetful(Local):
 
 class Capricious(Local):
     """Answers differently each time."""
+
+    __repr__ = object.__repr__
 
     def is_due(self, last_run_at: datetime) -> Any:
         self.seconds = 3600 + random.random()
@@ -237,7 +249,7 @@ class TestOfTheConfiguration:
         ],
         ids=["added", "removed", "added after the end"],
     )
-    def test_of_what_is_to_come_is_seen_when_what_was_noted_is_past(
+    def test_another_repr_is_another_schedule(
         self,
         deploy: Callable[..., Entry],
         clock: Clock,
@@ -246,25 +258,33 @@ class TestOfTheConfiguration:
         after: tuple[int, ...],
         following: int,
     ) -> None:
-        deploy(Dates(*before))
+        deploy(NamedDates(*before))
         for _ in range(4):
             clock.forward(86_400)
-            deploy(Dates(*before))
+            deploy(NamedDates(*before))
         for _ in range(2):
-            entry = deploy(Dates(*after))
+            entry = deploy(NamedDates(*after))
             assert (entry.next_run_at, entry.version) == (NOW + timedelta(days=following), 2)
         clock.set(NOW + timedelta(days=following))
-        deploy(Dates(*after))
+        deploy(NamedDates(*after))
         sent = [message.scheduled_at for message in of_entry(client, "a")]
         assert sent == [NOW + timedelta(days=day) for day in (1, 2, 3, 4, following)]
 
-    @pytest.mark.parametrize("after", [(1,), (1, 2), (1, 2, 3, 4)])
-    def test_of_how_many_are_to_come_is_seen(self, deploy: Callable[..., Entry], after: tuple[int, ...]) -> None:
-        deploy(Dates(1, 2, 3) if len(after) < 3 else Dates(1, 2))
-        entry = deploy(Dates(*after))
-        assert (entry.next_run_at, entry.version) == (NOW + timedelta(days=1), 2)
+    def test_with_the_same_repr_an_earlier_run_is_seen_at_once_and_a_later_one_after_the_next(
+        self, deploy: Callable[..., Entry], clock: Clock, client: redis.Redis
+    ) -> None:
+        deploy(Dates(30, 40))
+        clock.forward(86_400)
+        for _ in range(2):
+            entry = deploy(Dates(3, 30, 40))
+            assert (entry.next_run_at, entry.version) == (NOW + timedelta(days=3), 2)
+        entry = deploy(Dates(30, 40))
+        assert entry.next_run_at == NOW + timedelta(days=3)
+        clock.forward(2 * 86_400)
+        assert deploy(Dates(30, 40)).next_run_at == NOW + timedelta(days=30)
+        assert [message.scheduled_at for message in of_entry(client, "a")] == [NOW + timedelta(days=3)]
 
-    def test_of_what_is_past_is_none_and_costs_no_run_that_is_due(
+    def test_of_what_is_past_costs_no_run_that_is_due(
         self, deploy: Callable[..., Entry], clock: Clock, client: redis.Redis
     ) -> None:
         deploy(Dates(1, 2, 3, 4, 5, 40))
@@ -439,11 +459,21 @@ class TestReleaseOfAConfigEntry:
         assert client.llen("celery") == 1
         assert schedules["a"].source == "config:proj"
 
-    def test_is_left_to_the_app_that_knows_its_schedule(self, app: Celery, make_app: MakeApp) -> None:
+    def test_in_another_app_leaves_the_next_run_to_the_leader(
+        self, app: Celery, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
         elsewhere = Schedules(make_app("elsewhere"))
-        with pytest.raises(ConfigOwned, match="entry 'a' holds what cannot be stored, and only the app of 'proj'"):
-            elsewhere.release("a")
-        assert list(elsewhere.quarantined()) == ["a"]
+        entry = elsewhere.release("a")
+        assert (repr(entry.schedule), entry.args) == ("Local(20)", ())
+        beat = make_beat(app)
+        beat.run_due()
+        clock.forward(1)
+        beat.run_due()
+        assert client.llen("celery") == 0
+        assert left(elsewhere["a"], clock) == 19
+        clock.forward(19)
+        beat.run_due()
+        assert client.llen("celery") == 1
 
     def test_puts_back_arguments_that_another_app_does_not_know(
         self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis

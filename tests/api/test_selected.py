@@ -201,23 +201,6 @@ def test_entries_of_a_configuration_are_treated_as_one_of_them_is(
     assert client.hget("{redbeat-lite}:meta", "removed") == b"1", "the leader is to bring them back"
 
 
-def test_none_is_resumed_where_one_cannot_be(
-    make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Whim(type(every(60))):  # type: ignore[misc]
-        """No other app knows it."""
-
-    schedules.add("a", "add", every(60))
-    app = make_app(beat_schedule={"b": {"task": "t", "schedule": Whim(60)}})
-    make_beat(app).run_due()
-    assert sorted(schedules.select().pause()) == ["a", "b"]
-    monkeypatch.setattr("redbeat_lite.api.selected.AT_ONCE", 1)
-    with pytest.raises(ConfigOwned, match="entry 'b' holds what cannot be stored"):
-        schedules.select().resume()
-    assert schedules["a"].paused_note is not None
-    assert sorted(Schedules(app).select().resume()) == ["a", "b"]
-
-
 class TestManyEntries:
     """280 of them, of which 270 are selected."""
 

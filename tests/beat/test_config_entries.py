@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
@@ -114,18 +115,51 @@ class TestForms:
         one_turn(app, make_beat)
         elsewhere = Schedules(make_app("elsewhere"))
         assert elsewhere["a"].next_run_at == NOW + timedelta(seconds=20)
-        assert elsewhere.upcoming(NOW + timedelta(seconds=200)) == []
+        assert [run.at for run in elsewhere.upcoming(NOW + timedelta(seconds=200))] == [NOW + timedelta(seconds=20)]
+        assert repr(elsewhere["a"].schedule) == "<tests.beat.test_config_entries.Workdays object>"
+        assert elsewhere.run_now("a") == queued(client)[0].id, "only its schedule is not known there"
+        client.delete("celery")
         elsewhere.pause("a")
         clock.forward(100)
-        with pytest.raises(ConfigOwned, match="entry 'a' holds what cannot be stored, and only the app of 'proj'"):
-            elsewhere.resume("a")
-        with pytest.raises(ConfigOwned):
-            elsewhere.run_now("a")
         Schedules(app).resume("a", catch_up=True)
         beat = make_beat(make_app("elsewhere"))
         beat.run_due()
         assert "only the beat of 'proj' knows" in (elsewhere["a"].last_error or "")
         assert queued(client) == []
+
+    @pytest.mark.usefixtures("unhurried")
+    def test_a_schedule_that_cannot_be_stored_is_resumed_by_any_app_and_planned_by_its_own(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        beat = make_beat(entries(make_app, {"a": {"task": "t", "schedule": Workdays()}}))
+        beat.run_due()
+        elsewhere = Schedules(make_app("elsewhere"))
+        elsewhere.pause("a")
+        clock.forward(10)
+        assert elsewhere.resume("a").next_run_at == NOW + timedelta(seconds=20), "it was not missed"
+        elsewhere.pause("a")
+        clock.forward(95)
+        assert elsewhere.resume("a").next_run_at == NOW + timedelta(seconds=106), "the leader is to be asked at once"
+        clock.forward(1)
+        beat.run_due()
+        assert elsewhere["a"].next_run_at == NOW + timedelta(seconds=125)
+        clock.forward(19)
+        beat.run_due()
+        assert [message.scheduled_at for message in queued(client)] == [NOW + timedelta(seconds=125)]
+
+    def test_arguments_that_cannot_be_stored_are_shown_and_sent_by_their_own_app_alone(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = entries(make_app, {"a": {"task": "t", "schedule": 10, "args": (BeatLazyFunc(lambda: 5), 2)}})
+        one_turn(app, make_beat)
+        elsewhere = Schedules(make_app("elsewhere"))
+        assert elsewhere["a"].as_dict()["unstored"] == {"args": "<celery.beat.BeatLazyFunc object>"}
+        with pytest.raises(ConfigOwned, match="entry 'a' holds what cannot be stored, and only the app of 'proj'"):
+            elsewhere.run_now("a")
+        clock.forward(10)
+        one_turn(app, make_beat)
+        assert [message.args for message in queued(client)] == [[5, 2]]
+        assert elsewhere["a"].version == 1, "two beats agree on the text"
 
 
 class TestOverRestarts:

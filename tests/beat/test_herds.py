@@ -44,7 +44,7 @@ class Line:
     """Entries that are due, of which a planner takes batch after batch; without a server, and without time."""
 
     def __init__(self) -> None:
-        nobody: Any = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None}
+        nobody: Any = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None}
         self.planner = Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **nobody)
         self.now, self.done, self.batches = NOW, 0, 0
         self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time

@@ -35,7 +35,7 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 
 def planner(**instead: Any) -> Planner:
-    asked = {"tasks": lambda name: None, "local": lambda name: None, "progress": lambda doing: None, **instead}
+    asked = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None, **instead}
     return Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **asked)
 
 

@@ -72,9 +72,9 @@ def test_one_that_raises_when_it_is_looked_at_is_refused_alone(make_app: MakeApp
 
 def test_one_that_raises_since_it_was_stored_can_be_read(make_app: MakeApp, make_beat: MakeBeat) -> None:
     app = make_app(beat_schedule={"a": {"task": "t", "schedule": CannotTell(float("inf"))}})
-    assert one_turn(app, make_beat)["a"].local == ()
+    assert one_turn(app, make_beat)["a"].unstored == {}
     app.conf.beat_schedule = {"a": CannotBeRead()}
-    assert one_turn(app, make_beat)["a"].local == ("schedule",)
+    assert one_turn(app, make_beat)["a"].unstored == {"schedule": "<tests.beat.poison.CannotTell object>"}
 
 
 def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_beat: MakeBeat) -> None:

@@ -202,7 +202,9 @@ class TestExport:
         client.flushall()
         run_cli(app, "import", str(file), "--apply")
         assert held(client) == before
-        assert decode("custom", client.hget("{redbeat-lite}:entries", "custom")).local == ("schedule",)
+        assert decode("custom", client.hget("{redbeat-lite}:entries", "custom")).unstored == {
+            "schedule": "<freq: 1.00 hour>"
+        }
         app = beat(nightly=nightly)
         assert [*Schedules(app)] == ["nightly"], "the other one has left the configuration"
         assert Schedules(app)["nightly"].paused_note == "broken"

@@ -76,7 +76,7 @@ def spoiled(sound: dict[str, Any], changes: dict[str, Any]) -> bytes:
     return json.dumps({**sound, **changes}).encode()
 
 
-FIELDS = sorted({field for each in SOUND for field in each} | {"local", "owner", "relative", "remove_when_done"})
+FIELDS = sorted({field for each in SOUND for field in each} | {"unstored", "owner", "relative", "remove_when_done"})
 definitions = st.one_of(
     st.binary(max_size=60),
     json_values.map(lambda value: json.dumps(value).encode()),
@@ -128,7 +128,7 @@ def test_a_definition_is_read_or_refused(count: int) -> None:
     def check(raw: bytes) -> None:
         entry, error = _decoded(raw)
         if entry is not None:
-            assert decode("name", encode(entry, allow_local=True).encode()) == entry
+            assert decode("name", encode(entry, placeholders=True).encode()) == entry
         assert "\n" not in error, "it goes into a log line"
 
 
@@ -167,7 +167,12 @@ def test_a_state_is_read_or_refused(count: int) -> None:
 def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     planner = Planner(
-        zone=UTC, tasks=lambda name: None, local=lambda name: None, prefix="redbeat-lite", slack=5_000, progress=print
+        zone=UTC,
+        tasks=lambda name: None,
+        completed=lambda entry: entry,
+        prefix="redbeat-lite",
+        slack=5_000,
+        progress=print,
     )
 
     @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))

@@ -31,7 +31,7 @@ ENTRIES = (
     ),
     Mutation(
         name="another start_at does not change when an entry runs",
-        file="entries/sameness.py",
+        file=_LIFECYCLE,
         old="    if before.start_at != after.start_at:\n        return False\n",
         new="",
         promise="test_guarantees.py::TestEdits::test_an_entry_that_is_to_start_later_stops_until_then",
@@ -133,7 +133,7 @@ ENTRIES = (
     Mutation(
         name="an edit of something else postpones the next run",
         file=_LIFECYCLE,
-        old="timing_changed = not same_timing(before, state, after, now, zone, were)",
+        old="timing_changed = not same_runs(before, after, zone)",
         new="timing_changed = True",
         promise="test_guarantees.py::TestEdits::test_an_edit_of_something_else_postpones_nothing",
         room=(*_LIFE, "tests/api/test_schedules_add.py"),

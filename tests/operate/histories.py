@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from redbeat_lite import Entry, cron
 from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.entries.unstored import UnstoredSchedule
 from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why.case import Case, Gap
 from redbeat_lite.operate.why.explain import explain
@@ -65,7 +66,7 @@ class History:
         state: of the entry, unlike that of one that was sent at three and waits for the next night.
         known: the evidence, unlike that of an entry of February with a beat that leads and no run that is recorded.
         stored: whether the entry is.
-        local: what only its app knows of it.
+        elsewhere: whether only its app knows its schedule.
         to_second: whether what is asked about names its second.
     """
 
@@ -75,7 +76,7 @@ class History:
     state: dict[str, Any] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
     stored: bool = True
-    local: tuple[str, ...] = ()
+    elsewhere: bool = False
     now: datetime = NOW
     to_second: bool = False
 
@@ -83,7 +84,8 @@ class History:
         if not self.stored:
             return None
         entry = Entry("nightly", "reports.build", **{"schedule": cron("0 3 * * *", tz="Europe/Berlin"), **self.fields})
-        entry.local = self.local
+        if self.elsewhere:
+            entry._put(schedule=UnstoredSchedule("<Own>"), unstored={"schedule": "<Own>"})
         state = {"version": 1, "generation": "g", "nominal": t(3, 3), "last": t(2, 3), "count": 9, **self.state}
         due = state.pop("due", state["nominal"])
         state |= {key: None if state[key] is None else to_ms(state[key]) for key in ("nominal", "last")}

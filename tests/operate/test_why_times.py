@@ -222,7 +222,7 @@ HISTORIES = {
         "Only its app knows its schedule.",
         at=t(1, 3),
         fields={"schedule": schedule(86400)},
-        local=("schedule",),
+        elsewhere=True,
     ),
 }
 

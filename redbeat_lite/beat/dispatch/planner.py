@@ -13,7 +13,6 @@ from ...entries.entry import Entry
 from ...entries.fields import check_destination
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
-from ...entries.on_calendar import on
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...errors import ConfigOwned, NotKnownHere, describe
@@ -95,7 +94,7 @@ class Planner:
     """Plans batches, and remembers decoded entries between them.
 
     Parameters:
-        local: finds the config entry of a name, for those that hold what cannot be stored.
+        completed: returns an entry with the parts that only the app's configuration holds.
         prefix: of the schedule's keys.
         slack: by how many milliseconds the clocks of beats and workers may differ.
         progress: told before each entry, with words for a log.
@@ -107,7 +106,7 @@ class Planner:
         *,
         zone: tzinfo,
         tasks: Callable[[str], Any],
-        local: Callable[[str], Entry | None],
+        completed: Callable[[Entry], Entry],
         prefix: str,
         slack: int,
         progress: Callable[[object], None],
@@ -115,7 +114,7 @@ class Planner:
     ) -> None:
         self._zone = zone
         self._tasks = tasks
-        self._local = local
+        self._completed = completed
         self._prefix = prefix
         self._slack = slack
         self._progress = progress
@@ -199,12 +198,10 @@ class Planner:
         return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
 
     def _entry(self, stored: Stored) -> Entry:
-        entry = self._decoded_entry(stored)
-        if not entry.local:
-            return entry
-        if (own := self._local(entry.name)) is None:
+        entry = self._completed(self._decoded_entry(stored))
+        if entry.unstored:
             raise ConfigOwned(f"holds what only the beat of {entry.owner!r} knows")
-        return own if own.calendar == entry.calendar else on(own, entry.calendar)
+        return entry
 
     def _decoded_entry(self, stored: Stored) -> Entry:
         known = self._decoded.get(stored.name)

@@ -83,7 +83,7 @@ class Carrier:
 
     def _carried(self, found: Found, entry: Entry, now: int) -> Carried:
         lifecycle.check(entry, now, self._zone)
-        definition = encode(entry, allow_local=entry.owner is not None)
+        definition = encode(entry, placeholders=entry.owner is not None)
         entry.state = carried_state(found, entry, now, self._zone)
         return Carried(entry, definition, found.notes)
 

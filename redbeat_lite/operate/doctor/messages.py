@@ -201,7 +201,7 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
         return expires
     if isinstance(expires, timedelta):
         return expires.total_seconds()
-    if expires != "interval" or entry.known_state.nominal is None or "schedule" in entry.local:
+    if expires != "interval" or entry.known_state.nominal is None:
         return float("inf") if expires is None else 0.0
     nominal = entry.known_state.nominal
     following = next_ms(entry.rule(zone), nominal)

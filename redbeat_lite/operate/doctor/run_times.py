@@ -43,7 +43,7 @@ def clock_changes(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def either_day(entries: Iterable[Entry]) -> Iterator[Finding]:
     """Cron entries that restrict day of month and day of week, which many take for "both must match"."""
-    rules = {entry.name: either_day_words(entry.schedule) for entry in entries if "schedule" not in entry.local}
+    rules = {entry.name: either_day_words(entry.schedule) for entry in entries}
     words = {name: text for name, text in rules.items() if text is not None}
     if words:
         yield Finding(
@@ -63,7 +63,7 @@ def hot_spots(zone: tzinfo, entries: Iterable[Entry]) -> Iterator[Finding]:
     crowds: dict[int, list[str]] = defaultdict(list)
     hours: dict[str, list[int]] = {}
     for entry in entries:
-        if entry.due is None or entry.jitter or "schedule" in entry.local:
+        if entry.due is None or entry.jitter:
             continue
         for instant in _runs_at(entry, zone, now, hours):
             crowds[instant].append(entry.name)

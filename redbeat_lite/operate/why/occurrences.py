@@ -85,7 +85,7 @@ def is_fixed(entry: Entry, zone: tzinfo) -> bool:
 
 def _known(entry: Entry, zone: tzinfo) -> Rule | None:
     """The rule of an entry, where it has one that tells of the past."""
-    rule = None if "schedule" in entry.local else entry.rule(zone)
+    rule = entry.rule(zone)
     return None if isinstance(rule, ForeignRule | AnsweringRule) else rule
 
 

@@ -23,7 +23,7 @@ def no_occurrence(case: Case, entry: Entry, instant: datetime, near: Around | No
     it."""
     changed = [*case.changed_since(instant)]
     if near is None:
-        known = "schedule" in entry.local
+        known = "schedule" in entry.unstored
         why = "Only its app knows its schedule." if known else "Its schedule counts each run from the one before."
         verdict = f"Whether {case.name} had an occurrence at {case.when(instant)} is not recorded any more."
         return Explanation(verdict, (Reason("rule", why, None, RULE), *changed))
@@ -82,7 +82,7 @@ def stands_in(case: Case, entry: Entry, ms: int) -> bool:
 def with_moves(case: Case, found: Explanation) -> Explanation:
     """An answer about an occurrence, with what a clock change or its jitter did to that."""
     entry, moves = case.entry, list[Reason]()
-    if entry is None or found.nominal is None or "schedule" in entry.local:
+    if entry is None or found.nominal is None:
         return found
     nominal = to_ms(found.nominal)
     if (words := hazard(entry.rule(case.zone), nominal)) is not None:
