@@ -122,6 +122,12 @@ def runs_between(
             yield _Run(run.name, run.at, run.nominal, shown or own, hazard(rule, to_ms(run.nominal)))
 
 
+def next_runs(entry: Entry, zone: tzinfo, freezes: Freezes, limit: int) -> list[_Run]:
+    """Return the next runs of one entry within ten years."""
+    now = datetime.now(UTC)
+    return [*islice(runs_between([entry], now, now + _AGE, zone, None, freezes), limit)]
+
+
 def _ahead(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
     """The entry as it will be shortly before ``start``, so that nobody has to walk there run by run.
 

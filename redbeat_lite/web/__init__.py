@@ -1,7 +1,8 @@
-"""The page: look at the schedule in a browser, and act on it, beside whatever else a host serves.
+"""The page: a browser's view of the schedule with actions, beside whatever else a host serves.
 
-``handle()`` of a :class:`Site` knows no host; :func:`wsgi`, :func:`asgi` and :mod:`redbeat_lite.web.django` bring it
-what they are asked. Names are handed on lazily: the users' file needs no templates.
+:class:`Site` answers requests and knows no host. :func:`wsgi`, :func:`asgi` and
+:mod:`redbeat_lite.web.django` bring it the requests of their hosts. The names are imported at
+their first use, because the file of users needs no templates.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from ..public import handed_on
 if TYPE_CHECKING:
     from .access import RIGHTS, Access
     from .adapters import asgi, wsgi
-    from .messages import Request, Response
+    from .http import Request, Response
     from .site import Site
-
-_HOME = {
-    **dict.fromkeys(("Access", "RIGHTS"), ".access"),
-    **dict.fromkeys(("asgi", "wsgi"), ".adapters"),
-    **dict.fromkeys(("Request", "Response"), ".messages"),
-    "Site": ".site",
-}
 
 __all__ = ["RIGHTS", "Access", "Request", "Response", "Site", "asgi", "wsgi"]
 
-__getattr__ = handed_on(__name__, _HOME)
+_HOMES = {
+    "RIGHTS": ".access",
+    "Access": ".access",
+    "Request": ".http",
+    "Response": ".http",
+    "Site": ".site",
+    "asgi": ".adapters",
+    "wsgi": ".adapters",
+}
+
+__getattr__ = handed_on(__name__, _HOMES)

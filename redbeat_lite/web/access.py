@@ -1,4 +1,4 @@
-"""Who may do what on the page, and whether a post comes from the page itself."""
+"""Users of the page with their rights, and the checks of where a request comes from."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from ipaddress import ip_address
 from typing import Literal, get_args
 
 from ..actors import check_actor
-from .messages import Request
+from .http import Request
 
 Right = Literal["view", "run", "pause", "edit", "remove", "locks", "freeze"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
 
+#: Headers by which a proxy says for whom it asks.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Somebody who may use the page, read-only unless more is granted.
+    """A user of the page, read-only unless more rights are granted.
 
     Parameters:
-        user: who the record of changes says it was; 1 to 100 characters.
-        rights: of ``"view"``, ``"run"``, ``"pause"``, ``"edit"``, ``"remove"``, ``"locks"`` and ``"freeze"``.
+        user: the name that the record of changes shows; 1 to 100 characters.
+        rights: some of ``"view"``, ``"run"``, ``"pause"``, ``"edit"``, ``"remove"``, ``"locks"``
+            and ``"freeze"``.
 
     Raises:
-        InvalidEntry: the user has no such name.
+        InvalidEntry: the record of changes cannot show this name.
         ValueError: a right is none of these.
     """
 
@@ -32,24 +36,29 @@ class Access:
 
     def __post_init__(self) -> None:
         check_actor(self.user)
-        if unknown := set(self.rights).difference(RIGHTS):
-            raise ValueError(f"rights: expected some of {', '.join(RIGHTS)}, got {', '.join(sorted(unknown))}")
+        unknown = set(self.rights).difference(RIGHTS)
+        if unknown:
+            expected = f"some of {', '.join(RIGHTS)}"
+            raise ValueError(f"rights: expected {expected}, got {', '.join(sorted(unknown))}")
 
 
 def from_this_machine(request: Request) -> Access | None:
-    """Who sits at this machine may look, and nobody else: what holds where nobody has said who may do what.
+    """Return read-only access for a request from this machine, and None for any other.
 
-    The name that was asked for counts too, so that no other site's name can lead a browser here; and what a proxy
-    hands on comes from elsewhere.
+    This is the rule of a page without ``access``. The host name must be one of this machine, too,
+    so that no other site's name can lead a browser here. A request that a proxy forwards comes
+    from elsewhere.
     """
-    forwarded = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
-    name = request.headers.get("host", "")
-    host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-    here = _is_loopback(request.client) and (host == "localhost" or _is_loopback(host))
+    host = request.headers.get("host", "")
+    host_end = "]" if host.startswith("[") else ":"
+    host = host.removeprefix("[").partition(host_end)[0]
+    here = is_loopback(request.client) and (host == "localhost" or is_loopback(host))
+    forwarded = any(name in request.headers for name in _FORWARDED)
     return Access("somebody at this machine") if here and not forwarded else None
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an address is one of this machine's own; False for a text that is none."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -70,16 +79,19 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
     return request.method != "POST" and not is_navigation
 
 
-def is_own(request: Request, trusted: Collection[str]) -> bool:
-    """Whether a post was made by the page itself, or by a program that brings its credentials with it.
+def is_own_post(request: Request, trusted: Collection[str]) -> bool:
+    """Return whether the page itself made a post, or a program that sends its credentials.
 
-    Browsers say where a post comes from. Those that know ``Sec-Fetch-Site`` leave it out over plain http, and then the
-    name of the origin has to be the one that was asked for. A cookie alone is never enough.
+    Browsers say where a post comes from. Those that know ``Sec-Fetch-Site`` leave it out over
+    plain http; then the host of ``Origin`` must be the ``Host`` of the request. A cookie alone is
+    never enough.
 
     Parameters:
-        trusted: origins as browsers name them, ``https://ops.example.org``.
+        trusted: origins whose pages may post, as browsers name them,
+            ``https://ops.example.org``.
     """
-    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
     if origin is not None and origin in trusted:
         return True
     if site is not None:

@@ -1,84 +1,251 @@
-"""What is done by a post: to an entry, a lock, a freeze, a backfill or a run of a pipeline, or about an incident."""
+"""Actions of the page: on one thing, such as an entry or a lock, and on many entries."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
 
+from ..api.selected import Selected
 from ..cli.backfills import asked
 from ..cli.backfills import backfill as command
 from ..durations import length_of
-from ..entries.words import counted, in_zone
+from ..entries.words import counted, in_zone, listed
+from ..errors import EntryNotFound, InvalidEntry
 from ..once.lock_listing import locks
 from ..pipeline.run import PipelineRun
 from .access import Right
-from .messages import Response
-from .site import Call
+from .call import Call
+from .http import Response
 
-#: Options of the command that backfills, with what the form has at first.
-OPTIONS = {"from": "", "to": "", "max-active": "1", "rate": "10", "again": "0", "note": ""}
+#: Options of the form of a backfill, with their defaults.
+BACKFILL_OPTIONS = {
+    "from": "",
+    "to": "",
+    "max-active": "1",
+    "rate": "10",
+    "again": "0",
+    "note": "",
+}
 
-#: What the command alone asks for.
-_OF_THE_COMMAND = ("tag", "task", "everything", "dry_run", "yes")
+#: Options of the command ``backfill`` that the page does not offer.
+_COMMAND_ONLY = ("tag", "task", "everything", "dry_run", "yes")
+
+#: Most entries of one bulk action, and most stored entries for a filter to look through. Browsers
+#: and proxies give up on what takes longer.
+_MOST = 10_000
+_STORED = 100_000
 
 
-def _cancelled(call: Call) -> bool:
-    return PipelineRun(call.site.app, call.id).cancel(terminate="terminate" in call.given, note=call.note)
+class Action(NamedTuple):
+    """An action on one thing.
+
+    Parameters:
+        right: the right that it takes.
+        page: the page to lead to afterwards.
+        do: acts; False if there was nothing to do any more.
+    """
+
+    right: Right
+    page: str
+    do: Callable[[Call], object]
 
 
-#: What a path does: the right that it takes, the page that shows it then, and how it is done; False: there was nothing
-#: to do any more.
-ACTIONS: dict[str, tuple[Right, str, Callable[[Call], object]]] = {
-    "run": ("run", "entry", lambda call: call.site.schedules.run_now(call.name, note=call.note)),
-    "pause": ("pause", "entry", lambda call: call.site.schedules.pause(call.name, call.note)),
-    "resume": ("pause", "entry", lambda call: call.site.schedules.resume(call.name, catch_up="catch_up" in call.given)),
-    "remove": ("remove", "entries", lambda call: call.site.schedules.remove(call.name, note=call.note)),
-    "ack": ("pause", "./", lambda call: call.site.schedules.acknowledge(call.id, call.note)),
-    "thaw": ("freeze", "freezes", lambda call: call.site.schedules.freezes.thaw(call.id)),
-    "backfills-pause": ("run", "backfills", lambda call: call.site.schedules.backfills.pause(call.id)),
-    "backfills-resume": ("run", "backfills", lambda call: call.site.schedules.backfills.resume(call.id)),
-    "backfills-cancel": ("run", "backfills", lambda call: call.site.schedules.backfills.cancel(call.id)),
-    "pipelines-resume": ("run", "pipelines", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)),
-    "pipelines-cancel": ("run", "pipelines", _cancelled),
-    "locks-clear": ("locks", "locks", lambda call: locks(call.site.app).clear(call.id)),
-    "quarantine-release": ("edit", "entry", lambda call: call.site.schedules.release(call.name)),
-    "quarantine-remove": ("remove", "quarantine", lambda call: call.site.schedules.discard(call.name)),
+class BulkAction(NamedTuple):
+    """An action on many entries.
+
+    Parameters:
+        right: the right that it takes.
+        asks: the parameter that the user is asked for.
+        do: acts on these entries.
+    """
+
+    right: Right
+    asks: str
+    do: Callable[[Selected, Call], object]
+
+
+def _resume(call: Call) -> object:
+    return call.schedules.resume(call.name, catch_up="catch_up" in call.params)
+
+
+def _resume_pipeline(call: Call) -> object:
+    return PipelineRun(call.site.app, call.id).resume(note=call.note)
+
+
+def _cancel_pipeline(call: Call) -> object:
+    run = PipelineRun(call.site.app, call.id)
+    return run.cancel(terminate="terminate" in call.params, note=call.note)
+
+
+#: Action -> how it is done on the thing that the call is about.
+ACTIONS = {
+    "run": Action("run", "entry", lambda call: call.schedules.run_now(call.name, note=call.note)),
+    "pause": Action("pause", "entry", lambda call: call.schedules.pause(call.name, call.note)),
+    "resume": Action("pause", "entry", _resume),
+    "remove": Action(
+        "remove",
+        "entries",
+        lambda call: call.schedules.remove(call.name, note=call.note),
+    ),
+    "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
+    "thaw": Action("freeze", "freezes", lambda call: call.schedules.freezes.thaw(call.id)),
+    "backfills-pause": Action(
+        "run",
+        "backfills",
+        lambda call: call.schedules.backfills.pause(call.id),
+    ),
+    "backfills-resume": Action(
+        "run",
+        "backfills",
+        lambda call: call.schedules.backfills.resume(call.id),
+    ),
+    "backfills-cancel": Action(
+        "run",
+        "backfills",
+        lambda call: call.schedules.backfills.cancel(call.id),
+    ),
+    "pipelines-resume": Action("run", "pipelines", _resume_pipeline),
+    "pipelines-cancel": Action("run", "pipelines", _cancel_pipeline),
+    "locks-clear": Action("locks", "locks", lambda call: locks(call.site.app).clear(call.id)),
+    "quarantine-release": Action("edit", "entry", lambda call: call.schedules.release(call.name)),
+    "quarantine-remove": Action(
+        "remove",
+        "quarantine",
+        lambda call: call.schedules.discard(call.name),
+    ),
+}
+
+#: Action -> how it is done on many entries.
+BULK_ACTIONS = {
+    "pause": BulkAction("pause", "note", lambda entries, call: entries.pause(call.note)),
+    "resume": BulkAction(
+        "pause",
+        "catch_up",
+        lambda entries, call: entries.resume("catch_up" in call.params),
+    ),
+    "run": BulkAction("run", "note", lambda entries, call: entries.run_now(call.note)),
+    "remove": BulkAction("remove", "note", lambda entries, call: entries.remove(call.note)),
 }
 
 
 def act(call: Call) -> Response:
-    """Do what the path says, and lead to where it shows; where somebody else was first, that tells how it stands."""
-    does = call.request.path[1:]
-    _, page, do = ACTIONS[does]
-    return call.done(does if do(call) is not False else None, page)
+    """Do the action of the path, and lead to the page that shows the outcome.
+
+    If somebody else was first, that page says how the thing stands now.
+    """
+    name = call.request.path[1:]
+    action = ACTIONS[name]
+    was_done = action.do(call) is not False
+    return call.done(name if was_done else None, action.page)
+
+
+def act_on_all(call: Call) -> Response:
+    """Do the action of the path with the entries that are ticked, or that the filter leaves.
+
+    The user is shown the entries first, and again if they are others by the time of agreement.
+    """
+    name = call.request.path[1:].removesuffix("-all")
+    entries = _selected(call)
+    can_list = bool(call.picked) or len(call.schedules) <= _STORED
+    names = [entry.name for entry in islice(entries, _MOST + 1)] if can_list else []
+    if can_list and not names:
+        if call.picked:
+            raise EntryNotFound("none of these is stored")
+        raise EntryNotFound(f"no entry is selected by {entries.selection}")
+    if not 0 < len(names) <= _MOST:
+        return _too_many(call, _commands(call, name, names))
+    digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
+    if call.params.get("save") == digest:
+        BULK_ACTIONS[name].do(entries, call)
+        q, tag, task, state = call.texts("q", "tag", "task", "state")
+        done = "remove" if name == "remove" else "all"
+        return call.done(done, "entries", q=q, tag=tag, task=task, state=state)
+    return call.page(
+        "ask.html",
+        what=f"{name.capitalize()} {counted(len(names), 'entry', 'entries')}?",
+        text=listed(names, 10),
+        commands=_commands(call, name, names),
+        asks=BULK_ACTIONS[name].asks,
+        picked=call.picked,
+        button=name.capitalize(),
+        digest=digest,
+    )
+
+
+def _selected(call: Call) -> Selected:
+    """Return the entries that are ticked, or else those that the filter leaves."""
+    if call.picked:
+        return call.schedules.select().among(call.picked)
+    if call.params.get("state", "").strip() or not any(call.filter):
+        a_filter = "the beginning of a name, a pattern, a tag or a task, and no state"
+        raise InvalidEntry("q", f"{a_filter}; or entries that are ticked", call.filter.name)
+    return call.filter.select(call.schedules)
+
+
+def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
+    """Return the commands that do the same: one for a filter, or one for each ticked entry."""
+    note = ["--note", "NOTE"] if BULK_ACTIONS[action].asks == "note" else []
+    selections = [[name] for name in names] if call.picked else [call.filter.words()]
+    return [[action, *words, *note] for words in selections]
+
+
+def _too_many(call: Call, commands: list[list[str]]) -> Response:
+    limits = f"{_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
+    return call.page(
+        "ask.html",
+        what="Too many for a page",
+        text=f"A page takes {limits}",
+        commands=commands,
+        asks="",
+        button="",
+    )
 
 
 def freeze(call: Call) -> Response:
     """Keep entries from firing for a time."""
     pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
-    made = call.site.schedules.freezes.add(
-        pattern or ("*" if tag or task else ""),
+    if not pattern and (tag or task):
+        pattern = "*"
+    made = call.schedules.freezes.add(
+        pattern,
         tag=tag or None,
         task=task or "*",
         seconds=length_of("for", length, "at least 0.001 s", 0.001),
         note=note,
     )
-    which = made.selection
-    sample = call.site.schedules.select(which.name, tag=which.tag, task=which.task).sample()
+    sample = call.schedules.select(**made.selection._asdict()).sample()
     holds_none = sample.complete and next(iter(sample), None) is None
     return call.done("freeze-none" if holds_none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:
-    """Have the past of an entry sent: said how much it is first, and started when that is posted."""
-    texts = {name: call.given.get(name, text).strip() for name, text in OPTIONS.items()}
-    words = [word for name, text in texts.items() if text != OPTIONS[name] for word in (f"--{name}", text)]
-    words += ["--missing"] * ("missing" in call.given)
-    given = command.make_context("backfill", [*words, "--", call.name]).params
-    kept = {name: value for name, value in given.items() if name not in _OF_THE_COMMAND}
-    wanted = call.site.schedules.backfills.start(**asked(kept, call.site.zone), dry_run="save" not in call.given)
-    if wanted.id:
+    """Say how many runs of the past a backfill has; start it once the user has agreed."""
+    words = []
+    for option, default in BACKFILL_OPTIONS.items():
+        text = call.params.get(option, default).strip()
+        if text != default:
+            words += [f"--{option}", text]
+    if "missing" in call.params:
+        words.append("--missing")
+    options = command.make_context("backfill", [*words, "--", call.name]).params
+    for option in _COMMAND_ONLY:
+        del options[option]
+    is_agreed = "save" in call.params
+    started = call.schedules.backfills.start(
+        **asked(options, call.site.zone),
+        dry_run=not is_agreed,
+    )
+    if is_agreed:
         return call.done("backfill", "backfills")
-    what = f"Send {counted(wanted.total, 'run', 'runs')} of {call.name}?"
-    first, last = (in_zone(instant, call.site.zone) for instant in (wanted.start, wanted.end))
-    told, words = f"The first is that of {first}, the last that of {last}.", ["backfill", call.name, *words]
-    return call.page("ask.html", what=what, told=told, lines=[words], asks="", button="Start")
+    first = in_zone(started.start, call.site.zone)
+    last = in_zone(started.end, call.site.zone)
+    return call.page(
+        "ask.html",
+        what=f"Send {counted(started.total, 'run', 'runs')} of {call.name}?",
+        text=f"The first is that of {first}, the last that of {last}.",
+        commands=[["backfill", call.name, *words]],
+        asks="",
+        button="Start",
+    )

@@ -1,4 +1,4 @@
-"""Brings requests of WSGI and ASGI hosts to the page, and takes its responses back."""
+"""Adapters of the page for WSGI and ASGI hosts."""
 
 from __future__ import annotations
 
@@ -11,71 +11,84 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .access import Access
-from .messages import MAX_BODY, Request, Response
+from .http import MAX_BODY, Request, Response
 from .site import Site
 
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Requests that are answered at once; most wait for another one's read.
+#: Threads that answer the requests of an ASGI host; most wait for the read of another request.
 _THREADS = 8
 
-#: Seconds within which the body of a post has to arrive.
+#: Seconds within which the body of a post must arrive.
 _BODY_SECONDS = 10.0
 
 _T = TypeVar("_T")
+_Environ = dict[str, Any]
+_StartResponse = Callable[..., Any]
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
 
-def wsgi(app: Celery, **options: Any) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
-    """The page as a WSGI application, to be mounted in Flask, Pyramid or any other; options as for :class:`Site`."""
+def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], Iterable[bytes]]:
+    """Return the page as a WSGI application, to be mounted in Flask, Pyramid or any other host.
+
+    Parameters:
+        app: the Celery app.
+        options: as for :class:`Site`.
+    """
     site = Site(app, **options)
 
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        head = of_environ(environ, environ.get("PATH_INFO", ""), environ)
+    def application(environ: _Environ, start_response: _StartResponse) -> Iterable[bytes]:
+        head = environ_request(environ, environ.get("PATH_INFO", ""), environ)
         answer = site.admit(head)
         if isinstance(answer, Access):
             answer = _answer_by_wsgi(site, head, answer)
-        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", [*answer.headers])
+        status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
+        start_response(status, [*answer.headers])
         return [answer.body]
 
     return application
 
 
 def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
-    environ = head.native
     if head.method != "POST":
         return site.answer(head, access)
-    if environ.get("HTTP_TRANSFER_ENCODING"):
-        if not environ.get("wsgi.input_terminated"):
-            return site.finished(head, Response.plain(411, "This server needs a Content-Length."))
-        return site.answer(replace(head, body=environ["wsgi.input"].read(MAX_BODY + 1)), access)
-    body = environ["wsgi.input"].read(_announced(environ))
-    return site.answer(replace(head, body=whole(environ, body)), access)
+    environ = head.native
+    if not environ.get("HTTP_TRANSFER_ENCODING"):
+        body = complete_body(environ, environ["wsgi.input"].read(_announced(environ)))
+    elif environ.get("wsgi.input_terminated"):
+        body = environ["wsgi.input"].read(MAX_BODY + 1)
+    else:
+        return site.finished(head, Response.plain(411, "This server needs a Content-Length."))
+    return site.answer(replace(head, body=body), access)
 
 
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
-    """The page as an ASGI application, for FastAPI, Starlette or any other; options as for :class:`Site`.
+    """Return the page as an ASGI application, for FastAPI, Starlette or any other host.
 
-    It is answered in a thread of its own few, so that nothing else of the host waits for Redis.
+    It answers in threads of its own, so that nothing else of the host waits for Redis.
+
+    Parameters:
+        app: the Celery app.
+        options: as for :class:`Site`.
     """
-    site, threads = Site(app, **options), ThreadPoolExecutor(_THREADS, "redbeat-page")
+    site = Site(app, **options)
+    threads = ThreadPoolExecutor(_THREADS, "redbeat-page")
+
+    async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, copy_context().run, function, *args)
 
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        head = _of_scope(scope)
-
-        async def run(function: Callable[..., _T], *args: Any) -> _T:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, copy_context().run, function, *args)
-
+        head = _scope_request(scope)
         if head.method != "POST":
-            await _send(send, await run(site.handle, head))
+            await _send(send, await in_thread(site.handle, head))
             return
-        admitted = await run(site.admit, head)
+        admitted = await in_thread(site.admit, head)
         if isinstance(admitted, Response):
             await _send(send, admitted, close=True)
             return
@@ -87,7 +100,7 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
             await _send(send, site.finished(head, late), close=True)
             return
         if body is not None:
-            await _send(send, await run(site.answer, replace(head, body=body), admitted))
+            await _send(send, await in_thread(site.answer, replace(head, body=body), admitted))
 
     return application
 
@@ -118,30 +131,53 @@ async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def of_environ(environ: Mapping[str, Any], path: str, native: Any) -> Request:
+def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Request:
     """Return the head of a request, by the environ of WSGI or the ``META`` of Django."""
-    headers = {name[5:].replace("_", "-").lower(): text for name, text in environ.items() if name.startswith("HTTP_")}
-    method, query, root = (environ.get(name, "") for name in ("REQUEST_METHOD", "QUERY_STRING", "SCRIPT_NAME"))
-    return Request(method, path, query, headers, b"", root, environ.get("REMOTE_ADDR", ""), native)
+    headers = {}
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            headers[name.removeprefix("HTTP_").replace("_", "-").lower()] = value
+    return Request(
+        method=environ.get("REQUEST_METHOD", ""),
+        path=path,
+        query=environ.get("QUERY_STRING", ""),
+        headers=headers,
+        root=environ.get("SCRIPT_NAME", ""),
+        client=environ.get("REMOTE_ADDR", ""),
+        native=native,
+    )
 
 
-def whole(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """Return the body, or nothing if it was cut off, because it could name another entry then."""
+def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
+    """Return the body; or nothing if it is cut off, because it could name another entry."""
     return body if len(body) >= _announced(environ) else b""
 
 
 def _announced(environ: Mapping[str, Any]) -> int:
-    """Bytes of the body that are read."""
+    """Return how many bytes to read: the length that the head announces, up to the limit."""
     length = environ.get("CONTENT_LENGTH") or "0"
-    return min(int(length), MAX_BODY + 1) if length.isdecimal() and len(length) < 20 else 0
+    if length.isdecimal() and len(length) < 20:
+        return min(int(length), MAX_BODY + 1)
+    return 0
 
 
-def _of_scope(scope: _Message) -> Request:
-    # Whoever mounts leaves the path whole, as the specification has it, or takes its own part away, as older ones did.
-    root, path = scope.get("root_path", ""), scope["path"]
-    path = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
-    query, client = scope.get("query_string", b"").decode("latin-1"), (scope.get("client") or ("",))[0] or ""
-    return Request(scope["method"], path, query, _joined(scope["headers"]), b"", root, client, scope)
+def _scope_request(scope: _Message) -> Request:
+    """Return the head of a request, by the scope of ASGI."""
+    root = scope.get("root_path", "")
+    path = scope["path"]
+    # The specification has hosts leave the path whole. Older hosts take the root away.
+    if path == root or path.startswith(f"{root}/"):
+        path = path[len(root) :]
+    client = scope.get("client") or ("",)
+    return Request(
+        method=scope["method"],
+        path=path,
+        query=scope.get("query_string", b"").decode("latin-1"),
+        headers=_joined(scope["headers"]),
+        root=root,
+        client=client[0] or "",
+        native=scope,
+    )
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -1,18 +1,16 @@
-"""An entry's definition as a form: the options of ``redbeat edit``, by which it is read and checked."""
+"""Form of an entry's definition, which the options of ``redbeat edit`` read and check."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import click
 
 from ..cli.add_edit_remove import edit as command
 from ..cli.entry_options import KINDS, fields_of, schedule_of
-from ..cli.next import runs_between
+from ..cli.next import next_runs
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
@@ -21,137 +19,172 @@ from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_words
 from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..schedules import every
-from .messages import Response
-from .site import Call, Site
+from .call import Call, SharedParts
+from .http import Response
 
-#: Fields whose values may be hidden.
+#: Fields whose values the page may hide.
 ARGUMENTS = ("args", "kwargs", "options")
 
-#: What a schedule may have beside its kind and its rule, as options, with what each is where it is not given.
-_BESIDE = {"tz": "", "align": "false", "spread": "false", "cron_seconds": "", "rrule_start": ""}
-_SCHEDULE = ("kind", "rule", *_BESIDE)
+#: Fields that refine a rule -> the text of a rule that does not set them.
+_REFINEMENTS = {
+    "tz": "",
+    "align": "false",
+    "spread": "false",
+    "cron_seconds": "",
+    "rrule_start": "",
+}
+#: Fields that make the schedule together.
+_SCHEDULE = ("kind", "rule", *_REFINEMENTS)
 
-#: What a command says besides: why.
+#: Fields with one option for true and another one for false.
+_SWITCHES = {
+    "enabled": ("--enabled", "--disabled"),
+    "remove_when_done": ("--remove-when-done", "--keep-when-done"),
+}
+
+#: Words that end each command which the form shows.
 _NOTE = ("--note", "NOTE")
 
-#: Options of which either is given.
-_SWITCHES = {"enabled": ("--enabled", "--disabled"), "remove_when_done": ("--remove-when-done", "--keep-when-done")}
+#: Runs to come that are shown of a changed schedule.
+_RUNS = 5
 
 
-def form(call: Call) -> Response:
-    """The form, as the entry is now, but for what was typed."""
+class FormField(NamedTuple):
+    """A field of the form.
+
+    Parameters:
+        name: its name.
+        text: its value as text.
+        help: the help of the option that reads it.
+        choices: the texts to choose from; empty if any text is allowed.
+    """
+
+    name: str
+    text: str
+    help: str
+    choices: tuple[str, ...]
+
+
+def edit_form(call: Call) -> Response:
+    """Show the form of an entry, or of a post that was refused."""
     entry = _editable(call)
     return _form(call, entry, _typed(call, _texts(entry), _hidden(call)))
 
 
 def edit(call: Call) -> Response:
-    """What a form changes: shown first, and saved when that is posted."""
+    """Show what the form changes; save it once the user has agreed."""
     entry = _editable(call)
     before = _texts(entry)
     texts = _typed(call, before, _hidden(call))
-    born = str(entry.known_state.generation)  # which of those that have borne its name
-    if (str(entry.version), born) != (call.given.get("version"), call.given.get("born", born)):
-        raise EntryChanged("somebody else has changed this entry meanwhile; what stands here is yours")
-    words = _words(before, texts, str(call.site.zone))
-    changes = _read(words, call.site)
-    if "save" in call.given:
-        call.site.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
+    # An entry that was removed and added again has another generation.
+    generation = str(entry.known_state.generation)
+    is_same_entry = call.params.get("generation", generation) == generation
+    if not is_same_entry or call.params.get("version") != str(entry.version):
+        raise EntryChanged("somebody else has changed this entry meanwhile; the form shows yours")
+    words = _option_words(before, texts, str(call.site.zone))
+    changes = _changes(words, call.site)
+    if "save" in call.params:
+        call.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
         return call.done("edit")
     after = entry.replace(**changes)
-    words = ["edit", entry.name, *words, *_NOTE]
-    return _form(call, entry, texts, before, words, after if "schedule" in changes else None)
+    return _form(
+        call,
+        entry,
+        texts,
+        changed=_changed(before, texts),
+        words=["edit", entry.name, *words, *_NOTE],
+        coming=_coming(call.site, after) if "schedule" in changes else [],
+    )
 
 
-def blank(call: Call) -> Response:
-    """The form of one more entry, but for what was typed."""
+def add_form(call: Call) -> Response:
+    """Show the form of a new entry, or of a post that was refused."""
     return _form(call, None, _typed(call, _blank(call.site)))
 
 
 def add(call: Call) -> Response:
-    """One more entry: shown first, and stored when that is posted."""
-    site, (name, task), before = call.site, call.texts("name", "task"), _blank(call.site)
+    """Show the new entry as it will be; store it once the user has agreed."""
+    site = call.site
+    name, task = call.texts("name", "task")
+    before = _blank(site)
     texts = _typed(call, before)
-    words = _words(before, {**texts, "task": ""}, str(site.zone))
-    fields = {"task": task, **_read(words, site)}
-    if name in site.schedules:
+    words = _option_words(before, {**texts, "task": ""}, str(site.zone))
+    fields = {"task": task, **_changes(words, site)}
+    if name in call.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
-    if "save" in call.given:
-        site.schedules.add(name, note=call.note, **fields)
+    if "save" in call.params:
+        call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
-    after, own = entry_with_defaults(site.settings, name, fields, app=site.app), (name, task)
-    dashed = any(each.startswith("-") for each in own)
-    words = ["add", "", *words, *_NOTE, "--", *own] if dashed else ["add", *own, *words, *_NOTE]
-    return _form(call, None, texts, before, words, after)
+    command_words = ["add", name, task, *words, *_NOTE]
+    if name.startswith("-") or task.startswith("-"):
+        command_words = ["add", "", *words, *_NOTE, "--", name, task]
+    after = entry_with_defaults(site.settings, name, fields, app=site.app)
+    return _form(
+        call,
+        None,
+        texts,
+        changed=_changed(before, texts),
+        words=command_words,
+        coming=_coming(site, after),
+    )
 
 
-def _blank(site: Site) -> dict[str, str]:
-    """The texts of an entry of which nothing was said."""
-    any_ = entry_with_defaults(site.settings, "name", {"task": "any", "schedule": every(60)}, app=site.app)
-    return {**_texts(any_), "task": "", "kind": "", "rule": ""}
-
-
-def _typed(call: Call, texts: Mapping[str, str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """These texts, but for those that are posted."""
-    given = call.given if call.request.method == "POST" else {}  # nobody's link shall fill in a form
-    return {name: text if name in hidden else given.get(name, text) for name, text in texts.items()}
-
-
-def _editable(call: Call) -> Entry:
-    entry = call.site.schedules[call.name]
-    if entry.owner is not None:
-        raise ConfigOwned(f"{call.name!r} belongs to the configuration of {entry.owner!r}; change it there")
-    return entry
-
-
-def _form(
-    call: Call,
-    entry: Entry | None,
-    texts: Mapping[str, str],
-    before: Mapping[str, str] | None = None,
-    words: Sequence[str] = (),
-    after: Entry | None = None,
-) -> Response:
-    """The form of an entry, or of a new one; where it was posted, what it makes of what stood there ``before``, the
-    ``words`` of the command that does the same, and the next runs of the entry as it is ``after``."""
-    fields = [field for field in _fields(texts) if entry is None or field[0] not in _hidden(call)]
-    changed = [(name, old, texts[name]) for name, old in (before or {}).items() if old != texts[name]]
-    coming = [] if after is None else _coming(call.site, after)
-    shown: dict[str, Any] = {"entry": entry, "texts": texts, "fields": fields, "changed": changed, "words": words}
-    return call.page("edit.html", kinds=KINDS, beside=_BESIDE, coming=coming, **shown)
+def visible_arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments and options among the fields of an entry, as the user may see them."""
+    arguments = {name: value for name, value in fields.items() if name in ARGUMENTS}
+    if not call.may("edit"):
+        return dict.fromkeys(arguments, "for those who may edit")
+    redact = call.site.redact
+    if redact is None:
+        return arguments
+    return {name: redact(name, value) for name, value in arguments.items()}
 
 
 def _hidden(call: Call) -> Collection[str]:
+    """Return the fields that the form of a stored entry leaves out."""
     return ARGUMENTS if call.site.redact is not None else ()
 
 
-def arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Those among the fields of an entry, as whoever asks may see them."""
-    found = {field: value for field, value in fields.items() if field in ARGUMENTS}
-    if not call.may("edit"):
-        return dict.fromkeys(found, "for those who may edit")
-    redact = call.site.redact
-    return found if redact is None else {field: redact(field, value) for field, value in found.items()}
+def _editable(call: Call) -> Entry:
+    entry = call.schedules[call.name]
+    if entry.owner is not None:
+        owner = f"the configuration of {entry.owner!r}"
+        raise ConfigOwned(f"{call.name!r} belongs to {owner}; change it there")
+    return entry
 
 
-def _fields(texts: Mapping[str, str]) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """The options of ``edit``, but for the kind of the schedule: each without its dashes, with its text, its help, and
-    what may be chosen, if not any text."""
-    for option in command.params:
-        name = str(option.name)
-        if isinstance(option, click.Option) and name in texts:
-            choices = ("", *option.type.choices) if isinstance(option.type, click.Choice) else ()
-            yield name, texts[name], option.help or "", ("true", "false") if option.is_flag else choices
+def _blank(site: SharedParts) -> dict[str, str]:
+    """Return the texts of an entry with default values."""
+    fields = {"task": "any", "schedule": every(60)}
+    entry = entry_with_defaults(site.settings, "name", fields, app=site.app)
+    return {**_texts(entry), "task": "", "kind": "", "rule": ""}
+
+
+def _typed(call: Call, texts: Mapping[str, str], hidden: Collection[str] = ()) -> dict[str, str]:
+    """Return the texts, replaced by those that the user has typed."""
+    typed = dict(texts)
+    # A link must not fill in the form, so only a post does.
+    if call.request.method == "POST":
+        for name in texts:
+            if name in call.params and name not in hidden:
+                typed[name] = call.params[name]
+    return typed
 
 
 def _texts(entry: Entry) -> dict[str, str]:
-    """An entry's definition as the texts of the form."""
-    written = entry_fields(entry, defaults=True)
+    """Return an entry's definition as the texts of the form."""
     kind, *words = schedule_words(entry.schedule)
-    texts = {"kind": kind[2:], "rule": words.pop(0) if words else "", **_BESIDE}
+    texts = {"kind": kind.removeprefix("--"), "rule": "", **_REFINEMENTS}
+    if words:
+        texts["rule"] = words.pop(0)
     while words:
-        name = words.pop(0)[2:].replace("-", "_")
-        texts[name] = "true" if _BESIDE[name] == "false" else words.pop(0)
-    return texts | {name: _text(name, value) for name, value in written.items() if name != "schedule"}
+        name = words.pop(0).removeprefix("--").replace("-", "_")
+        is_flag = _REFINEMENTS[name] == "false"
+        texts[name] = "true" if is_flag else words.pop(0)
+    for name, value in entry_fields(entry, defaults=True).items():
+        if name != "schedule":
+            texts[name] = _text(name, value)
+    return texts
 
 
 def _text(name: str, value: Any) -> str:
@@ -162,20 +195,45 @@ def _text(name: str, value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _words(before: Mapping[str, str], texts: Mapping[str, str], zone: str) -> list[str]:
-    """The options that make the one the other; ``zone`` is the app's."""
+def _changed(before: Mapping[str, str], texts: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return the fields that differ, with the text before and after."""
+    return [(name, old, texts[name]) for name, old in before.items() if old != texts[name]]
+
+
+def _option_words(before: Mapping[str, str], texts: Mapping[str, str], app_zone: str) -> list[str]:
+    """Return the options of ``redbeat edit`` that change the texts before to the texts typed."""
+    if texts["kind"] not in KINDS:  # It becomes an option.
+        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", texts["kind"])
     words: list[str] = []
     changed = [name for name, text in texts.items() if text != before[name]]
-    if texts["kind"] not in KINDS:  # it becomes an option
-        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", texts["kind"])
-    if not {*changed}.isdisjoint(_SCHEDULE):
-        words += [f"--{texts['kind']}", *([texts["rule"]] if texts["kind"] != "manual" else [])]
-        for name in (name for name, default in _BESIDE.items() if texts[name] != default):
-            words += [_option(name), *([texts[name]] if _BESIDE[name] != "false" else [])]
-        # Left out, a rule of the same kind keeps its own on the command line.
-        words += ["--tz", zone] if before["tz"] and not texts["tz"] and texts["kind"] == before["kind"] else []
-    for name in (name for name in changed if name not in _SCHEDULE):
-        words += [_SWITCHES[name][texts[name] != "true"]] if name in _SWITCHES else [_option(name), texts[name]]
+    if any(name in _SCHEDULE for name in changed):
+        words += _schedule_words(before, texts, app_zone)
+    for name in changed:
+        if name in _SWITCHES:
+            true_option, false_option = _SWITCHES[name]
+            words.append(true_option if texts[name] == "true" else false_option)
+        elif name not in _SCHEDULE:
+            words += [_option(name), texts[name]]
+    return words
+
+
+def _schedule_words(
+    before: Mapping[str, str],
+    texts: Mapping[str, str],
+    app_zone: str,
+) -> list[str]:
+    """Return the options that make the schedule."""
+    words = [f"--{texts['kind']}"]
+    if texts["kind"] != "manual":
+        words.append(texts["rule"])
+    for name, default in _REFINEMENTS.items():
+        if texts[name] != default:
+            words.append(_option(name))
+            if default != "false":
+                words.append(texts[name])
+    if before["tz"] and not texts["tz"] and texts["kind"] == before["kind"]:
+        # Without --tz, the command would keep the zone of a rule of the same kind.
+        words += ["--tz", app_zone]
     return words
 
 
@@ -183,16 +241,16 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _read(words: list[str], site: Site) -> dict[str, Any]:
-    """The changes that these options mean, read as the command line reads them.
+def _changes(words: list[str], site: SharedParts) -> dict[str, Any]:
+    """Return the changes that these options mean on the command line.
 
     Raises:
-        click.UsageError, InvalidEntry: one of them is wrong.
+        click.UsageError, InvalidEntry: an option is wrong, or nothing changes.
     """
-    given = command.make_context("edit", [*words, "--", "name"]).params
-    schedule = schedule_of(given, site.zone)
-    rest = {name: value for name, value in given.items() if name not in ("name", "note")}
-    changes = fields_of(rest, site.zone)
+    options = command.make_context("edit", [*words, "--", "name"]).params
+    del options["name"], options["note"]
+    schedule = schedule_of(options, site.zone)
+    changes = fields_of(options, site.zone)
     if schedule is not None:
         changes["schedule"] = schedule
     if changes.get("calendar") is not None:
@@ -202,9 +260,41 @@ def _read(words: list[str], site: Site) -> dict[str, Any]:
     return changes
 
 
-def _coming(site: Site, after: Entry) -> list[Any]:
-    """The next runs of an entry whose schedule is another from now on."""
-    after.state = lifecycle.created(after, wall_ms(), site.zone)
-    after.due = lifecycle.due_time(after, after.state, site.zone)
-    at, known = datetime.now(UTC), site.schedules.freezes.known()
-    return [*islice(runs_between([after], at, at + timedelta(days=3653), site.zone, None, known), 5)]
+def _coming(site: SharedParts, entry: Entry) -> list[Any]:
+    """Return the next runs of an entry whose schedule counts from now on."""
+    entry.state = lifecycle.created(entry, wall_ms(), site.zone)
+    entry.due = lifecycle.due_time(entry, entry.state, site.zone)
+    return next_runs(entry, site.zone, site.schedules.freezes.known(), _RUNS)
+
+
+def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: Any) -> Response:
+    """Return the form of an entry, or of a new one if there is none.
+
+    Parameters:
+        preview: of a post that only asks: the ``changed`` fields, the ``words`` of the command
+            that does the same, and the ``coming`` runs.
+    """
+    hidden = _hidden(call) if entry is not None else ()
+    return call.page(
+        "edit.html",
+        entry=entry,
+        texts=texts,
+        fields=[field for field in _fields(texts) if field.name not in hidden],
+        kinds=KINDS,
+        refinements=_REFINEMENTS,
+        **preview,
+    )
+
+
+def _fields(texts: Mapping[str, str]) -> Iterator[FormField]:
+    """Yield the fields that options of ``redbeat edit`` read; the form has kind and rule itself."""
+    for option in command.params:
+        name = str(option.name)
+        if not isinstance(option, click.Option) or name not in texts:
+            continue
+        choices: tuple[str, ...] = ()
+        if option.is_flag:
+            choices = ("true", "false")
+        elif isinstance(option.type, click.Choice):
+            choices = ("", *option.type.choices)
+        yield FormField(name, texts[name], option.help or "", choices)

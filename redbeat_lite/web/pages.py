@@ -1,20 +1,20 @@
-"""The pages that are looked at: what each reads, once for all who look."""
+"""Pages that show the beats, the entries, their runs and the changes.
+
+Each page is read once for all visitors who look at it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from ..api.record import Record
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
-from ..cli.backfills import status
 from ..cli.entry_options import span_of
 from ..cli.entry_output import as_fields, shown
-from ..cli.next import runs_between
+from ..cli.next import next_runs
 from ..cli.status import lines
 from ..clock import wall_ms
 from ..entries.as_json import entry_fields
@@ -29,207 +29,292 @@ from ..operate.why.explain import explain
 from ..operate.why.gather import gather
 from ..runs.run import NOT_DONE, Run
 from ..storage.changes import OF_OTHERS, Change
-from .actions import OPTIONS
-from .bulk import ACTIONS, in_words, selected
-from .editing import ARGUMENTS, arguments
-from .messages import Response
+from .actions import BULK_ACTIONS
+from .call import Call, EntryFilter, SharedParts
+from .editing import ARGUMENTS, visible_arguments
+from .http import Response
 from .rendering import link
-from .site import Call, Site
 
-#: How far to look ahead on the first page, how many entries at most, and incidents that are counted.
-_AHEAD, _COMING, _INCIDENTS = timedelta(minutes=15), 30, 1000
+#: First page: how far it looks ahead, most runs to come, and most incidents that it counts.
+_AHEAD = timedelta(minutes=15)
+_COMING = 30
+_INCIDENTS = 1000
 
-#: Entries on a page.
+#: Entries on a page of the list, and last outcomes of each.
 _ENTRIES = 50
+_OUTCOMES_SHOWN = 15
 
-#: Runs on a page.
-_RUNS = 100
+#: Page of an entry: runs, changes, and runs to come.
+_PAST = 20
+_NEXT = 10
 
-#: Last runs of each entry in a list.
-_LAST = 15
+#: Fields that the page of an entry shows in places of their own.
+_SHOWN_APART = (
+    "name",
+    "task",
+    "status",
+    "next run",
+    "last run",
+    "last error",
+    "description",
+    "params",
+    *ARGUMENTS,
+)
 
-#: On the page of an entry: runs and changes, runs to come, and how far to look for these.
-_PAST, _NEXT, _AGE = 20, 10, timedelta(days=3653)
-
-#: What is shown of an entry in places of its own.
-_APART = ("name", "task", "status", "next run", "last run", "last error", "description", "params", *ARGUMENTS)
-
+#: States of the filter, and those of entries that will not fire by themselves.
 _STATES = (*STATUSES, "failing", "failed")
-
-#: States of entries that will not fire by themselves.
 _PARKED = ("paused", "finished", "disabled", "manual")
 
-#: The last ends of runs that are looked through for one outcome, and for those of some entries.
-_ENDS, _OF_SOME = 1500, 1000
+#: Runs on a page, and the ends that it looks through for one outcome or for some entries.
+_RUNS = 100
+_ENDS = 1500
+_ENDS_OF_SOME = 1000
 
-#: What may be asked for of all runs, in place of everything.
+#: Choices of the page of runs -> the outcomes that they show.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
-#: Changes on a page, and how many a filter looks through for them, of which 1,000 are a round trip.
-_LINES, _LOOKED_AT = 100, 2000
+#: Changes on a page, and those that a filter looks through. 1,000 take one round trip.
+_LINES = 100
+_LOOKED_AT = 2000
 
-#: Of these changes, the names are of no entry, or of one that is gone.
+#: Changes whose entry is gone or never existed, so its name is no link.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
 def now(call: Call) -> Response:
     """Show the leader, the open incidents and the next runs."""
-    found = call.site.shared.read("now", lambda: _now(call.site))
-    told = [(label, call.wrong(str(value)) if label == "refused" else value) for label, value in found["lines"]]
-    return call.page("now.html", **{**found, "lines": told})
+    data = call.read(_now)
+    summary = []
+    for label, value in data["summary"]:
+        if label == "refused":
+            value = call.visible_error(str(value))
+        summary.append((label, value))
+    return call.page("now.html", **{**data, "summary": summary})
 
 
-def _now(site: Site) -> dict[str, Any]:
-    found = read(site.store)
-    coming = site.schedules.soonest(datetime.now(UTC) + _AHEAD, _COMING, freezes=Freezes(found.freezes))
-    told = [each for each in lines(found, site.zone) if each[0] != "frozen"]
-    incidents = site.schedules.incidents(limit=_INCIDENTS)
-    return {"beats": found, "lines": told, "incidents": incidents, "coming": coming, "most": _COMING}
+def _now(site: SharedParts) -> dict[str, Any]:
+    beats = read(site.store)
+    until = datetime.now(UTC) + _AHEAD
+    coming = site.schedules.soonest(until, _COMING, freezes=Freezes(beats.freezes))
+    return {
+        "beats": beats,
+        # The page has a table of freezes.
+        "summary": [field for field in lines(beats, site.zone) if field[0] != "frozen"],
+        "incidents": site.schedules.incidents(limit=_INCIDENTS),
+        "coming": coming,
+        "most": _COMING,
+    }
 
 
 def entries(call: Call) -> Response:
-    """The entries that a filter leaves, a page of them."""
-    wanted = call.texts("q", "tag", "task", "state")
-    text = call.given.get("offset", "")
+    """Show a page of the entries that the filter leaves."""
+    entry_filter = call.filter
+    (state,) = call.texts("state")
+    text = call.params.get("offset", "")
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    found = call.site.shared.read(("entries", wanted, offset), lambda: _entries(call.site, *wanted, offset=offset))
-    bulk = [does for does, (right, *_) in ACTIONS.items() if call.may(right)]
-    selects = any(wanted[:3]) and not wanted[3]  # by a state nothing is, on the command line either
-    words = in_words(call.site, *wanted[:3])
-    if wanted[3] in _STATES:
-        words += ["--failed"] if wanted[3] == "failed" else ["--status", wanted[3]]
-    place = {"offset": offset, "size": _ENTRIES}
-    shown: dict[str, Any] = {"states": _STATES, "place": place, "bulk": bulk, "selects": selects, "words": words}
-    shown["parked"] = _PARKED
-    return call.page("entries.html", **shown, **found)
+    data = call.read(_entries, entry_filter, state, offset)
+    words = entry_filter.words()
+    if state == "failed":
+        words.append("--failed")
+    elif state in _STATES:
+        words += ["--status", state]
+    return call.page(
+        "entries.html",
+        states=_STATES,
+        parked=_PARKED,
+        offset=offset,
+        size=_ENTRIES,
+        bulk=[name for name, action in BULK_ACTIONS.items() if call.may(action.right)],
+        # The command line cannot select entries by a state.
+        selects=any(entry_filter) and not state,
+        words=words,
+        **data,
+    )
 
 
-def _entries(site: Site, name: str, tag: str, task: str, state: str, *, offset: int) -> dict[str, Any]:
+def _entries(
+    site: SharedParts,
+    entry_filter: EntryFilter,
+    state: str,
+    offset: int,
+) -> dict[str, Any]:
     schedules = site.schedules
     looked_at = None
-    if not (name or tag or task or state):
+    if not (any(entry_filter) or state):
         total, freezes, _ = site.store.count_and_freezes()
-        marked = schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), Freezes.of(freezes))
-        page = [*marked]
+        stored = schedules.list(offset, _ENTRIES + 1)
+        page = [*schedules.freezes.marked(stored, Freezes.of(freezes))]
     else:
-        filtered = selected(site, name, tag, task)
+        filtered = entry_filter.select(schedules)
         sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
         marked = schedules.freezes.marked(sample, sample.freezes)
-        left = (entry for entry in marked if _is(entry, state))
+        left = (entry for entry in marked if _has_state(entry, state))
         page = [*islice(left, offset, offset + _ENTRIES + 1)]
         total = sample.total
-        looked_at = None if sample.complete else sample.looked_at
-    schedules.load_runs(page[:_ENTRIES])
-    now, history = wall_ms(), site.settings.history
-    listed = [(each, with_sent(each, each.rows, history, now, _LAST)[::-1]) for each in page[:_ENTRIES]]
-    return {"listed": listed, "more": len(page) > _ENTRIES, "total": total, "looked_at": looked_at}
+        if not sample.complete:
+            looked_at = sample.looked_at
+    more = len(page) > _ENTRIES
+    del page[_ENTRIES:]
+    schedules.load_runs(page)
+    instant = wall_ms()
+    history = site.settings.history
+    rows = []
+    for entry in page:
+        runs = with_sent(entry, entry.rows, history, instant, _OUTCOMES_SHOWN)
+        rows.append((entry, runs[::-1]))
+    return {"rows": rows, "more": more, "total": total, "looked_at": looked_at}
 
 
-def _is(entry: Entry, state: str) -> bool:
+def _has_state(entry: Entry, state: str) -> bool:
     if state == "failing":
         return entry.last_error is not None
-    return state in ("", "failed", entry.status)  # a sample for "failed" has no other entries
+    # The sample for "failed" has no other entries.
+    return state in ("", "failed", entry.status)
 
 
 def entry(call: Call) -> Response:
-    """One entry: what it is, what became of it, what comes, and what may be done."""
-    name, more = call.name, call.given.get("more", "")
+    """Show one entry: its definition, its runs before and after now, and the actions.
+
+    An entry that is gone has a page that says who removed it.
+    """
+    name = call.name
+    more = call.params.get("more", "")
     try:
-        found = call.site.shared.read(("entry", name, more), lambda: _entry(call.site, name, more))
+        data = call.read(_entry, name, more)
     except EntryNotFound:
-        if more == "why":  # which knows of those that are gone, too
+        if more == "why":
             raise
-        return Response.leading_to(link("entry", name=name, more="why"))
-    if found["entry"] is None:
-        return call.page("gone.html", 404, **found)
-    given = {field: shown(value) for field, value in arguments(call, entry_fields(found["entry"])).items()}
-    return call.page("entry.html", arguments=given, more=more, **found)
+        # The explanation knows entries that are gone, too.
+        return Response.redirect(link("entry", name=name, more="why"))
+    if data["entry"] is None:
+        return call.page("gone.html", 404, **data)
+    visible = visible_arguments(call, entry_fields(data["entry"]))
+    arguments = {field: shown(value) for field, value in visible.items()}
+    return call.page("entry.html", arguments=arguments, more=more, **data)
 
 
-def _entry(site: Site, name: str, more: str) -> dict[str, Any]:
-    at, zone, why = datetime.now(UTC), site.zone, None
+def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     if more == "why":
-        case = gather(site.app, name, at, zone, site.store)
-        runs, changes, why = [*case.runs[:_PAST]], [*case.changes[:_PAST]], explain(case, None)
-        if case.entry is None:
-            return {"entry": None, "runs": runs, "changes": changes, "why": why, "aside": case.quarantine is not None}
-        told = Record(case.entry, runs, changes, Freezes(case.freezes))
+        case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
+        entry = case.entry
+        freezes = Freezes(case.freezes)
+        data: dict[str, Any] = {
+            "runs": [*case.runs[:_PAST]],
+            "changes": [*case.changes[:_PAST]],
+            "why": explain(case, None),
+        }
+        if entry is None:
+            return {"entry": None, "quarantined": case.quarantine is not None, **data}
     else:
-        told = site.schedules.record_of(name, runs=_PAST, changes=_PAST if more == "changes" else 0)
-    found = told.entry
+        changes = _PAST if more == "changes" else 0
+        record = site.schedules.record_of(name, runs=_PAST, changes=changes)
+        entry = record.entry
+        freezes = record.freezes
+        data = {"runs": record.runs, "changes": record.changes, "why": None}
+    fields = as_fields(entry, site.zone)
     return {
-        "entry": found,
-        "fields": [each for each in as_fields(found, zone) if each[0] not in _APART],
-        "runs": told.runs,
-        "coming": [*islice(runs_between([found], at, at + _AGE, zone, None, told.freezes), _NEXT)],
-        "changes": told.changes,
-        "why": why,
+        "entry": entry,
+        "fields": [field for field in fields if field[0] not in _SHOWN_APART],
+        "coming": next_runs(entry, site.zone, freezes, _NEXT),
+        **data,
     }
 
 
 def runs(call: Call) -> Response:
-    """What has become of runs lately, or between two instants; of all entries, of some, or of one."""
-    wanted, fields = call.given.get("outcome", ""), ("q", "task", "since", "until")
-    texts = {field: text for field, text in zip(fields, call.texts(*fields), strict=True) if text}
-    found = call.site.shared.read(("runs", wanted, *texts.items()), lambda: _runs(call.site, wanted, texts))
-    words = ["--failed"] if wanted == "failed" else ["--outcome", wanted] if wanted in _OUTCOMES else []
+    """Show the last runs, or those between two instants; of all entries, of some, or of one."""
+    outcome = call.params.get("outcome", "")
+    names = ("q", "task", "since", "until")
+    texts = {name: text for name, text in zip(names, call.texts(*names), strict=True) if text}
+    data = call.read(_runs, outcome, *call.texts(*names))
+    words = []
+    if outcome == "failed":
+        words.append("--failed")
+    elif outcome in _OUTCOMES:
+        words += ["--outcome", outcome]
     words += ["--limit", str(_RUNS)]
-    words += [word for field in fields[1:] if field in texts for word in (f"--{field}", texts[field])]
-    shown: dict[str, Any] = {"outcomes": _OUTCOMES, "wanted": wanted, "most": _RUNS, "words": words, "texts": texts}
-    return call.page("runs.html", **shown, **found)
+    for name in names[1:]:
+        if name in texts:
+            words += [f"--{name}", texts[name]]
+    return call.page(
+        "runs.html",
+        outcomes=_OUTCOMES,
+        outcome=outcome,
+        most=_RUNS,
+        looked_at=_ENDS,
+        words=words,
+        texts=texts,
+        **data,
+    )
 
 
-def _runs(site: Site, wanted: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    name, task, outcomes = texts.get("q"), texts.get("task"), _OUTCOMES.get(wanted, OUTCOMES)
-    since, until = span_of(("since", "until"), texts.get("since"), texts.get("until"), site.zone)
-    one = None if name is None or task or is_pattern(name) else name
-    most = _OF_SOME if name or task else _ENDS if wanted in _OUTCOMES else _RUNS
-    found = list[Run]()
-    with suppress(EntryNotFound):
-        if one is None:
-            asked = RunQuery.of(None, since, until, most)
-            found = site.schedules.run_history.of_all(asked, None, looked_at=_ENDS)
-        else:
-            found = site.schedules.runs(one, since=since, until=until, limit=_RUNS)
-    if one is None and (name or task):
-        names = {run.name for run in found}
-        pattern = Selection.one(name).name if name in names else name or "*"  # the very name goes before a pattern
-        some = {*site.schedules.select(pattern, task=task).among(names).names()}
-        found = [run for run in found if run.name in some]
-    shown = [run for run in found if run.outcome in outcomes][:_RUNS]
-    return {"one": one, "ends": most, "looked_at": _ENDS, "runs": shown}
+def _runs(
+    site: SharedParts,
+    outcome: str,
+    name: str,
+    task: str,
+    since_text: str,
+    until_text: str,
+) -> dict[str, Any]:
+    outcomes = _OUTCOMES.get(outcome, OUTCOMES)
+    fields = ("since", "until")
+    since, until = span_of(fields, since_text or None, until_text or None, site.zone)
+    is_one = bool(name) and not task and not is_pattern(name)
+    if is_one:
+        ends = _RUNS
+        found = list[Run]()
+        with suppress(EntryNotFound):
+            found = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
+    elif name or task:
+        ends = _ENDS_OF_SOME
+        found = _of_entries(site, _last_ends(site, RunQuery.of(None, since, until, ends)), name, task)
+    else:
+        ends = _ENDS if outcome in _OUTCOMES else _RUNS
+        found = _last_ends(site, RunQuery.of(None, since, until, ends))
+    found = [run for run in found if run.outcome in outcomes][:_RUNS]
+    return {"one": name if is_one else None, "ends": ends, "runs": found}
+
+
+def _last_ends(site: SharedParts, wanted: RunQuery) -> list[Run]:
+    """Return the last runs of all entries that workers have ended."""
+    return site.schedules.run_history.of_all(wanted, None, looked_at=_ENDS)
+
+
+def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> list[Run]:
+    """Return the runs of the entries that a pattern of names and one of tasks select."""
+    names = {run.name for run in runs}
+    pattern = name or "*"
+    if name in names:
+        # An entry may be named like a pattern; then the page shows that entry alone.
+        pattern = Selection.one(name).name
+    selected = {*site.schedules.select(pattern, task=task or None).among(names).names()}
+    return [run for run in runs if run.name in selected]
 
 
 def changes(call: Call) -> Response:
-    """The changes that a filter leaves, the newest first."""
+    """Show a page of the changes that the filter leaves, the newest first."""
     name, actor, text = call.texts("q", "by", "until")
-    until = min(int(text), MAX_MS) if text.isascii() and text.isdigit() and len(text) < 16 else None
-    found = call.site.shared.read(("changes", name, actor, until), lambda: _changes(call.site, name, actor, until))
-    return call.page("changes.html", gone=_GONE, until=until, looked_at=_LOOKED_AT, **found)
+    until = None
+    if text.isascii() and text.isdigit() and len(text) < 16:
+        until = min(int(text), MAX_MS)
+    data = call.read(_changes, name, actor, until)
+    return call.page("changes.html", gone=_GONE, until=until, looked_at=_LOOKED_AT, **data)
 
 
-def _changes(site: Site, name: str, actor: str, until: int | None) -> dict[str, Any]:
-    # Of a longer one, to make an expression for it would take minutes.
+def _changes(site: SharedParts, name: str, actor: str, until: int | None) -> dict[str, Any]:
+    # The selection refuses a pattern that is too long: to compile that would take minutes.
     pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
     most = (_LOOKED_AT if name or actor else _LINES) + 1
-    lines = site.schedules.changes(until=None if until is None else from_ms(until), limit=most)
-    left = [each for each in lines if actor in each.actor and (not name or _is_of(each, name, pattern))]
-    # The next page begins with a line that this one leaves out, and with what else was changed in that millisecond.
-    beyond = [*left[_LINES : _LINES + 1], *lines[most - 1 :]]
-    return {"listed": left[:_LINES], "older": to_ms(beyond[0].at) if beyond else None}
+    read_until = None if until is None else from_ms(until)
+    recorded = site.schedules.changes(until=read_until, limit=most)
+    left = [change for change in recorded if actor in change.actor]
+    if name:
+        left = [change for change in left if _is_of(change, name, pattern)]
+    # The next page begins with the first change that this page leaves out. It repeats the changes
+    # of the same millisecond.
+    beyond = [*left[_LINES : _LINES + 1], *recorded[most - 1 :]]
+    older = to_ms(beyond[0].at) if beyond else None
+    return {"changes": left[:_LINES], "older": older}
 
 
 def _is_of(change: Change, name: str, pattern: str) -> bool:
     return name in change.names or any(matches(each, pattern) for each in change.names)
-
-
-def freezes(call: Call) -> Response:
-    """Those that hold, and a form for one more."""
-    found = call.site.shared.read("freezes", lambda: [*call.site.schedules.freezes])
-    return call.page("freezes.html", freezes=found)
-
-
-def backfills(call: Call) -> Response:
-    """All of them, the newest first, and how far each has come; and a form for one more."""
-    found = call.site.shared.read("backfills", lambda: [*call.site.schedules.backfills][::-1])
-    return call.page("backfills.html", backfills=[(each, status(each)) for each in found], options=OPTIONS)

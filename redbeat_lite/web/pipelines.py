@@ -1,79 +1,148 @@
-"""Runs of pipelines: which there are, and how one stands."""
+"""Pages of pipelines: the list of runs, and one run with its stages and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, groupby
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from ..pipeline import RunStatus, State, StepStatus, progress_line
 from ..pipeline.run import PipelineRun
-from .messages import Response
-from .site import Call
+from .call import Call, SharedParts
+from .http import Response
 
-#: Steps of a run that are told, one by one.
+#: Most steps of a run in its table.
 _STEPS = 100
 
-#: What may be asked for, in place of every run.
+#: Choices of the list -> the states that they show.
 _STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILED,)}
 
-#: Steps of a stage that have a bar each; and stages before and after the present one that are drawn by themselves.
-_EACH, _AROUND = 40, 5
+#: A stage with more steps than this has one bar for each state.
+_BARS = 40
 
-#: The least share of a stage that a bar for many steps has: one that failed among a thousand shall be seen.
-_LEAST = 0.15
+#: Number of stages before and after the present one with a drawing of their own.
+_AROUND = 5
 
-#: From left to right, where those in one state are drawn together.
-_SIGNS = dict(zip((State.SUCCEEDED, State.FAILED, State.ABORTED, State.RUNNING, State.WAITING), "✓✗-▸·", strict=True))
+#: Least share of a bar for many steps, so that one failed step among a thousand is visible.
+_LEAST_SHARE = 0.15
 
-#: A step, or all steps of a stage in one state: where it begins, how wide it is and how far it is filled, in %.
-Bar = tuple[float, float, float, State, str]
+#: Signs of the states, in the order in which bars for many steps are drawn.
+_SIGNS = {
+    State.SUCCEEDED: "✓",
+    State.FAILED: "✗",
+    State.ABORTED: "-",
+    State.RUNNING: "▸",
+    State.WAITING: "·",
+}
+
+
+class Bar(NamedTuple):
+    """A drawn step, or all steps of a stage in one state.
+
+    Parameters:
+        start, width: where it begins and how wide it is, in percent of the stage.
+        filled: how much of it is done, in percent of its width.
+        state: of the steps.
+        text: the sign of the state, and the name or the number of the steps.
+    """
+
+    start: float
+    width: float
+    filled: float
+    state: State
+    text: str
+
+
+class Band(NamedTuple):
+    """A drawn stage, or several stages that are far from the present one.
+
+    Parameters:
+        label: which stages.
+        done: how many of their steps have succeeded.
+        bars: their steps.
+    """
+
+    label: str
+    done: str
+    bars: list[Bar]
 
 
 def runs(call: Call) -> Response:
-    """Those that have not ended, and then the latest that have; or the one of an id.
+    """Show the runs that have not ended and the latest that have; or the one of an id.
 
-    With ``as=json`` in the form of the API and of the command line.
+    ``as=json`` returns the same data as the API and the command line.
     """
-    if "id" in call.given:
-        asked = PipelineRun(call.site.app, call.id)
-        told = call.site.shared.read(("pipeline", asked.id), partial(_run, asked))
-        return call.data(told["run"].as_json()) if call.wants_data else call.page("pipeline.html", **told)
-    wanted = call.given.get("state", "")
-    ask = partial(PipelineRun.brief, call.site.app, _STATES.get(wanted, tuple(State)))
-    found = call.site.shared.read(("pipelines", wanted), ask)
-    if call.wants_data:
-        return call.data([run.as_json() for run in found])
-    return call.page("pipelines.html", runs=found, states=_STATES, wanted=wanted)
+    if "id" in call.params:
+        return _run(call)
+    state = call.params.get("state", "")
+    states = _STATES.get(state, tuple(State))
+    found = call.read(_brief, states)
+    if call.wants_json:
+        return call.json([run.as_json() for run in found])
+    return call.page("pipelines.html", runs=found, states=_STATES, state=state)
 
 
-def _run(asked: PipelineRun) -> dict[str, Any]:
-    found = asked.status()
-    steps: Sequence[StepStatus] = found.steps
+def _run(call: Call) -> Response:
+    data = call.read(_read, call.id)
+    if call.wants_json:
+        return call.json(data["run"].as_json())
+    return call.page("pipeline.html", **data)
+
+
+def _brief(site: SharedParts, states: tuple[State, ...]) -> Sequence[RunStatus]:
+    return PipelineRun.brief(site.app, states)
+
+
+def _read(site: SharedParts, run_id: str) -> dict[str, Any]:
+    status = PipelineRun(site.app, run_id).status()
+    steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
-        steps = sorted(steps, key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING))
-    return {"run": found, "bands": [*bands(found)], "steps": steps[:_STEPS], "line": progress_line(found)}
+        # Failed steps first, then those that run, then the others.
+        steps = sorted(
+            steps,
+            key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
+        )
+    line = progress_line(status)
+    return {"run": status, "bands": [*bands(status)], "steps": steps[:_STEPS], "line": line}
 
 
-def bands(run: RunStatus) -> Iterator[tuple[str, str, list[Bar]]]:
-    """The stages from the first to the last, those far from the present one together: which, how much is done, bars."""
+def bands(run: RunStatus) -> Iterator[Band]:
+    """Yield the stages of a run as they are drawn, those far from the present one together."""
     stages = [[*steps] for _, steps in groupby(run.steps, key=lambda step: step.stage)]
-    first, end = max(run.stage - _AROUND, 0), min(run.stage + _AROUND + 1, len(stages))
-    for at, until in ((0, first), *((at, at + 1) for at in range(first, end)), (end, len(stages))):
-        if steps := [*chain(*stages[at:until])]:
-            done = sum(step.state is State.SUCCEEDED for step in steps)
-            label = f"Stage {until}" if until == at + 1 else f"Stages {at + 1} to {until}"
-            yield label, f"{done} of {len(steps)}", [*_bars(steps)]
+    first = min(max(run.stage - _AROUND, 0), len(stages))
+    end = min(run.stage + _AROUND + 1, len(stages))
+    if first > 0:
+        yield _band(stages, 0, first)
+    for stage in range(first, end):
+        yield _band(stages, stage, stage + 1)
+    if end < len(stages):
+        yield _band(stages, end, len(stages))
+
+
+def _band(stages: Sequence[Sequence[StepStatus]], first: int, end: int) -> Band:
+    """Return the band of the stages from ``first`` to the one before ``end``."""
+    steps = [step for stage in stages[first:end] for step in stage]
+    label = f"Stage {end}" if end == first + 1 else f"Stages {first + 1} to {end}"
+    done = sum(step.state is State.SUCCEEDED for step in steps)
+    return Band(label, f"{done} of {len(steps)}", [*_bars(steps)])
 
 
 def _bars(steps: Sequence[StepStatus]) -> Iterator[Bar]:
-    alike = ([step for step in steps if step.state is state] for state in _SIGNS)
-    parts: Iterable[Sequence[StepStatus]] = alike if len(steps) > _EACH else ([step] for step in steps)
-    shares = [(max(len(part), _LEAST * len(steps)), part) for part in parts if part]
-    x, scale = 0.0, 100 / sum(share for share, _ in shares)
-    for share, part in shares:
-        filled = sum(100 if step.state is not State.RUNNING else step.percent or 0 for step in part) / len(part)
-        state, words = part[0].state, part[0].name if len(part) == 1 else f"{len(part)} {part[0].state.lower()}"
-        yield round(x, 3), round(share * scale, 3), round(filled, 1), state, f"{_SIGNS[state]} {words}"
-        x += share * scale
+    groups = [[step] for step in steps]
+    if len(steps) > _BARS:
+        by_state = [[step for step in steps if step.state is state] for state in _SIGNS]
+        groups = [group for group in by_state if group]
+    shares = [max(len(group), _LEAST_SHARE * len(steps)) for group in groups]
+    scale = 100 / sum(shares)
+    start = 0.0
+    for group, share in zip(groups, shares, strict=True):
+        state = group[0].state
+        name = group[0].name if len(group) == 1 else f"{len(group)} {state.lower()}"
+        filled = sum(map(_percent_done, group)) / len(group)
+        text = f"{_SIGNS[state]} {name}"
+        yield Bar(round(start, 3), round(share * scale, 3), round(filled, 1), state, text)
+        start += share * scale
+
+
+def _percent_done(step: StepStatus) -> float:
+    return step.percent or 0 if step.state is State.RUNNING else 100

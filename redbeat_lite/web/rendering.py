@@ -1,4 +1,8 @@
-"""From what was read to HTML: the templates, and the words that they share. Whatever comes from outside stays text."""
+"""Templates of the page, with the filters and functions that they call.
+
+Text from outside stays text: the templates escape it, and it cannot turn the direction of what
+follows.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,12 +27,16 @@ from ..entries.words import in_zone, local, span
 from ..pipeline.keys import START
 from ..runs.run import NOT_DONE
 
-_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
-#: Days so near need no year.
+#: A time within this distance is shown without its year.
 _NEARBY = timedelta(days=180)
 
-#: What was done, as the next page says it.
+#: Action -> the sentence with which the next page confirms it.
 _DONE = {
     "run": "One extra run was sent.",
     "pause": "Paused.",
@@ -36,81 +44,125 @@ _DONE = {
     "remove": "Removed. If it is in beat_schedule, the beat that has it stores it again.",
     "edit": "Saved. It counts from now on.",
     "add": "Added. It counts from now on.",
-    "ack": "Acknowledged. It stays open until what is wrong is not any more.",
+    "ack": "Acknowledged. The incident stays open until its cause is gone.",
     "freeze": "Frozen. Messages that were sent before are not held.",
-    "freeze-none": "Frozen, but no entry was found that it holds: is the name whole, or does a * end it?",
+    "freeze-none": "Frozen, but the freeze holds no entry: is the name whole, or does a * end it?",
     "all": "Done with each of them.",
-    **dict.fromkeys(("thaw", "backfill", "backfills-pause", "backfills-resume", "backfills-cancel"), "Done."),
-    "pipelines-resume": "It goes on, at the stage in which it ended.",
-    "pipelines-cancel": "Cancelled. Nothing of it starts any more.",
-    "locks-clear": "Cleared, and who waits is woken.",
-    "quarantine-release": "Put back, as new.",
-    "quarantine-remove": "Forgotten, for good.",
+    "thaw": "Done.",
+    "backfill": "Done.",
+    "backfills-pause": "Done.",
+    "backfills-resume": "Done.",
+    "backfills-cancel": "Done.",
+    "pipelines-resume": "The run goes on at the stage in which it ended.",
+    "pipelines-cancel": "Cancelled. No further step of the run starts.",
+    "locks-clear": "Cleared. The next task that waits for it is woken.",
+    "quarantine-release": "Released. The entry starts as a new one.",
+    "quarantine-remove": "Removed from quarantine, for good.",
 }
 
 
+class Asset(NamedTuple):
+    """A file that the browser loads besides the page."""
+
+    content: bytes
+    media_type: str
+
+
+def load_assets() -> dict[str, Asset]:
+    """Return the assets by their names, which contain a digest so that browsers may keep them."""
+    assets = {}
+    for file in files(__package__).joinpath("static").iterdir():
+        stem, _, suffix = file.name.rpartition(".")
+        content = file.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()[:12]
+        assets[f"{stem}-{digest}.{suffix}"] = Asset(content, _MEDIA_TYPES[suffix])
+    return assets
+
+
 def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environment:
-    """The templates, with what they may call.
+    """Return the templates.
 
     Parameters:
-        zone: of all times.
-        app_name: as ``-A`` has it in the command lines.
-        assets: names of what the browser loads besides.
+        zone: the zone of all times that are shown.
+        app_name: the name that follows ``-A`` in command lines.
+        assets: the names of the assets.
     """
     env = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_on_one_line,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(typed=escape, how_long=how_long, remark=remark, span=span, time=partial(_time, zone))
-    env.filters.update(change=partial(change_words, zone=zone), details=partial(change_details, zone=zone))
-    env.filters.update(local=partial(local, zone=zone), rule=lambda schedule: schedule_text(schedule, zone))
-    env.filters["outcome"] = lambda outcome: "bad" if outcome in NOT_DONE else str(outcome).replace(" ", "-")
-    named, command = {name.partition("-")[0]: name for name in assets}, partial(_command, app_name)
-    env.globals.update(marks=MARKS, dones=_DONE, link=link, command=command, assets=named, starts=START)
+    env.filters.update(
+        typed=escape,
+        how_long=how_long,
+        remark=remark,
+        span=span,
+        outcome=_outcome_class,
+        time=partial(_time, zone),
+        change=partial(change_words, zone=zone),
+        details=partial(change_details, zone=zone),
+        local=partial(local, zone=zone),
+        rule=lambda schedule: schedule_text(schedule, zone),
+    )
+    env.globals.update(
+        marks=MARKS,
+        dones=_DONE,
+        link=link,
+        command=partial(_command, app_name),
+        assets={name.partition("-")[0]: name for name in assets},
+        starts=START,
+    )
     return env
 
 
-def assets() -> dict[str, tuple[bytes, str]]:
-    """What the browser loads besides: name, with a digest of the content -> content, media type."""
-    found = {}
-    for each in files(__package__).joinpath("static").iterdir():
-        stem, _, kind = each.name.rpartition(".")
-        content = each.read_bytes()
-        found[f"{stem}-{hashlib.sha256(content).hexdigest()[:12]}.{kind}"] = (content, _TYPES[kind])
-    return found
-
-
 def link(page: str, **query: object) -> str:
-    """Where a page is, from any other, wherever all of them are mounted."""
-    given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{page}?{urlencode(given, errors='replace')}" if given else page
+    """Return the relative address of a page; parameters without a value are left out."""
+    params = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{page}?{urlencode(params, errors='replace')}" if params else page
 
 
-def _command(app_name: str, does: str, name: str = "", *words: str) -> str:
-    """The command line that does the same."""
-    named = [*words, "--", name] if name.startswith("-") else [name, *words] if name else words
-    return shlex.join(["celery", "-A", app_name, "redbeat", *does.split("-"), *named])
+def _command(app_name: str, command: str, name: str = "", *words: str) -> str:
+    """Return the command line that does the same as an action of the page."""
+    arguments = [name, *words] if name else [*words]
+    if name.startswith("-"):
+        arguments = [*words, "--", name]
+    return shlex.join(["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments])
 
 
-def _shown(value: Any) -> Any:
-    """Text on its line, and without what turns the direction of what follows."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def _on_one_line(value: Any) -> Any:
+    """Return text without line ends and without characters that turn the direction of text."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return clean(value) if is_text else value
+
+
+def _outcome_class(outcome: str) -> str:
+    """Return the style class of an outcome."""
+    return "bad" if outcome in NOT_DONE else outcome.replace(" ", "-")
 
 
 def _time(zone: tzinfo, instant: datetime | None) -> Markup:
     if instant is None:
         return Markup("–")
-    exact, full = instant.astimezone(UTC).isoformat(timespec="milliseconds"), in_zone(instant, zone)
-    shown = short_time(instant.astimezone(zone), datetime.now(zone))
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, full, shown)
+    exact = instant.astimezone(UTC).isoformat(timespec="milliseconds")
+    full = in_zone(instant, zone)
+    short = short_time(instant.astimezone(zone), datetime.now(zone))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, full, short)
 
 
 def short_time(instant: datetime, now: datetime) -> str:
-    """An instant without the day if that is today, the year if it is near, and the offset if it is that of now."""
-    nearby = f"{instant.day} {instant:%b} " if abs(instant - now) < _NEARBY else f"{instant:%Y-%m-%d} "
-    offset = "" if instant.utcoffset() == now.utcoffset() else f" {instant.isoformat()[-6:]}"
-    return ("" if instant.date() == now.date() else nearby) + f"{instant:%H:%M:%S}" + offset
+    """Return an instant without the parts that it shares with now.
+
+    The day is left out if it is today, the year if the instant is near, and the offset if it is
+    that of now.
+    """
+    text = f"{instant:%H:%M:%S}"
+    if instant.utcoffset() != now.utcoffset():
+        text += f" {instant.isoformat()[-6:]}"
+    if instant.date() == now.date():
+        return text
+    if abs(instant - now) < _NEARBY:
+        return f"{instant.day} {instant:%b} {text}"
+    return f"{instant:%Y-%m-%d} {text}"

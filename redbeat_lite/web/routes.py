@@ -1,10 +1,10 @@
-"""Which page or action answers to which method and path, and the right that it takes."""
+"""Table of routes: the handler of each method and path, and the right that it takes."""
 
 from __future__ import annotations
 
-from . import actions, aside, bulk, editing, pages, pipelines, timeline
+from . import actions, editing, maintenance, pages, pipelines, timeline
 from .access import Right
-from .site import Handler
+from .call import Handler
 
 ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/"): (pages.now, "view"),
@@ -12,27 +12,29 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/entry"): (pages.entry, "view"),
     ("GET", "/runs"): (pages.runs, "view"),
     ("GET", "/changes"): (pages.changes, "view"),
-    ("GET", "/timeline"): (timeline.page, "view"),
-    ("GET", "/freezes"): (pages.freezes, "view"),
-    ("GET", "/backfills"): (pages.backfills, "view"),
+    ("GET", "/timeline"): (timeline.timeline, "view"),
+    ("GET", "/freezes"): (maintenance.freezes, "view"),
+    ("GET", "/backfills"): (maintenance.backfills, "view"),
     ("GET", "/pipelines"): (pipelines.runs, "view"),
-    ("GET", "/locks"): (aside.locks, "view"),
-    ("GET", "/quarantine"): (aside.quarantine, "view"),
-    ("GET", "/doctor"): (aside.doctor, "view"),
-    ("GET", "/edit"): (editing.form, "edit"),
+    ("GET", "/locks"): (maintenance.locks, "view"),
+    ("GET", "/quarantine"): (maintenance.quarantine, "view"),
+    ("GET", "/doctor"): (maintenance.doctor, "view"),
+    ("GET", "/edit"): (editing.edit_form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),
-    ("GET", "/add"): (editing.blank, "edit"),
+    ("GET", "/add"): (editing.add_form, "edit"),
     ("POST", "/add"): (editing.add, "edit"),
     ("POST", "/freeze"): (actions.freeze, "freeze"),
     ("POST", "/backfill"): (actions.backfill, "run"),
-    **{("POST", f"/{does}"): (actions.act, right) for does, (right, *_) in actions.ACTIONS.items()},
-    **{("POST", f"/{does}-all"): (bulk.act, right) for does, (right, *_) in bulk.ACTIONS.items()},
 }
+for _name, _action in actions.ACTIONS.items():
+    ROUTES["POST", f"/{_name}"] = (actions.act, _action.right)
+for _name, _bulk_action in actions.BULK_ACTIONS.items():
+    ROUTES["POST", f"/{_name}-all"] = (actions.act_on_all, _bulk_action.right)
 
-#: The form of what is posted where there is one of its own page: it is shown again, with what is wrong.
+#: Paths of posts with a form -> the handler that shows the form again, with the error.
 FORMS: dict[str, Handler] = {
-    "/edit": editing.form,
-    "/add": editing.blank,
-    "/freeze": pages.freezes,
-    "/backfill": pages.backfills,
+    "/edit": editing.edit_form,
+    "/add": editing.add_form,
+    "/freeze": maintenance.freezes,
+    "/backfill": maintenance.backfills,
 }

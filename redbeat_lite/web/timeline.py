@@ -1,11 +1,12 @@
-"""The page of times: how many entries run next in each minute of a day, and the runs of some entries around now."""
+"""Timeline: the entries that run next in each minute of a day, and the runs of some around now."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import islice
 from math import ceil, log1p
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..clock import wall_ms
 from ..entries.entry import Entry
@@ -13,73 +14,157 @@ from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
+from ..schedules.missed import WalkOn
 from ..storage.patience import briefly
-from .bulk import in_words, selected
-from .messages import Response
-from .site import Call, Site
+from .call import Call, EntryFilter, SharedParts
+from .http import Response
 
-#: Hours of the heat, and its shades beside none; as few entries as this never have the darkest.
-_HOURS, _SHADES, _MANY = 24, 5, 10
+#: Hours that the heat map shows.
+_HOURS = 24
 
-#: Entries with a lane: of a filter, or else; runs of each, past and to come, at most.
-_LANES, _UNASKED, _PAST, _NEXT = 100, 30, 20, 20
+#: Shades of a minute that has entries.
+_SHADES = 5
 
-#: Milliseconds that lanes span, of which a quarter is past; how wide one is.
+#: Entries in a minute that have the darkest shade, if no other minute has more.
+_DARKEST = 10
+
+#: Most lanes of entries that a filter leaves, and without a filter.
+_LANES = 100
+_LANES_UNFILTERED = 30
+
+#: Most runs of a lane before and after now.
+_PAST = 20
+_NEXT = 20
+
+#: Spans of the lanes in milliseconds. A quarter of a span is past.
 _SPANS = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
+
+#: Width of a lane in units of its drawing.
 _WIDTH = 1000
 
 
-def page(call: Call) -> Response:
-    """The heat, and the lanes of the entries that a filter leaves."""
-    wanted = call.texts("q", "tag", "task")
-    span = call.given.get("span", "")
-    span = span if span in _SPANS else "1d"
-    found = call.site.shared.read(("timeline", wanted, span), lambda: _found(call.site, wanted, _SPANS[span]))
-    words = in_words(call.site, *wanted)
-    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, words=words, **found)
+class HeatRow(NamedTuple):
+    """An hour of the heat map.
+
+    Parameters:
+        start: its beginning.
+        cells: minute, number of entries and shade, of the minutes that have entries.
+        total: the entries of the hour.
+        due_before: the entries of all hours before it, which the list of entries leaves out.
+    """
+
+    start: datetime
+    cells: list[tuple[int, int, int]]
+    total: int
+    due_before: int
 
 
-def _found(site: Site, wanted: tuple[str, ...], span: int) -> dict[str, Any]:
-    now, most = wall_ms(), _LANES if any(wanted) else _UNASKED
-    sample = selected(site, *wanted).sample()
+class Lane(NamedTuple):
+    """The runs of an entry around now.
+
+    Parameters:
+        entry: whose runs they are.
+        past: the place and the recorded row of each past run.
+        coming: the number of runs to come that are drawn.
+        path: the path of an SVG that draws them.
+    """
+
+    entry: Entry
+    past: list[tuple[int, Any]]
+    coming: int
+    path: str
+
+
+def timeline(call: Call) -> Response:
+    """Show the heat map of all entries, and the lanes of those that the filter leaves."""
+    entry_filter = call.filter
+    span = call.params.get("span", "")
+    if span not in _SPANS:
+        span = "1d"
+    data = call.read(_read, entry_filter, _SPANS[span])
+    words = entry_filter.words()
+    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, words=words, **data)
+
+
+class Window(NamedTuple):
+    """Time that the lanes show, in epoch milliseconds."""
+
+    now: int
+    span: int
+
+    @property
+    def start(self) -> int:
+        """First instant; a quarter of the span is past."""
+        return self.now - self.span // 4
+
+    @property
+    def end(self) -> int:
+        """Last instant."""
+        return self.start + self.span
+
+    def place(self, instant: int) -> int:
+        """Return where an instant is drawn."""
+        return _WIDTH * (instant - self.start) // self.span
+
+
+def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, Any]:
+    window = Window(wall_ms(), span)
+    sample = entry_filter.select(site.schedules).sample()
+    most = _LANES if any(entry_filter) else _LANES_UNFILTERED
     entries = [*islice(sample, most)]
-    start, form = now - span // 4, "%a %H:%M" if span > _SPANS["1d"] else "%H:%M"
-    marks = [from_ms(start + span * part // 4).astimezone(site.zone).strftime(form) for part in range(5)]
-    heat = _heat(site, now, entries)
-    return {**heat, "lanes": _lanes(site, entries, sample.freezes, now, start, span), "marks": marks}
+    # The lanes need the last runs, which are read with the heat map.
+    heat = _heat(site, window.now, entries)
+    # One second for the previews of all lanes together.
+    walk_on = briefly()
+    lanes = [_lane(site, entry, window, sample.freezes, walk_on) for entry in entries]
+    return {**heat, "lanes": lanes, "marks": _marks(site, window)}
 
 
-def _heat(site: Site, now: int, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Rows of an hour: when it begins, cells of minutes with entries, how many those are, and all due before it.
-    With it, the last runs of these entries are read."""
-    first = to_ms(from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0))
+def _marks(site: SharedParts, window: Window) -> list[str]:
+    """Return the times at the quarters of a window."""
+    form = "%a %H:%M" if window.span > _SPANS["1d"] else "%H:%M"
+    quarters = [from_ms(window.start + window.span * part // 4) for part in range(5)]
+    return [instant.astimezone(site.zone).strftime(form) for instant in quarters]
+
+
+def _heat(site: SharedParts, now: int, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the heat map; the same round trip reads the last runs of these entries."""
+    hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
+    first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
     before, *counts, after = site.schedules.due_counts(edges, entries)
-    scale, rows, due = _SHADES / log1p(max(*counts, _MANY)), [], before
-    for hour in range(0, len(counts), 60):
-        minutes = enumerate(counts[hour : hour + 60])
-        cells = [(minute, number, ceil(scale * log1p(number))) for minute, number in minutes if number]
-        total = sum(number for _, number, _ in cells)
-        rows.append((edges[hour].astimezone(site.zone), cells, total, due))
-        due += total
+    scale = _SHADES / log1p(max(*counts, _DARKEST))
+    rows = []
+    due_before = before
+    for start in range(0, len(counts), 60):
+        hour = counts[start : start + 60]
+        cells = [(minute, n, ceil(scale * log1p(n))) for minute, n in enumerate(hour) if n]
+        rows.append(HeatRow(edges[start].astimezone(site.zone), cells, sum(hour), due_before))
+        due_before += sum(hour)
     return {"before": before, "rows": rows, "after": after}
 
 
-def _lanes(
-    site: Site, entries: Sequence[Entry], freezes: Freezes, now: int, start: int, span: int
-) -> list[tuple[Any, ...]]:
-    """Each entry, with its past runs and where they are, and where those to come are, as the path of an SVG has it."""
-    how = {"zone": site.zone, "walk_on": briefly(), "freezes": freezes}
-    lanes = []
-    for entry in entries:
-        rows = with_sent(entry, entry.rows, site.settings.history, now, _PAST)
-        past = [(_at(row.nominal, start, span), row) for row in rows if row.nominal >= start]
-        coming = upcoming([entry], now=now, until=start + span, limit=_NEXT, **how)
-        places = [_at(to_ms(run.at), start, span) for run in coming]
-        path = "".join(f"M{place} 6V14" for place in places)
-        lanes.append((entry, past, len(places), path + (f"M{places[-1]} 10H{_WIDTH}" if len(places) == _NEXT else "")))
-    return lanes
-
-
-def _at(instant: int, start: int, span: int) -> int:
-    return _WIDTH * (instant - start) // span
+def _lane(
+    site: SharedParts,
+    entry: Entry,
+    window: Window,
+    freezes: Freezes,
+    walk_on: WalkOn,
+) -> Lane:
+    rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
+    past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
+    runs = upcoming(
+        [entry],
+        now=window.now,
+        until=window.end,
+        limit=_NEXT,
+        zone=site.zone,
+        walk_on=walk_on,
+        freezes=freezes,
+    )
+    places = [window.place(to_ms(run.at)) for run in runs]
+    path = "".join(f"M{place} 6V14" for place in places)
+    if len(places) == _NEXT:
+        # A line to the right end says that there are more.
+        path += f"M{places[-1]} 10H{_WIDTH}"
+    return Lane(entry, past, len(places), path)

@@ -55,7 +55,7 @@ class Visitor:
         self.site = Site(app, **{"access": lambda request: access, **options})
 
     def get(self, page: str = "", headers: dict[str, str] | None = None, **query: Any) -> Seen:
-        self.site.shared.forget()
+        self.site.parts.cache.forget()
         return Seen.of(self.site.handle(Request("GET", f"/{page}", urlencode(query), headers or {})))
 
     def confirm(self, page: str, **form: Any) -> Seen:

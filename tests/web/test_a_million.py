@@ -156,7 +156,7 @@ def measured(site: Site, server: Server, path: str, query: dict[str, object]) ->
     """The best of five times, what of it the machine kept from us, and the fewest round trips; each reads anew."""
     found = []
     for _ in range(5):
-        site.shared.forget()
+        site.parts.cache.forget()
         with Stopwatch(server) as watch, round_trips() as trips:
             assert site.handle(Request("GET", path, urlencode(query))).status in (200, 303, 404)
         found.append((watch.took, watch.withheld, len(trips)))

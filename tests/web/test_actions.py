@@ -128,13 +128,13 @@ def test_what_has_gone_since_its_form_was_shown_is_told_once(
 def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
     visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = editing._read
+    read = editing._changes
 
     def overtaken(words: list[str], site: Any) -> dict[str, Any]:
         schedules.update("nightly", jitter=5)
         return read(words, site)
 
-    monkeypatch.setattr(editing, "_read", overtaken)
+    monkeypatch.setattr(editing, "_changes", overtaken)
     assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 409
     assert nightly().max_runs is None
 
@@ -278,7 +278,7 @@ def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
     change = schedules.changes("weekly")[0]
     assert (change.actor, change.way, change.note) == ("ada", "web", "as asked")
     schedules.remove("weekly")
-    run_cli(visitor.site.app, *shlex.split(html.unescape(command)))
+    run_cli(visitor.site.parts.app, *shlex.split(html.unescape(command)))
     assert schedules["weekly"] == made
 
 
@@ -327,7 +327,7 @@ def test_the_command_of_an_edit_does_what_is_saved(
     saved = nightly().replace()
     schedules.remove("nightly")
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"), kwargs={"x": 7}, tags=["a"])
-    run_cli(visitor.site.app, *shlex.split(html.unescape(command)))
+    run_cli(visitor.site.parts.app, *shlex.split(html.unescape(command)))
     assert nightly().as_dict()["schedule"] == saved.as_dict()["schedule"]
     assert nightly().jitter == saved.jitter
 

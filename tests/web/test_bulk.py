@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.web import bulk
+from redbeat_lite.web import actions
 from tests.support.messages import queued
 from tests.web.conftest import Visitor
 
@@ -54,9 +54,9 @@ def test_resumed_with_what_was_missed_if_one_says_so(
 ) -> None:
     assert 'name="catch_up"' in visitor.post("resume-all", tag="a").html
     asked = list[bool]()
-    resume = bulk.Selected.resume
+    resume = actions.Selected.resume
     monkeypatch.setattr(
-        bulk.Selected, "resume", lambda self, catch_up: asked.append(catch_up) or resume(self, catch_up)
+        actions.Selected, "resume", lambda self, catch_up: asked.append(catch_up) or resume(self, catch_up)
     )
     visitor.confirm("resume-all", tag="a")
     visitor.confirm("resume-all", tag="a", catch_up="on")
@@ -76,12 +76,12 @@ def test_too_many_are_for_the_command_line(visitor: Visitor, monkeypatch: pytest
     for limit in ("_MOST", "_STORED"):
         for save in ({}, {"save": "12"}, {"save": "0"}):
             with monkeypatch.context() as patch:
-                patch.setattr(bulk, limit, 5)
+                patch.setattr(actions, limit, 5)
                 asked = visitor.post("remove-all", tag="a", **save)
             assert "Too many for a page" in asked.text
             assert "redbeat remove '*' --tag a --note NOTE" in asked.text
             assert 'name="save"' not in asked.html
-    assert len(visitor.site.schedules) == 13
+    assert len(visitor.site.parts.schedules) == 13
 
 
 def test_it_is_asked_again_where_they_are_others_than_one_was_told(visitor: Visitor, schedules: Schedules) -> None:
@@ -103,7 +103,7 @@ def test_it_is_asked_again_where_they_are_others_than_one_was_told(visitor: Visi
 def test_the_buttons_are_where_a_filter_selects_and_one_may(look: Callable[..., Visitor]) -> None:
     def offered(visitor: Visitor, **query: str) -> list[str]:
         page = visitor.get("entries", **query).html
-        return [does for does in bulk.ACTIONS if f'formaction="{does}-all"' in page]
+        return [does for does in actions.BULK_ACTIONS if f'formaction="{does}-all"' in page]
 
     everybody, some = look("run", "pause", "remove"), look("pause")
     assert offered(everybody, q="report") == ["pause", "resume", "run", "remove"]

@@ -74,7 +74,7 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
 def test_a_freeze_that_holds_nothing_says_so(visitor: Visitor) -> None:
     made = visitor.post("freeze", pattern="night", **{"for": "1h"})
     assert made.location == "freezes?did=freeze-none"
-    assert "Frozen, but no entry was found" in visitor.get("freezes", did="freeze-none").text
+    assert "Frozen, but the freeze holds no entry" in visitor.get("freezes", did="freeze-none").text
 
 
 def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
@@ -129,7 +129,8 @@ def test_a_backfill_of_what_is_missing_alone(
     assert "Send 2 runs of nightly?" in asked.text
     assert '<input type="hidden" name="missing" value="on">' in asked.html
     [command] = re.findall("redbeat (backfill nightly .*?)</code>", asked.html)
-    assert run_cli(visitor.site.app, *shlex.split(html.unescape(command)), "--dry-run", "--json").json["total"] == 2
+    words = shlex.split(html.unescape(command))
+    assert run_cli(visitor.site.parts.app, *words, "--dry-run", "--json").json["total"] == 2
     assert visitor.post("backfill", **form, save=1).status == 303
     assert [each.total for each in schedules.backfills] == [2]
     refused = visitor.post("backfill", **{**form, "again": "1", "from": "2020-01-01"})

@@ -26,7 +26,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.web import Access, Request, asgi, wsgi
-from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
 from tests.support.pages import blocks

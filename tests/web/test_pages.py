@@ -19,8 +19,8 @@ from redbeat_lite import Entry, Scheduler, Schedules, acting_as, at, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
+from redbeat_lite.web.read_cache import ReadCache
 from redbeat_lite.web.rendering import short_time
-from redbeat_lite.web.shared import Shared
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.commands import commands, round_trips
@@ -127,7 +127,7 @@ def test_it_names_the_leader_and_counts_who_stands_by_and_what_is_overdue(
     schedules.add("late", "add", at(datetime.now(UTC)))
 
     def now() -> str:
-        visitor.site.shared.forget()
+        visitor.site.parts.cache.forget()
         return visitor.get().text
 
     eventually(lambda: re.search(r"Overdue 1 the first by \d\.\d s", now()), what="nobody sends it")
@@ -243,7 +243,7 @@ def test_runs_of_all_entries_are_told_and_those_that_failed_apart(
         seen = visitor.get("runs", outcome=wanted)
         assert seen.html.count("<tr><td>") == many
         [command] = re.findall("redbeat (runs.*)</code>", seen.html)
-        assert len(run_cli(visitor.site.app, *command.split(), "--json").json) == many
+        assert len(run_cli(visitor.site.parts.app, *command.split(), "--json").json) == many
     assert visitor.get("runs", since="5h").html.count("<tr><td>") == 4
     none = visitor.get("runs", until="9h", outcome="failed")
     assert "None of these." in none.text
@@ -278,7 +278,7 @@ def test_runs_are_told_of_one_entry_of_several_or_of_a_task(
         assert sorted(re.findall(r"<td><a href=\"entry\?name=([\w-]+)", seen.html)) == names, query
         [command] = re.findall("redbeat (runs.*)</code>", seen.html)
         if names:
-            told = run_cli(visitor.site.app, *shlex.split(html.unescape(command)), "--json").json
+            told = run_cli(visitor.site.parts.app, *shlex.split(html.unescape(command)), "--json").json
             assert sorted(each["name"] for each in told) == names
     assert "night* is for all that begin so" in visitor.get("runs", q="night").text
     schedules.add("night*", "add", every(60))
@@ -304,7 +304,7 @@ def test_a_leader_that_fares_badly_is_not_shown_as_good(
     assert '<div class="card good"><b>Leader' in visitor.get().html
     report = json.loads(client.hget(KEYS.leader, "report") or b"{}")
     client.hset(KEYS.leader, "report", json.dumps({**report, "failing_ms": 300_000, "why": "the broker is away"}))
-    visitor.site.shared.forget()
+    visitor.site.parts.cache.forget()
     assert '<div class="card bad"><b><a href="#status">Leader' in visitor.get().html
 
 
@@ -378,7 +378,7 @@ def test_without_redis_the_page_lives_and_says_so(
         assert str(server.port) not in seen.html, "where it is, is for those who may edit"
     refused = visitor.post("pause", name="x")
     assert (refused.status, str(server.port) in refused.html) == (503, False)
-    editor = Visitor(visitor.site.app, "edit")
+    editor = Visitor(visitor.site.parts.app, "edit")
     assert str(server.port) in editor.get("runs").html
 
 
@@ -402,8 +402,8 @@ def test_a_server_that_hangs_holds_up_one_page_and_not_each(
 
 
 def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, asked, shared = [0.0], list[float](), Shared()
-    monkeypatch.setattr("redbeat_lite.web.shared.elapsed", lambda: seconds[0])
+    seconds, asked, shared = [0.0], list[float](), ReadCache()
+    monkeypatch.setattr("redbeat_lite.web.read_cache.elapsed", lambda: seconds[0])
 
     def takes_a_second() -> None:
         asked.append(seconds[0])
@@ -419,8 +419,8 @@ def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest
 
 
 def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, shared, answers = [0.0], Shared(), [ConnectionError("away"), ConnectionError("away")]
-    monkeypatch.setattr("redbeat_lite.web.shared.elapsed", lambda: seconds[0])
+    seconds, shared, answers = [0.0], ReadCache(), [ConnectionError("away"), ConnectionError("away")]
+    monkeypatch.setattr("redbeat_lite.web.read_cache.elapsed", lambda: seconds[0])
 
     def fails_at_first() -> str:
         seconds[0] += 4

@@ -62,7 +62,7 @@ def test_runs_are_listed_with_how_far_they_are(
     runs.end(going, 0)
     runs.end(going, 1)
     runs.end(bad, 0, "FAILED", "KeyError: 7")
-    PipelineRun(visitor.site.app, runs.start(("a", 1), run_id="off").id).cancel()
+    PipelineRun(visitor.site.parts.app, runs.start(("a", 1), run_id="off").id).cancel()
     client.hset("{redbeat-lite:wrong}:run", mapping={"state": "RUNNING", "sizes": "x"})
     client.set("{redbeat-lite:other}:run", "text", px=60_000)
     client.pexpire("{redbeat-lite:wrong}:run", 60_000)
@@ -79,7 +79,7 @@ def test_runs_are_listed_with_how_far_they_are(
         seen = visitor.get("pipelines", state=state)
         assert re.findall(r"pipelines\?id=(\w+)", seen.html) == left
         [command] = re.findall("redbeat (pipelines list.*)</code>", seen.html)
-        assert [each["id"] for each in run_cli(visitor.site.app, *command.split(), "--json").json] == left
+        assert [each["id"] for each in run_cli(visitor.site.parts.app, *command.split(), "--json").json] == left
 
 
 def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: Runs) -> None:
@@ -126,9 +126,9 @@ def test_a_program_is_told_as_json_that_there_is_no_such_run(visitor: Visitor) -
 
 
 def test_a_run_that_waits_leads_to_the_one_that_has_its_turn(visitor: Visitor, runs: Runs) -> None:
-    definition = Pipeline(visitor.site.app, [("step", 1)], overlap="wait").definition
+    definition = Pipeline(visitor.site.parts.app, [("step", 1)], overlap="wait").definition
     for run_id in ("first", "second"):
-        begin(visitor.site.app, definition, run_id, "nightly")
+        begin(visitor.site.parts.app, definition, run_id, "nightly")
     seen = visitor.get("pipelines", id="second")
     assert ("waits for first" in seen.text, 'href="pipelines?id=first"' in seen.html) == (True, True)
 
@@ -140,7 +140,7 @@ def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visi
     assert "redbeat pipelines resume r1" in visitor.get("pipelines", id="r1").text
     assert "<form" not in look("pause", "edit").get("pipelines", id="r1").html
     assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1&did=pipelines-resume"
-    assert "It goes on" in visitor.get("pipelines", id="r1", did="pipelines-resume").text
+    assert "The run goes on" in visitor.get("pipelines", id="r1", did="pipelines-resume").text
     assert [step.state for step in run.status().steps] == ["SUCCEEDED", "WAITING"]
     assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1"  # it goes on already
     runs.end(run, 1)

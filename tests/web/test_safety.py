@@ -30,7 +30,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.schedules.misfire import Plan
 from redbeat_lite.storage.refused import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
-from redbeat_lite.web.messages import MAX_BODY
+from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import Users, line
 from tests.support.beats import KEYS
@@ -162,7 +162,7 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
 
 
 def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) -> None:
-    style = next(path for path in visitor.site._assets if path.startswith("style"))
+    style = next(path for path in visitor.site.parts.assets if path.startswith("style"))
     for answer in (visitor.get(), visitor.get("nope"), visitor.post("run", {}), visitor.get(style)):
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -178,7 +178,7 @@ def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) ->
 
 
 def test_all_that_the_browser_loads_is_small(visitor: Visitor) -> None:
-    assert sum(len(gzip.compress(body)) for body, _ in visitor.site._assets.values()) < 30_000
+    assert sum(len(gzip.compress(body)) for body, _ in visitor.site.parts.assets.values()) < 30_000
 
 
 def test_arguments_are_for_those_who_may_edit(look: Callable[..., Visitor], schedules: Schedules) -> None:
@@ -460,7 +460,7 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match="line 2: expected lines of"):
         Users(path)
     path.write_text("# nobody yet")
-    with pytest.raises(ConfigurationError, match="expected a line for each who may sign in, got none"):
+    with pytest.raises(ConfigurationError, match="expected a line for each user who may sign in, got none"):
         Users(path)
     with pytest.raises(ConfigurationError, match="nope: expected lines"):
         Users(tmp_path / "nope")

@@ -24,7 +24,7 @@ SMALL = {
     "web.pages._ENDS": 15,
     "runs.store._PAGE": 5,
     "web.timeline._LANES": 5,
-    "web.timeline._UNASKED": 5,
+    "web.timeline._LANES_UNFILTERED": 5,
     "api.reader._TOGETHER": 3,
     "api.change_log._LOOKED_AT": 40,
 }

@@ -6,8 +6,9 @@ from django.apps import AppConfig
 
 
 class Page(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """Under the label that the permissions are named for."""
+    """App whose label begins the names of the permissions."""
 
-    name, label = "redbeat_lite.web.django", "redbeat_lite"
+    name = "redbeat_lite.web.django"
+    label = "redbeat_lite"
     verbose_name = "Celery beat"
     default_auto_field = "django.db.models.BigAutoField"

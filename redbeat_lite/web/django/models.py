@@ -1,4 +1,4 @@
-"""What Django's permissions and the menu of its admin hang on; there is no table."""
+"""Model without a table, which carries the permissions and the line of the admin's menu."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from ..access import RIGHTS
 
 
 class Schedule(models.Model):  # type: ignore[misc]  # Django ships no types
-    """All entries; ``migrate`` makes a permission of each right but to look, which all staff have."""
+    """All entries. ``migrate`` makes a permission of each right but ``view``."""
 
     class Meta:
         managed = False
         default_permissions = ()
         permissions = tuple((right, right) for right in RIGHTS if right != "view")
-        verbose_name = verbose_name_plural = "schedule"
+        verbose_name = "schedule"
+        verbose_name_plural = "schedule"

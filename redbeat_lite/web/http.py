@@ -1,0 +1,87 @@
+"""Request and response of the page, in a form that every host's adapter can make and send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+#: Longest body in bytes. A definition has at most 64 KiB, and a form may write three times as many.
+MAX_BODY = 1 << 20
+
+#: Most fields of a form or a query. No form of the page has as many.
+_FIELDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to the page.
+
+    Parameters:
+        method: of HTTP, in capitals.
+        path: the path below the page's own, such as ``"/entries"``.
+        query: the text after the question mark.
+        headers: the headers by their names in lower case.
+        body: the form of a post.
+        root: the path where the page is mounted, as far as the host knows it.
+        client: the address of the client; empty if the host does not know it.
+        native: the host's own request: the environ of WSGI, the scope of ASGI, the
+            ``HttpRequest`` of Django.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    root: str = ""
+    client: str = ""
+    native: Any = None
+
+    @property
+    def routed_method(self) -> str:
+        """Method of the route that answers: HEAD is answered like GET."""
+        return "GET" if self.method == "HEAD" else self.method
+
+    def params(self) -> list[tuple[str, str]]:
+        """Return the fields of the posted form, or else of the query.
+
+        Raises:
+            ValueError: there are too many.
+        """
+        text = self.query
+        if self.method == "POST":
+            text = self.body.decode("ascii", "replace")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_FIELDS)
+        return [(name, value.replace("\r\n", "\n")) for name, value in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response of the page.
+
+    Parameters:
+        status: of HTTP.
+        body: the content, in UTF-8 if it is text.
+        headers: names and values.
+    """
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def plain(cls, status: int, text: str) -> Response:
+        """Return a response that is one sentence of plain text."""
+        return cls(status, text.encode(), (("Content-Type", "text/plain; charset=utf-8"),))
+
+    @classmethod
+    def redirect(cls, location: str, status: int = 303) -> Response:
+        """Return a response that sends the browser to another address.
+
+        Parameters:
+            location: the address, percent-encoded. A relative one leads to a page of the same
+                site, wherever that is mounted.
+        """
+        return cls(status, headers=(("Location", location),))

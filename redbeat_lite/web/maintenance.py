@@ -1,0 +1,128 @@
+"""Pages for operators: freezes, backfills, once-locks, quarantine, findings of the doctor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from ..cli.backfills import status
+from ..entries.fields import DEFINITION_FIELDS
+from ..entries.freezes import Freeze
+from ..instants import MAX_MS, from_ms
+from ..once.lock_listing import LockInfo
+from ..once.lock_listing import locks as locks_of
+from ..operate.doctor import examine
+from ..operate.doctor.finding import Finding
+from ..storage.backfills import Backfill
+from ..storage.json_values import loads
+from .actions import BACKFILL_OPTIONS
+from .call import Call, SharedParts
+from .editing import visible_arguments
+from .http import Response
+
+#: Most locks or quarantined entries on a page.
+_SHOWN = 200
+
+#: Characters of a definition that are shown.
+_LONGEST = 2000
+
+#: Most entries that the doctor looks at for a page, which takes it a tenth of a second.
+_EXAMINED = 500
+
+
+def freezes(call: Call) -> Response:
+    """Show the freezes that hold, and a form for another one."""
+    return call.page("freezes.html", freezes=call.read(_freezes))
+
+
+def _freezes(site: SharedParts) -> list[Freeze]:
+    return [*site.schedules.freezes]
+
+
+def backfills(call: Call) -> Response:
+    """Show all backfills, the newest first, and a form for another one."""
+    rows = [(backfill, status(backfill)) for backfill in reversed(call.read(_backfills))]
+    return call.page("backfills.html", backfills=rows, options=BACKFILL_OPTIONS)
+
+
+def _backfills(site: SharedParts) -> list[Backfill]:
+    return [*site.schedules.backfills]
+
+
+def locks(call: Call) -> Response:
+    """Show the once-locks, or the one of a key, with their holders and waiters."""
+    (key,) = call.texts("key")
+    found = call.read(_locks, key)
+    return call.page("locks.html", locks=found[:_SHOWN], more=len(found) > _SHOWN)
+
+
+def _locks(site: SharedParts, key: str) -> Sequence[LockInfo]:
+    listing = locks_of(site.app)
+    if not key:
+        return listing.list(_SHOWN + 1)
+    lock = listing.get(key)
+    return [] if lock is None else [lock]
+
+
+class Quarantined(NamedTuple):
+    """An entry in quarantine, as far as the user may see it."""
+
+    name: str
+    since: datetime | None
+    error: str
+    definition: str | None
+
+
+def quarantine(call: Call) -> Response:
+    """Show the entries in quarantine with their errors."""
+    records = call.read(_quarantine)
+    entries = [_quarantined(call, name, records[name]) for name in sorted(records)[:_SHOWN]]
+    return call.page("quarantine.html", entries=entries, more=len(records) > _SHOWN)
+
+
+def _quarantine(site: SharedParts) -> dict[str, dict[str, Any]]:
+    return site.schedules.quarantined(_SHOWN + 1)
+
+
+def _quarantined(call: Call, name: str, record: Mapping[str, Any]) -> Quarantined:
+    at = record.get("at")
+    since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
+    error = call.visible_error(str(record.get("error")))
+    return Quarantined(name, since, error, _visible_definition(call, record.get("definition")))
+
+
+def _visible_definition(call: Call, definition: Any) -> str | None:
+    if definition is None:
+        return None
+    if call.site.redact is None and call.may("edit"):
+        return str(definition)[:_LONGEST]
+    try:
+        fields = _visible_fields(call, loads(definition))
+        return json.dumps(fields, ensure_ascii=False)[:_LONGEST]
+    except Exception:  # noqa: BLE001 - any text may lie there, and redact() is the user's
+        return "for those who may edit, where it can be read and redacted"
+
+
+def _visible_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that the user may see: known names with plain values, and arguments."""
+    plain = (str, int, float, bool, type(None))
+    visible = visible_arguments(call, fields)
+    for name, value in fields.items():
+        if name in DEFINITION_FIELDS and isinstance(value, plain):
+            visible.setdefault(name, value)
+    return visible
+
+
+def doctor(call: Call) -> Response:
+    """Show the findings of the doctor, once a user has asked for them."""
+    at = None
+    findings = None
+    if "examine" in call.params:
+        at, findings = call.read(_examine)
+    return call.page("doctor.html", at=at, findings=findings, examined=_EXAMINED)
+
+
+def _examine(site: SharedParts) -> tuple[datetime, list[Finding]]:
+    return datetime.now(UTC), examine(site.app, limit=_EXAMINED)
