@@ -1,4 +1,8 @@
-"""Config entries that are refused, not stored or left behind, for the leader and for the doctor."""
+"""Comparison of an app's configuration with the stored schedule, for beats and ``doctor``.
+
+An entry of the configuration may be refused, missing in Redis, stored with another definition, or
+stored although no beat of its owner is present.
+"""
 
 from __future__ import annotations
 
@@ -31,58 +35,79 @@ from .tokens import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Entries that code gave to the scheduler, by name.
+# Entries that code gave to the scheduler, by name.
 Added = Mapping[str, Any] | None
 
 
-def checked(app: Celery, store: Store, settings: Settings, name: str, fields: Any, now: int) -> Entry:
-    """The entry of this name, by what the configuration of an app has of it, at ``now`` (epoch ms).
+def checked_entry(
+    app: Celery,
+    store: Store,
+    settings: Settings,
+    name: str,
+    fields: Any,
+    now: int,
+) -> Entry:
+    """Return the entry that the configuration describes by ``fields``, at ``now`` (epoch ms).
 
     Raises:
-        InvalidEntry: it is refused. What a user wrote may raise anything else, too.
+        InvalidEntry: the entry is refused. Code of a user may raise any other exception.
     """
 
-    def replaced() -> Entry | None:
+    def stored_before() -> Entry | None:
         return readable_parts(store.read([name])[0])[0]
 
     entry = config_entry(settings, name, fields, app=app)
-    give_calendar(entry, partial(stored_calendars, store), now, app.timezone, replaced)
-    lifecycle.check(entry, now, app.timezone, replaced)
+    give_calendar(entry, partial(stored_calendars, store), now, app.timezone, stored_before)
+    lifecycle.check(entry, now, app.timezone, stored_before)
     check_options(entry)
     encode(entry, placeholders=True)
     return entry
 
 
-def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str]:
-    """The config entries that a beat of this app would refuse, each with what is wrong, apart from taken names."""
-    errors, now = {}, wall_ms()
-    for name, fields in configured(app).items():
-        try:
-            checked(app, store, settings, str(name), fields, now)
-        except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything
-            errors[str(name)] = fault(str(name), exc)
-    return errors
-
-
-def fault(name: str, exc: Exception) -> str:
-    """What is wrong with the entry of this name, for those who see the name beside it."""
+def fault_text(name: str, exc: Exception) -> str:
+    """Return what is wrong with the entry ``name``, without its name."""
     text = text_of(exc) if isinstance(exc, InvalidEntry) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
 
 
-def not_stored(app: Celery, store: Store, settings: Settings) -> Iterator[tuple[str, Entry | None]]:
-    """The entries of an app's configuration that are not stored, by name, each with what has its name instead.
+def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str]:
+    """Return the errors of the config entries that a beat of this app would refuse, by name.
 
-    An entry that another owner has with the same definition counts as stored.
+    Names that somebody else has taken are not among them.
+    """
+    errors: dict[str, str] = {}
+    now = wall_ms()
+    for name, fields in configured(app).items():
+        try:
+            checked_entry(app, store, settings, str(name), fields, now)
+        except Exception as exc:  # noqa: BLE001 - Code of a user may raise anything.
+            errors[str(name)] = fault_text(str(name), exc)
+    return errors
+
+
+def not_stored(
+    app: Celery,
+    store: Store,
+    settings: Settings,
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield the names of the app's config entries that are not stored.
+
+    Each comes with the entry that has its name instead, if any. An entry that another owner has
+    stored with the same definition counts as stored.
     """
     for wanted, existing, stored in _accepted(app, store, settings):
         if existing is None:
             yield wanted.name, None
-        elif existing.owner != settings.owner and not differs_in_owner_alone(wanted, existing, stored):
+        elif existing.owner != settings.owner and not is_shared(wanted, existing, stored):
             yield wanted.name, existing
 
 
-def differing(app: Celery, store: Store, settings: Settings, added: Added = None) -> Iterator[str]:
+def differing(
+    app: Celery,
+    store: Store,
+    settings: Settings,
+    added: Added = None,
+) -> Iterator[str]:
     """Yield the names of config entries that differ between this app and what its owner has stored.
 
     Either side may lack an entry. Other checks report entries that are refused, in quarantine or of
@@ -114,7 +139,12 @@ class _Accepted(NamedTuple):
     stored: Stored
 
 
-def _accepted(app: Celery, store: Store, settings: Settings, added: Added = None) -> Iterator[_Accepted]:
+def _accepted(
+    app: Celery,
+    store: Store,
+    settings: Settings,
+    added: Added = None,
+) -> Iterator[_Accepted]:
     """Yield the config entries of an app that are not refused, with what is stored of each."""
     now = wall_ms()
     written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
@@ -122,8 +152,8 @@ def _accepted(app: Celery, store: Store, settings: Settings, added: Added = None
         for stored in store.read(chunk):
             name = stored.name.decode()
             try:
-                wanted = checked(app, store, settings, name, written[name], now)
-            except Exception:  # noqa: BLE001 - a user's code may raise anything; ``refused`` has it
+                wanted = checked_entry(app, store, settings, name, written[name], now)
+            except Exception:  # noqa: BLE001 - Code of a user may raise anything.
                 continue
             yield _Accepted(wanted, readable_parts(stored)[0], stored)
 
@@ -135,22 +165,48 @@ def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
     return encode(wanted, placeholders=True).encode() != stored.definition
 
 
-def differs_in_owner_alone(wanted: Entry, existing: Entry, stored: Stored) -> bool:
-    """Whether the entry that is stored is the very same but for whose it is."""
+def is_shared(wanted: Entry, existing: Entry, stored: Stored) -> bool:
+    """Return whether another owner has stored ``wanted`` with the same definition."""
+    if existing.owner is None:
+        return False
     twin = copy(wanted)
     twin.owner = existing.owner
     try:
-        return existing.owner is not None and encode(twin).encode() == stored.definition
-    except InvalidEntry:  # it holds what cannot be stored, and so cannot be compared
+        return encode(twin).encode() == stored.definition
+    except InvalidEntry:  # A part that cannot be stored cannot be compared.
         return False
 
 
-def tell_left_behind(store: Store, settings: Settings) -> None:
-    """Say which entries go on without a beat that knows them."""
+def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list[str]]:
+    """Return the names of config entries of which no beat of their owner is present, by owner.
+
+    Either their app was renamed, or its beat is down for a while. Only a person can know which.
+    """
+    names_by_owner: dict[str, list[str]] = {}
+    for owner in sorted(store.owners()):
+        names = [] if owner in present_owners else [*_of_owner(store, owner)]
+        if names:
+            names_by_owner[owner] = names
+    return names_by_owner
+
+
+def _of_owner(store: Store, owner: str) -> Iterator[str]:
+    """Yield the names of the stored config entries of an owner."""
+    for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
+        for stored in store.read(chunk):
+            with suppress(*UNREADABLE):
+                entry = entry_of(stored)
+                if entry.owner == owner:
+                    yield entry.name
+
+
+def log_left_behind(store: Store, settings: Settings) -> None:
+    """Log which config entries go on without a beat of their owner."""
     for owner, names in left_behind(store, {*present(store, settings), settings.owner}).items():
         logger.warning(
-            "beat: %s of the configuration of %r without a beat of %r: %s; if that app was renamed, set "
-            "redbeat_lite_owner = %r, or remove what is not wanted: celery -A ... redbeat remove NAME",
+            "beat: %s of the configuration of %r without a beat of %r: %s; "
+            "if that app was renamed, set redbeat_lite_owner = %r, "
+            "or remove what is not wanted: celery -A ... redbeat remove NAME",
             counted(len(names), "entry", "entries"),
             owner,
             owner,
@@ -159,43 +215,34 @@ def tell_left_behind(store: Store, settings: Settings) -> None:
         )
 
 
-def tell_not_stored(app: Celery, store: Store, settings: Settings, leading: str) -> None:
-    """Say which entries of the app wait for its own beat to lead, if one of the owner ``leading`` does."""
-    names = [name for name, _ in not_stored(app, store, settings)] if settings.owner != leading else []
+def log_not_stored(app: Celery, store: Store, settings: Settings, leading_owner: str) -> None:
+    """Log which entries of the app wait until a beat of the app leads, if another owner leads."""
+    if settings.owner == leading_owner:
+        return
+    names = [name for name, _ in not_stored(app, store, settings)]
     if names:
         logger.warning(
-            "beat: not stored until a beat of %r leads, while one of %r does: %s; a redbeat_lite_key_prefix for "
-            "each app keeps the two apart",
+            "beat: not stored until a beat of %r leads, while one of %r does: %s; "
+            "a redbeat_lite_key_prefix for each app keeps the two apart",
             settings.owner,
-            leading,
+            leading_owner,
             listed(names),
         )
 
 
-def tell_differing(app: Celery, store: Store, settings: Settings, leader: Beat, added: Added) -> None:
+def log_differing(
+    app: Celery,
+    store: Store,
+    settings: Settings,
+    leader: Beat,
+    added: Added,
+) -> None:
     """Log which entries of this process differ from those that the leader has stored."""
     names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(
-            "beat: %s of beat_schedule differ here from what %s has stored, whose configuration counts: %s",
+            "beat: %s of beat_schedule differ from those that %s has stored, which count: %s",
             counted(len(names), "entry", "entries"),
             leader,
             listed(names),
         )
-
-
-def left_behind(store: Store, present: Collection[str]) -> dict[str, list[str]]:
-    """The config entries of owners of whom no beat is there, by owner.
-
-    Their app was renamed, or its beat is down for a while: nobody but a person can tell.
-    """
-    found = {owner: [*_of_owner(store, owner)] for owner in sorted(store.owners()) if owner not in present}
-    return {owner: names for owner, names in found.items() if names}
-
-
-def _of_owner(store: Store, owner: str) -> Iterator[str]:
-    for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
-        for stored in store.read(chunk):
-            with suppress(*UNREADABLE):
-                if (entry := entry_of(stored)).owner == owner:
-                    yield entry.name

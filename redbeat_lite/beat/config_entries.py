@@ -1,11 +1,15 @@
-"""Config entries: what ``beat_schedule`` says, brought into Redis by the leader, which takes a renamed app's over.
+"""Config entries of one app, which the leader brings into Redis.
 
-It does so when it begins, and when a part is gone or a name becomes free. The configuration owns the definition of its
-entries, Redis owns their state. Entries that left the configuration are removed; one that is in it but refused keeps
-what Redis holds of it, its last good definition and its state, so that a slip of the pen costs no history and no pause.
-What was refused is left in Redis with its error, where every process finds it.
-Entries made at runtime are never touched, and those of another owner only where a name is wanted here and no beat of
-that owner is there: then its app was renamed.
+The configuration owns the definition of its entries, and Redis owns their state. The leader reads
+the configuration when its term begins, and again when a part of the schedule is lost or a name
+becomes free.
+
+- An entry that has left the configuration is removed.
+- An entry that is refused keeps its last good definition and its state in Redis, so that a typo
+  costs no history and no pause. The error is stored too, and every process can show it.
+- An entry that was added at runtime is never changed.
+- An entry of another owner is changed only if its name is in this configuration and no beat of that
+  owner is present. Then the app was renamed, and the entry is taken over with its history.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
 
@@ -29,7 +35,7 @@ from ..entries.on_calendar import on
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, in_zone, listed
-from ..errors import InvalidEntry
+from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..schedules import Question
 from ..schedules.calendars import Calendar
@@ -40,19 +46,54 @@ from ..storage.leader_store import LeaderStore
 from ..storage.patience import briefly
 from ..storage.refused import Refused
 from ..storage.stored import Edit, Stored, Term
-from .config_check import checked, differs_in_owner_alone, fault
-from .config_pauses import ConfigPauses
+from .config_check import checked_entry, fault_text, is_shared
 from .status import present
 
 logger = get_logger(f"celery.{__name__}")
 
 
+class ConfigPauses:
+    """Memory of which config entries of one owner are paused, with the notes of their pauses.
+
+    A server may lose its data. Then the configuration brings an entry back within a second, and
+    without its pause it would run again.
+    """
+
+    def __init__(self, store: LeaderStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        # Notes of the paused entries, by name.
+        self._notes: dict[str, str] = {}
+        #: Stamp of the last pause or resumption that :meth:`look` has seen.
+        self.seen = b""
+
+    def look(self, stamp: bytes = b"") -> None:
+        """Read which entries are paused. An entry that is not stored any more keeps its pause."""
+        client: Any = self._store.backend.client
+        names = [*self._store.config_names(self._owner)]
+        states = client.hmget(self._store.keys.state, names) if names else []
+        for name, stored_state in zip(names, states, strict=True):
+            with suppress(CorruptEntry):
+                state = EntryState.decode(stored_state or b"")
+                self._notes.pop(name, None)
+                if state.paused:
+                    self._notes[name] = state.note
+        self.seen = stamp
+
+    def restored(self, name: str, created: EntryState) -> EntryState:
+        """Return the state of an entry that is stored again: paused, if the lost one was."""
+        if name not in self._notes:
+            return created
+        logger.warning("beat: config entry %r was gone from Redis, and is paused as before", name)
+        return replace(created, paused=True, note=self._notes[name])
+
+
 class ConfigEntries:
-    """The config entries of one app, whose ``beat_schedule`` is read anew at each :meth:`sync`.
+    """Config entries of one app. Each :meth:`sync` reads the configuration again.
 
     Parameters:
         added: returns the entries that code gave to the scheduler, by name.
-        progress: called often, with what is being done.
+        progress: called often with the current work, in words for a log.
     """
 
     def __init__(
@@ -65,54 +106,64 @@ class ConfigEntries:
     ) -> None:
         self._app = app
         self._added = added
-        self._synced_additions: Mapping[str, Any] = {}
         self._store = store
         self._settings = settings
         self._zone: tzinfo = app.timezone
         self._progress = progress
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(store, settings.owner)
+
+        # The other attributes hold what the last sync has found.
+        self._synced_additions: Mapping[str, Any] = {}
+        # Entries that are not refused, by name.
         self._entries: dict[str, Entry] = {}
-        self._set_aside: set[str] = set()
+        # Errors of the refused entries, by name.
         self._refused: dict[str, str] = {}
-        self._clashes: dict[str, str] = {}
+        # Names of entries that are in quarantine as they are configured.
+        self._quarantined: set[str] = set()
+        # Names that another owner has stored with the same definition.
         self._shared: set[str] = set()
+        # Owners that have a beat, and those of them that have names of this configuration.
+        self._present: Collection[str] = ()
         self._rivals: set[str] = set()
+        # Names of this configuration that runtime entries have.
         self._taken: set[str] = set()
-        self._awaited: set[str] = set()
-        self._there: Collection[str] = ()
+        # Calendars that refused entries name, and that are not stored.
+        self._awaited_calendars: set[str] = set()
+        # Names that were taken over, by their owner before.
         self._inherited: defaultdict[str, set[str]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        """Return how many config entries Redis should hold."""
+        return len(self._entries) - len(self._quarantined)
 
     def completed(self, entry: Entry) -> Entry:
         """Return the entry as the configuration holds it, if Redis does not hold all of it."""
         own = self._entries.get(entry.name) if entry.unstored else None
         if own is None:
             return entry
-        # Redis has the newer revision of the calendar, if somebody stored one since the configuration was read.
+        # The stored calendar may be newer, because its edit does not change the configuration.
         return own if own.calendar == entry.calendar else on(own, entry.calendar)
-
-    def __len__(self) -> int:
-        """How many of them Redis should hold."""
-        return len(self._entries) - len(self._set_aside)
 
     @property
     def refused(self) -> int:
-        """How many of those in the configuration the last :meth:`sync` has refused."""
-        return len(self._refused) + len(self._clashes)
+        """Number of config entries that the last :meth:`sync` has refused."""
+        return len(self._refused)
+
+    @property
+    def contested(self) -> bool:
+        """Whether entries were refused because a name is taken or a calendar is missing."""
+        return bool(self._rivals or self._taken or self._awaited_calendars)
 
     @property
     def vacated(self) -> bool:
-        """Whether a name that the last :meth:`sync` had to leave to somebody else may be had now, or a calendar."""
-        if self._awaited and not self._awaited.isdisjoint(stored_calendars(self._store)):
+        """Whether such a name may be free now, or such a calendar stored."""
+        awaited = self._awaited_calendars
+        if awaited and not awaited.isdisjoint(stored_calendars(self._store)):
             return True
         if self._rivals and not self._rivals <= present(self._store, self._settings):
             return True
         return any(stored.definition is None for stored in self._store.read([*self._taken]))
-
-    @property
-    def contested(self) -> bool:
-        """Whether there are such names."""
-        return bool(self._rivals or self._taken or self._awaited)
 
     @property
     def has_new_additions(self) -> bool:
@@ -120,157 +171,228 @@ class ConfigEntries:
         return self._added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:
-        """Bring Redis in line with the configuration. What is wrong with one entry is told, and leaves the others.
+        """Bring Redis in line with the configuration, at ``now`` (epoch ms).
 
-        Parameters:
-            now: epoch milliseconds.
+        An entry that is wrong is refused and logged. The others are stored.
         """
-        for calendar in {each.calendar for each in self._entries.values() if isinstance(each.calendar, Calendar)}:
-            restore_calendar(self._store, calendar)  # as the entries themselves, if the server has lost it
+        self._restore_calendars()
         self.pauses.look(self.pauses.seen)
-        known = self._store.config_names(self._settings.owner)
+        stored_names = self._store.config_names(self._settings.owner)
         self._synced_additions = dict(self._added())
-        in_configuration = configured(self._app, self._synced_additions)
-        written = {str(name): fields for name, fields in in_configuration.items()}
-        self._entries = dict(self._read(written, known, now))
-        self._set_aside = self._quarantined()
-        self._shared, self._rivals, self._taken = set(), set(), set()
+        configuration = configured(self._app, self._synced_additions)
+        written = {str(name): fields for name, fields in configuration.items()}
+        self._entries = dict(self._accepted(written, stored_names, now))
+        # A refused entry goes on as stored before, so its name stays this owner's.
+        refused_names = stored_names & self._refused.keys()
+        self._quarantined = self._find_quarantined()
+        self._shared = set()
+        self._rivals = set()
+        self._taken = set()
         self._inherited.clear()
-        self._there = present(self._store, self._settings)
-        names = [*self._entries, *(known - written.keys())]
+        self._present = present(self._store, self._settings)
+
+        left_names = stored_names - written.keys()
+        names = [*self._entries, *left_names]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
-        self._tell_inherited()
-        ours = (self._entries.keys() - self._shared) | (known & self._refused.keys())
-        if known != ours:
-            self._store.set_config_names(self._settings.owner, ours, term)
-        refused = Refused.of(self._settings.owner, {**self._refused, **self._clashes})
+        self._log_inherited()
+        own_names = (self._entries.keys() - self._shared) | refused_names
+        if stored_names != own_names:
+            self._store.set_config_names(self._settings.owner, own_names, term)
+        refused = Refused.of(self._settings.owner, self._refused)
         self._store.remember("refused", refused.encode(), term)
 
-    def _read(self, written: dict[str, Any], known: set[str], now: int) -> Iterator[tuple[str, Entry]]:
-        self._refused, self._clashes, self._awaited = {}, {}, set()
+    def _restore_calendars(self) -> None:
+        """Store the calendars of the entries again, if the server has lost them."""
+        calendars = {entry.calendar for entry in self._entries.values()}
+        for calendar in calendars:
+            if isinstance(calendar, Calendar):
+                restore_calendar(self._store, calendar)
+
+    def _accepted(
+        self,
+        written: dict[str, Any],
+        stored_names: set[str],
+        now: int,
+    ) -> Iterator[tuple[str, Entry]]:
+        """Yield the names and entries of the configuration that are not refused."""
+        self._refused = {}
+        self._awaited_calendars = set()
         for name, fields in written.items():
             try:
-                entry = checked(self._app, self._store, self._settings, name, fields, now)
-            except Exception as exc:  # noqa: BLE001 - what a user wrote may raise anything; the others must run
-                self._refuse(name, name in known, exc)
+                entry = checked_entry(self._app, self._store, self._settings, name, fields, now)
+            except Exception as exc:  # noqa: BLE001 - Code of a user may raise anything.
+                self._refuse(name, exc, is_stored=name in stored_names)
             else:
                 entry.owner = self._settings.owner
                 yield name, entry
 
-    def _refuse(self, name: str, is_known: bool, exc: Exception) -> None:
-        self._refused[name] = why = fault(name, exc)
+    def _refuse(self, name: str, exc: Exception, *, is_stored: bool) -> None:
+        """Note and log that an entry is refused, with a traceback if a user's code has failed."""
+        error = fault_text(name, exc)
+        self._refused[name] = error
         trace = None if isinstance(exc, InvalidEntry) else exc
         if isinstance(exc, InvalidEntry) and exc.field == "calendar":
-            self._awaited.add(str(exc.value))
-        if is_known:
-            logger.error("beat: config entry %r is refused and goes on as stored before: %s", name, why, exc_info=trace)
-        else:
-            logger.error("beat: config entry %r is refused: %s", name, why, exc_info=trace)
+            self._awaited_calendars.add(str(exc.value))
+        text = "beat: config entry %r is refused: %s"
+        if is_stored:
+            text = "beat: config entry %r is refused and goes on as stored before: %s"
+        logger.error(text, name, error, exc_info=trace)
 
-    def _quarantined(self) -> set[str]:
-        """Those that were set aside as they are configured now. Stored again, they would only be set aside again."""
+    def _find_quarantined(self) -> set[str]:
+        """Return the names of entries that are in quarantine as they are configured.
+
+        Stored again, they would only be quarantined again.
+        """
         records = self._store.quarantined()
-        return {name for name in records.keys() & self._entries.keys() if self._is_to_blame(name, records[name])}
+        names = records.keys() & self._entries.keys()
+        return {name for name in names if self._is_to_blame(name, records[name])}
 
     def _is_to_blame(self, name: str, record: dict[str, Any]) -> bool:
-        """Whether a record of the quarantine blames the definition, and not a state that only this record has."""
-        definition, state = record.get("definition"), record.get("state")
+        """Return whether an entry is in quarantine for its definition, not for a spoilt state."""
+        definition = record.get("definition")
+        state = record.get("state")
         if not isinstance(definition, str) or not isinstance(state, str):
             return False
-        held = Stored(name.encode(), None, definition.encode(errors="replace"), state.encode(errors="replace"))
-        _, state_before = readable_parts(held)
-        return state_before is not None and encode(self._entries[name], placeholders=True) == definition
+        with suppress(CorruptEntry):
+            EntryState.decode(state.encode(errors="replace"))
+            return encode(self._entries[name], placeholders=True) == definition
+        return False
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        """Return the edit, if any, that brings one entry in line with the configuration."""
         self._progress("reading the configuration")
         try:
-            return self._decided(stored, now)
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise whenever it is asked; the others must run
-            name, is_stored = stored.name.decode(), stored.definition is not None
-            self._refuse(name, is_stored, exc)
+            return self._edits_or_raise(stored, now)
+        except Exception as exc:  # noqa: BLE001 - A schedule may raise at any question.
+            name = stored.name.decode()
+            is_stored = stored.definition is not None
+            self._refuse(name, exc, is_stored=is_stored)
             if not is_stored:
                 self._entries.pop(name, None)
             return []
 
-    def _decided(self, stored: Stored, now: int) -> list[Edit]:
+    def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
         name = stored.name.decode()
         wanted = self._entries.get(name)
         existing, state = readable_parts(stored)
-        is_ours = existing is not None and existing.owner == self._settings.owner
+        is_own = existing is not None and existing.owner == self._settings.owner
         if wanted is None:
-            return [Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))] if is_ours else []
+            return [self._removal(stored)] if is_own else []
         if stored.definition is None:
-            return [] if name in self._set_aside else [self._fresh(wanted, stored, now)]
+            return [] if name in self._quarantined else [self._fresh(wanted, stored, now)]
         if existing is None:
-            logger.error("beat: what Redis holds for config entry %r cannot be read and is replaced", name)
+            text = "beat: what Redis holds for config entry %r cannot be read and is replaced"
+            logger.error(text, name)
             return [self._fresh(wanted, stored, now)]
-        if not is_ours:
-            if existing.owner is None or existing.owner in self._there:
-                self._leave(wanted, existing, stored)
+        if not is_own:
+            if existing.owner is None or existing.owner in self._present:
+                self._leave_name(wanted, existing, stored)
                 return []
             self._inherited[existing.owner].add(name)
         if state is None:
             return [self._fresh(wanted, stored, now)]
+        return self._revision(wanted, existing, state, stored, now)
+
+    def _revision(
+        self,
+        wanted: Entry,
+        existing: Entry,
+        state: EntryState,
+        stored: Stored,
+        now: int,
+    ) -> list[Edit]:
+        """Return the edit, if any, that makes ``existing`` the entry of the configuration."""
         lifecycle.keep_resolved(existing, wanted)
         if encode(wanted, placeholders=True).encode() != stored.definition:
             revised = lifecycle.revised(existing, state, wanted, now, self._zone, briefly())
             edit = self._edit(wanted, revised, stored)
-            self._log_omitted_run(name, stored.score, edit.score, now)
+            self._log_omitted_run(wanted.name, stored.score, edit.score, now)
             return [edit]
-        earlier = self._brought_forward(existing, state, now)
-        return [] if earlier is state else [edit_of(wanted, earlier, self._zone, expected=stored.state)]
+        earlier = self._brought_forward(wanted, existing, state, now)
+        if earlier is state:
+            return []
+        return [edit_of(wanted, earlier, self._zone, expected=stored.state)]
 
-    def _brought_forward(self, existing: Entry, state: EntryState, now: int) -> EntryState:
-        """Return the state with an earlier run, if a schedule that cannot be stored has one.
+    def _brought_forward(
+        self,
+        wanted: Entry,
+        existing: Entry,
+        state: EntryState,
+        now: int,
+    ) -> EntryState:
+        """Return the state with an earlier next run, if a schedule that cannot be stored has one.
 
-        Its text may be the same although it has changed.
+        Such a schedule may have changed although its text is the same.
         """
         if "schedule" not in existing.unstored or isinstance(state.nominal, Question):
             return state
-        return lifecycle.pulled_back(self._entries[existing.name], state, now, self._zone)
+        return lifecycle.pulled_back(wanted, state, now, self._zone)
+
+    def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
+        """Return the edit that stores an entry with a new state, and paused if the lost one was."""
+        created = lifecycle.created(wanted, now, self._zone)
+        return self._edit(wanted, self.pauses.restored(wanted.name, created), stored)
+
+    def _edit(self, wanted: Entry, state: EntryState, stored: Stored) -> Edit:
+        definition = encode(wanted, placeholders=True)
+        line = line_of_write(self._who, stored, definition)
+        return edit_of(
+            wanted,
+            state,
+            self._zone,
+            expected=stored.state,
+            definition=definition,
+            line=line,
+        )
+
+    def _removal(self, stored: Stored) -> Edit:
+        return Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
+
+    def _leave_name(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
+        """Refuse an entry because a runtime entry or another app has its name.
+
+        If another app has stored the same definition, both share the entry and nothing is refused.
+        Celery adds such an entry to every app.
+        """
+        if is_shared(wanted, existing, stored):
+            self._shared.add(wanted.name)
+            return
+        if existing.owner is None:
+            self._taken.add(wanted.name)
+            holder = "a runtime entry"
+        else:
+            self._rivals.add(existing.owner)
+            holder = f"the configuration of {existing.owner!r}"
+        error = f"the name is taken by {holder}"
+        self._refused[wanted.name] = error
+        logger.error("beat: config entry %r is refused: %s", wanted.name, error)
+        del self._entries[wanted.name]
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
-        """Log it if an entry was due later today, and is not by its new schedule."""
+        """Log that an entry was due later today and is not by its new schedule.
+
+        Parameters:
+            before, after: due times by the old and the new schedule, in epoch ms.
+        """
         if before is None or before <= now:
             return
         run = from_ms(before).astimezone(self._zone)
         today = from_ms(now).astimezone(self._zone).date()
         if run.date() != today:
             return
-        if after is None or from_ms(after).astimezone(self._zone).date() != today:
-            text = "beat: config entry %r does not run today by its new schedule; by the old one it would have at %s"
-            logger.info(text, name, in_zone(run, self._zone))
-
-    def _leave(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
-        """Leave a name to whom it belongs; without a word where both say the same, as of what Celery adds to all."""
-        name, owner = wanted.name, existing.owner
-        if differs_in_owner_alone(wanted, existing, stored):
-            self._shared.add(name)
+        if after is not None and from_ms(after).astimezone(self._zone).date() == today:
             return
-        if owner is None:
-            self._taken.add(name)
-        else:
-            self._rivals.add(owner)
-        whose = "a runtime entry" if owner is None else f"the configuration of {owner!r}"
-        self._clashes[name] = f"the name is taken by {whose}"
-        logger.error("beat: config entry %r is refused: %s", name, self._clashes[name])
-        del self._entries[name]
+        logger.info(
+            "beat: config entry %r does not run today by its new schedule; by the old one, at %s",
+            name,
+            in_zone(run, self._zone),
+        )
 
-    def _tell_inherited(self) -> None:
+    def _log_inherited(self) -> None:
         for owner, names in self._inherited.items():
-            which = counted(len(names), "entry", "entries")
             logger.warning(
                 "beat: %s taken over from the configuration of %r, of which no beat is there: %s",
-                which,
+                counted(len(names), "entry", "entries"),
                 owner,
                 listed(sorted(names)),
             )
-
-    def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        state = self.pauses.restored(wanted.name, lifecycle.created(wanted, now, self._zone))
-        return self._edit(wanted, state, stored)
-
-    def _edit(self, wanted: Entry, state: EntryState, stored: Stored) -> Edit:
-        definition = encode(wanted, placeholders=True)
-        line = line_of_write(self._who, stored, definition)
-        return edit_of(wanted, state, self._zone, expected=stored.state, definition=definition, line=line)

@@ -18,7 +18,7 @@ from ..runs.keys import RunKeys
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
-from .config_pauses import ConfigPauses
+from .config_entries import ConfigPauses
 
 logger = get_logger(f"celery.{__name__}")
 

@@ -15,7 +15,7 @@ from ..settings import Settings
 from ..storage.leader_store import LeaderStore
 from ..storage.server_check import Fault, failover, faults, server_of
 from ..storage.stored import Term
-from .config_check import tell_differing, tell_left_behind, tell_not_stored
+from .config_check import log_differing, log_left_behind, log_not_stored
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
@@ -156,7 +156,7 @@ class Terms:
             self._vitals.standing_by()
             logger.info("beat: standing by; %s leads", leader or "another beat")
             if leader is not None:
-                tell_not_stored(self._app, self._store, self._settings, leader.owner)
+                log_not_stored(self._app, self._store, self._settings, leader.owner)
 
     def _compare_with(self, leader: Beat | None) -> None:
         """Warn once if a leader has another configuration, after the time to store its own."""
@@ -165,13 +165,13 @@ class Terms:
             self._compare_at = elapsed() + _SETTLING * self._settings.lease
         if leader is not None and leader.owner == self._settings.owner and elapsed() >= self._compare_at:
             self._compare_at = float("inf")
-            tell_differing(self._app, self._store, self._settings, leader, self._added())
+            log_differing(self._app, self._store, self._settings, leader, self._added())
 
     def _begin(self, term: Term) -> None:
         """Do what a new leader owes the schedule; done over if the server went away in the middle of it."""
         self._make_whole(term)
         self.replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
-        tell_left_behind(self._store, self._settings)
+        log_left_behind(self._store, self._settings)
         self._clock.look()
         logger.info("beat: leading (term %d), %s", term.number, counted(self._store.count(), "entry", "entries"))
         self.standing_by = False

@@ -93,7 +93,7 @@ SCHEDULE = (
     ),
     Mutation(
         name="pauses of config entries are forgotten with the server's data",
-        file="beat/config_pauses.py",
+        file="beat/config_entries.py",
         old="        if name not in self._notes:\n",
         new="        if True:\n",
         promise="test_guarantees.py::TestIsolation::test_a_config_entry_stays_paused_after_a_flush",
