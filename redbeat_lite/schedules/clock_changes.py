@@ -20,7 +20,8 @@ from .zones import jump_between, offset_at, stretches, zone_name
 
 _SECOND = timedelta(seconds=1)
 #: The first and last day of ``datetime`` have no local time in every zone.
-_FIRST_MS, _LAST_MS = MIN_MS + 2 * 86_400_000, MAX_MS - 2 * 86_400_000
+FIRST_MS = MIN_MS + 2 * 86_400_000
+_LAST_MS = MAX_MS - 2 * 86_400_000
 
 
 class Walls(Hashable, Protocol):
@@ -108,7 +109,7 @@ class ZonedRule(InMs, ByKey):
         self._hash = hash((walls, zone_name(zone)))
 
     def next_ms(self, ms: int) -> int | None:
-        if not _FIRST_MS < ms < _LAST_MS:
+        if not FIRST_MS <= ms < _LAST_MS:
             return None
         following = _next_running if self.walls.running else _next_fixed
         try:

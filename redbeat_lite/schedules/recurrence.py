@@ -1,258 +1,298 @@
-"""The wall-clock times of an RFC 5545 recurrence, found from any point without walking there from its start.
+"""Wall-clock times of an RFC 5545 recurrence.
 
-The answers are those of ``dateutil.rrule``. It walks from DTSTART, which takes minutes for a rule that counts seconds,
-and for ever for one that never matches; here the period around a time is computed, and the search is bounded.
+dateutil says which days of a year the parts of a rule allow, and the days are cached by year. The
+periods of INTERVAL, the positions of BYSETPOS and the times of day are computed from these days.
+So a search starts near the time that is asked for, and its work is bounded. A search by dateutil
+alone starts at DTSTART, and goes on to the year 9999 if nothing matches.
 """
 
 from __future__ import annotations
 
-import calendar
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import date, datetime, time, timedelta
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import MAXYEAR, date, datetime, timedelta
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import groupby
+from typing import NamedTuple
+
+from dateutil.rrule import YEARLY, rrule, weekday
 
 from .wall_times import DayTimes
 
-FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
-_UNITS = {"HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
-_DAY, _SECOND = timedelta(days=1), timedelta(seconds=1)
-#: Periods looked at before a rule counts as one that never matches again: 100 years of days, months, weeks, the 400
-#: years after which the calendar repeats, and enough of the short ones for a rule that anybody would write.
-_MAX_PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 5300, "DAILY": 36_600}
-_MAX_SHORT_PERIODS = 50_000
+#: Seconds of the longest period of each frequency.
+_LENGTHS = {
+    "YEARLY": 366 * 86_400,
+    "MONTHLY": 31 * 86_400,
+    "WEEKLY": 7 * 86_400,
+    "DAILY": 86_400,
+    "HOURLY": 3600,
+    "MINUTELY": 60,
+    "SECONDLY": 1,
+}
+FREQUENCIES = tuple(_LENGTHS)
+#: Most steps of one search, which takes half a second at worst. The days of a year are 100 steps; a
+#: period that is looked at is one.
+STEPS = 60_000
+_STEPS_OF_YEAR = 100
+#: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
+_YEARS = 400
+_SECOND = timedelta(seconds=1)
 
 
 class TooManySteps(Exception):
-    """A search used up the steps it was given."""
+    """A search has used up its steps."""
+
+
+class DayParts(NamedTuple):
+    """Parts of an RRULE that choose days. A day matches if each part that is not empty allows it.
+
+    Monday is weekday 0. In ``byday``, (0, 0) is every Monday and (0, -1) the last one.
+    """
+
+    bymonth: tuple[int, ...]
+    bymonthday: tuple[int, ...]
+    byyearday: tuple[int, ...]
+    byweekno: tuple[int, ...]
+    byday: tuple[tuple[int, int], ...]
+    wkst: int
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of an RRULE as written. Weekdays count from Monday = 0; (weekday, 0) is every one of them."""
+    """Parts of an RRULE as written."""
 
     freq: str
-    interval: int = 1
-    count: int | None = None
-    until: datetime | None = None
-    wkst: int = 0
-    bymonth: frozenset[int] = frozenset()
-    bymonthday: frozenset[int] = frozenset()
-    byyearday: frozenset[int] = frozenset()
-    byweekno: frozenset[int] = frozenset()
-    byday: frozenset[tuple[int, int]] = frozenset()
-    byhour: frozenset[int] = frozenset()
-    byminute: frozenset[int] = frozenset()
-    bysecond: frozenset[int] = frozenset()
-    bysetpos: frozenset[int] = frozenset()
+    interval: int
+    count: int | None
+    until: datetime | None
+    days: DayParts
+    byhour: tuple[int, ...]
+    byminute: tuple[int, ...]
+    bysecond: tuple[int, ...]
+    bysetpos: tuple[int, ...]
 
-    def completed(self, start: datetime) -> Parts:
-        """With those of the days that are taken from the start."""
-        if self.byweekno or self.byyearday or self.bymonthday or self.byday:
-            return self
-        if self.freq == "WEEKLY":
-            return replace(self, byday=frozenset({(start.weekday(), 0)}))
-        if self.freq == "MONTHLY":
-            return replace(self, bymonthday=frozenset({start.day}))
-        if self.freq == "YEARLY":
-            return replace(self, bymonth=self.bymonth or frozenset({start.month}), bymonthday=frozenset({start.day}))
-        return self
 
-    def has(self, day: date) -> bool:
-        """Whether they allow a day; every part that is given must agree."""
-        return (
-            (not self.bymonth or day.month in self.bymonth)
-            and (not self.bymonthday or _counted(day.day, _days_in_month(day), self.bymonthday))
-            and (not self.byday or self._has_weekday(day))
-            and (not self.byyearday or _counted(day.timetuple().tm_yday, _days_in_year(day), self.byyearday))
-            and (not self.byweekno or _counted(*_week(day, self.wkst), self.byweekno))
-        )
+class _Search:
+    """Bounds of one search."""
 
-    def _has_weekday(self, day: date) -> bool:
-        # "2MO" is the second Monday of the month, except in a YEARLY rule without months: of the year.
-        in_year = self.freq == "YEARLY" and not self.bymonth
-        at = day.timetuple().tm_yday if in_year else day.day
-        length = _days_in_year(day) if in_year else _days_in_month(day)
-        weekday, ordinals = day.weekday(), (0, (at - 1) // 7 + 1, -((length - at) // 7) - 1)
-        return any((weekday, nth) in self.byday for nth in ordinals)
+    def __init__(self, wall: datetime) -> None:
+        self.last_year = wall.year + _YEARS
+        self._steps = STEPS
+
+    def take(self, steps: int) -> None:
+        """Spend steps; raise TooManySteps if none are left."""
+        self._steps -= steps
+        if self._steps < 0:
+            raise TooManySteps
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A rule with its start, a naive local time; what the parts leave open is taken from the start."""
+    """A rule with its start, from which it takes what its parts leave open. Times are naive.
+
+    ``left_out_times`` and ``left_out_days`` are no occurrences, even if the parts allow them. COUNT
+    is ignored here.
+    """
 
     parts: Parts
     start: datetime
-
-    @cached_property
-    def _days(self) -> Parts:
-        return self.parts.completed(self.start)
-
-    @cached_property
-    def _times(self) -> DayTimes:
-        parts, at = self.parts, self.start
-        given = (parts.byhour or {at.hour}, parts.byminute or {at.minute}, parts.bysecond or {at.second})
-        return DayTimes(*(tuple(sorted(each)) for each in given))
+    left_out_times: frozenset[datetime] = frozenset()
+    left_out_days: frozenset[date] = frozenset()
 
     @property
     def running(self) -> bool:
-        """Whether the rule runs through the hours of the clock rather than at fixed times of day."""
-        return len(self.parts.byhour) == 24 or (self.parts.freq in _UNITS and not self.parts.byhour)
+        """Whether the rule runs in every hour that matches, instead of at fixed times of day."""
+        return len(self.parts.byhour) == 24 or (self._is_short and not self.parts.byhour)
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first matching time later than ``wall``; None when there is none within the bounds of the search."""
-        return next(self.walls(wall), None)
-
-    def walls(self, wall: datetime, steps: int | None = None) -> Iterator[datetime]:
-        """The matching times later than ``wall``, in order, found in one go; it ends where `next_wall` has none.
-
-        Parameters:
-            steps: the most days, hours, minutes or seconds to look at for all of them together.
-
-        Raises:
-            TooManySteps: there may be another one, farther away than that.
-        """
-        search = self._short_periods if self.parts.freq in _UNITS else self._long_periods
-        most, idle, taken = _MAX_PERIODS.get(self.parts.freq, _MAX_SHORT_PERIODS), 0, 0
-        try:
-            wall = max(wall, self.start - _SECOND)
-            for days, times, cost in search(wall):
-                for found in self._pick(days, times, wall) if days else ():
-                    if self.parts.until is not None and found > self.parts.until:
-                        return
-                    idle = 0
-                    yield found
-                idle, taken = idle + 1, taken + cost
-                if idle >= most:
-                    return
-                if steps is not None and taken > steps:
-                    raise TooManySteps
-        except OverflowError:  # before the year 1, or after the year 9999
-            return
-
-    def _pick(self, days: Sequence[date], times: Sequence[time], wall: datetime) -> Iterator[datetime]:
-        """The times of a period that are later than ``wall``."""
-        if self.parts.bysetpos:
-            total = len(days) * len(times)
-            chosen = {at if at > 0 else total + at + 1 for at in self.parts.bysetpos}
-            at_times = (divmod(at - 1, len(times)) for at in sorted(chosen) if 1 <= at <= total)
-            found = (datetime.combine(days[day], times[clock]) for day, clock in at_times)
-            yield from (candidate for candidate in found if candidate > wall)
-            return
-        for day in days[bisect_right(days, wall.date() - _DAY) :]:
-            first = bisect_right(times, wall.time()) if day == wall.date() else 0
-            for at in range(first, len(times)):
-                yield datetime.combine(day, times[at])
-
-    def _long_periods(self, wall: datetime) -> Iterator[_Period]:
-        """The matching days of each period from that of ``wall`` on, with the times of a day."""
-        for index in count(self._index(wall.date()) // self.parts.interval):
-            dates = self._dates(index * self.parts.interval)
-            if dates is None:
-                return
-            yield [day for day in dates if self._days.has(day)], self._times, len(dates) + self._extra
-
-    @property
-    def _extra(self) -> int:
-        """What the positions of a period cost, in steps: some ten of them as much as to look at a day."""
-        return len(self.parts.bysetpos) // 10
-
-    def _index(self, day: date) -> int:
-        """How many years, months, weeks or days ``day`` is after the start."""
-        start = self.start.date()
-        if self.parts.freq == "YEARLY":
-            return day.year - start.year
-        if self.parts.freq == "MONTHLY":
-            return (day.year - start.year) * 12 + day.month - start.month
-        if self.parts.freq == "WEEKLY":
-            return (day - self._week_start()).days // 7
-        return (day - start).days
-
-    def _week_start(self) -> date:
-        start = self.start.date()
-        return start - (start.weekday() - self.parts.wkst) % 7 * _DAY
-
-    def _dates(self, index: int) -> list[date] | None:
-        """The days of the period that is ``index`` years, months, weeks or days after that of the start."""
-        start = self.start.date()
-        if self.parts.freq == "DAILY":
-            return [start + index * _DAY]
-        if self.parts.freq == "WEEKLY":
-            monday = self._week_start() + index * 7 * _DAY
-            return [monday + i * _DAY for i in range(7)]
-        months = start.year * 12 + (start.month - 1 + index if self.parts.freq == "MONTHLY" else index * 12)
-        year, month = divmod(months, 12)
-        if year > 9999:
-            return None
-        wanted = range(1, 13) if self.parts.freq == "YEARLY" else (month + 1,)
-        allowed = [m for m in wanted if not self._days.bymonth or m in self._days.bymonth]
-        return [date(year, m, d) for m in allowed for d in range(1, calendar.monthrange(year, m)[1] + 1)]
-
-    def _short_periods(self, wall: datetime) -> Iterator[_Period]:
-        """The hours, minutes or seconds from that of ``wall`` on, with the times in each; none where it is left out."""
-        unit = _UNITS[self.parts.freq]
-        stride = unit * self.parts.interval * _SECOND
-        base = self.start - (self.start.minute * 60 + self.start.second) % unit * _SECOND
-        index = max(0, (wall - base) // stride)
-        while True:
-            begin = base + index * stride
-            end = self._left_out_until(begin)
-            yield ([begin.date()], self._times_in(begin, unit), 1 + self._extra) if end is None else ((), (), 1)
-            index = max(index + 1, -((base - end) // stride) if end is not None else 0)
-
-    def _left_out_until(self, begin: datetime) -> datetime | None:
-        """None if a period may begin here; else the end of the days, hours, minutes or seconds that are left out."""
-        parts = self.parts
-        if not self._days.has(begin.date()):
-            return datetime.combine(begin.date() + _DAY, time())
-        if parts.byhour and begin.hour not in parts.byhour:
-            hours = _until(parts.byhour, begin.hour, 24)
-            return begin.replace(minute=0, second=0) + timedelta(hours=hours)
-        if parts.freq != "HOURLY" and parts.byminute and begin.minute not in parts.byminute:
-            return begin.replace(second=0) + timedelta(minutes=_until(parts.byminute, begin.minute, 60))
-        if parts.freq == "SECONDLY" and parts.bysecond and begin.second not in parts.bysecond:
-            return begin + timedelta(seconds=_until(parts.bysecond, begin.second, 60))
+        """Return the first matching time later than ``wall``; None if the search ends without."""
+        with suppress(TooManySteps):
+            return next(self.walls(wall), None)
         return None
 
-    def _times_in(self, begin: datetime, unit: int) -> DayTimes:
-        seconds = (begin.second,) if unit == 1 else self._times.seconds
-        minutes = (begin.minute,) if unit <= 60 else self._times.minutes
-        return DayTimes((begin.hour,), minutes, seconds)
+    def walls(self, wall: datetime) -> Iterator[datetime]:
+        """Yield the matching times later than ``wall`` in order, until none matches for 400 years.
+
+        Raises:
+            TooManySteps: there may be another one, but the search has taken `STEPS` steps.
+        """
+        search = _Search(max(wall, self.start))
+        find = self._find_in_days if self._is_short else self._find_in_periods
+        with suppress(OverflowError):  # before the year 1, or after the year 9999
+            after = max(wall, self.start - _SECOND)
+            for found in find(after, search):
+                if self.parts.until is not None and found > self.parts.until:
+                    return
+                is_left_out = found in self.left_out_times or found.date() in self.left_out_days
+                if found > after and not is_left_out:
+                    search.last_year = found.year + _YEARS
+                    yield found
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether periods are shorter than a day."""
+        return self._length < 86_400
+
+    @property
+    def _length(self) -> int:
+        return _LENGTHS[self.parts.freq]
+
+    @cached_property
+    def _day_parts(self) -> DayParts:
+        """The parts that choose days, completed from the start."""
+        days = self.parts.days
+        freq = self.parts.freq
+        if not (days.byweekno or days.byyearday or days.bymonthday or days.byday):
+            if freq == "WEEKLY":
+                days = days._replace(byday=((self.start.weekday(), 0),))
+            elif freq == "YEARLY" and not days.bymonth:
+                days = days._replace(bymonth=(self.start.month,), bymonthday=(self.start.day,))
+            elif freq in ("YEARLY", "MONTHLY"):
+                days = days._replace(bymonthday=(self.start.day,))
+        if freq == "MONTHLY" and not days.bymonth:
+            days = days._replace(bymonth=tuple(range(1, 13)))
+        return days
+
+    @cached_property
+    def _times(self) -> DayTimes:
+        """The times of day that the parts allow, before INTERVAL and BYSETPOS choose from them."""
+        hours = tuple(range(24)) if self._length < 86_400 else (self.start.hour,)
+        minutes = tuple(range(60)) if self._length < 3600 else (self.start.minute,)
+        seconds = tuple(range(60)) if self._length < 60 else (self.start.second,)
+        parts = self.parts
+        return DayTimes(parts.byhour or hours, parts.byminute or minutes, parts.bysecond or seconds)
+
+    def _days(self, begin: date, search: _Search) -> Iterator[date]:
+        """Yield the days that the parts allow, from ``begin`` on."""
+        year = begin.year
+        while year <= min(search.last_year, MAXYEAR):
+            search.take(_STEPS_OF_YEAR)
+            days = _days_of_year(self._day_parts, year)
+            yield from days[bisect_left(days, begin) :]
+            year += 1
+
+    def _find_in_periods(self, after: datetime, search: _Search) -> Iterator[datetime]:
+        """Yield the times of years, months, weeks or days. Some may be before ``after``."""
+        begin = after.date()
+        if self.parts.bysetpos:
+            # The first period is incomplete, but it is over before ``after``.
+            begin -= timedelta(seconds=self._length)
+        times = range(len(self._times))
+        first_period = self._period(self.start.date())
+        for period, days in groupby(self._days(begin, search), self._period):
+            if (period - first_period) % self.parts.interval == 0:
+                yield from self._times_of_period(days, times, after, search)
+
+    def _period(self, day: date) -> int:
+        """Return the number of the year, month, week or day that ``day`` is in."""
+        if self.parts.freq == "YEARLY":
+            return day.year
+        if self.parts.freq == "MONTHLY":
+            return day.year * 12 + day.month
+        if self.parts.freq == "WEEKLY":
+            # Day 1 of the calendar is a Monday.
+            return (day.toordinal() - 1 - self.parts.days.wkst) // 7
+        return day.toordinal()
+
+    def _find_in_days(self, after: datetime, search: _Search) -> Iterator[datetime]:
+        """Yield the times of hours, minutes or seconds. Some may be before ``after``."""
+        length = timedelta(seconds=self._length)
+        stride = length * self.parts.interval
+        first_period = self._begin_of_period(self.start)
+        earliest = self._begin_of_period(after)
+        for day in self._days(earliest.date(), search):
+            if day in self.left_out_days:
+                continue
+            time = bisect_left(self._times, earliest.time()) if day == earliest.date() else 0
+            while time < len(self._times):
+                begin = self._begin_of_period(datetime.combine(day, self._times[time]))
+                period = begin + (first_period - begin) % stride
+                if period == begin:
+                    end = bisect_right(self._times, (begin + length - _SECOND).time())
+                    yield from self._times_of_period([day], range(time, end), after, search)
+                    time = end
+                    continue
+                search.take(1)
+                if period.date() > day:
+                    break
+                time = bisect_left(self._times, period.time())
+
+    def _begin_of_period(self, wall: datetime) -> datetime:
+        """Return the begin of the hour, minute or second that a time is in."""
+        seconds = (wall.minute * 60 + wall.second) % self._length
+        return wall - timedelta(seconds=seconds, microseconds=wall.microsecond)
+
+    def _times_of_period(
+        self, days: Iterable[date], times: range, after: datetime, search: _Search
+    ) -> Iterator[datetime]:
+        """Yield the times of each day of a period, or those of them that BYSETPOS chooses.
+
+        ``times`` are indexes of times of day. Times up to ``after`` may be skipped.
+        """
+        # Ten positions take as long as any other step.
+        search.take(1 + len(self.parts.bysetpos) // 10)
+        if self.parts.bysetpos:
+            yield from self._at_positions(list(days), times)
+            return
+        for day in days:
+            first = times.start
+            if day == after.date():
+                first = max(first, bisect_right(self._times, after.time()))
+            if day not in self.left_out_days:
+                for index in range(first, times.stop):
+                    yield datetime.combine(day, self._times[index])
+
+    def _at_positions(self, days: Sequence[date], times: range) -> Iterator[datetime]:
+        total = len(days) * len(times)
+        indexes = {place - 1 if place > 0 else total + place for place in self.parts.bysetpos}
+        for index in sorted(indexes):
+            if 0 <= index < total:
+                day, time = divmod(index, len(times))
+                yield datetime.combine(days[day], self._times[times[time]])
 
 
-def _until(allowed: frozenset[int], at: int, end: int) -> int:
-    """How far it is from ``at`` to the next that is allowed, or to the end."""
-    return min((each for each in allowed if each > at), default=end) - at
+@lru_cache(maxsize=2048)
+def _days_of_year(parts: DayParts, year: int) -> tuple[date, ...]:
+    """Return the days of a year that match, in order."""
+    rule = rrule(
+        YEARLY,
+        datetime(year, 1, 1),
+        interval=MAXYEAR,  # dateutil stops after this year, because the next one is beyond 9999
+        bymonth=parts.bymonth or None,
+        bymonthday=parts.bymonthday or range(1, 32),
+        byyearday=parts.byyearday or None,
+        byweekday=_weekdays(parts) or None,
+    )
+    days = [found.date() for found in rule]
+    # dateutil gives some days around New Year to a wrong week (BYWEEKNO=52, 53, -52 and -53).
+    if parts.byweekno:
+        weeks = set(parts.byweekno)
+        days = [day for day in days if weeks & _week_numbers(day, parts.wkst)]
+    return tuple(days)
 
 
-#: Days that match, the times in each, and how many days, hours, minutes or seconds were looked at for them.
-_Period = tuple[Sequence[date], Sequence[time], int]
+def _weekdays(parts: DayParts) -> list[weekday]:
+    """Return BYDAY for dateutil.
+
+    For dateutil a day has to match both a plain weekday and a numbered one. So beside a numbered
+    weekday, a plain one is replaced by that weekday with every number.
+    """
+    if all(nth == 0 for _, nth in parts.byday):
+        return [weekday(day) for day, _ in parts.byday]
+    most = 5 if parts.bymonth else 53
+    weekdays = []
+    for day, nth in parts.byday:
+        numbers = [nth] if nth else range(1, most + 1)
+        weekdays += [weekday(day, number) for number in numbers]
+    return weekdays
 
 
-def _counted(at: int, total: int, wanted: frozenset[int]) -> bool:
-    """Whether ``at`` is wanted, counted from the first or, negative, from the last."""
-    return at in wanted or at - total - 1 in wanted
-
-
-def _days_in_month(day: date) -> int:
-    return calendar.monthrange(day.year, day.month)[1]
-
-
-def _days_in_year(day: date) -> int:
-    return 366 if calendar.isleap(day.year) else 365
-
-
-def _week(day: date, wkst: int) -> tuple[int, int]:
-    """The number of the week that ``day`` is in, and how many weeks its week-year has (ISO 8601 for Mondays)."""
-    # A week belongs to the year that has at least four of its days, so to the year of its fourth day.
-    year = (day + (3 - (day.weekday() - wkst) % 7) * _DAY).year
-    first, following = _first_week(year, wkst), _first_week(year + 1, wkst)
-    return (day - first).days // 7 + 1, (following - first).days // 7
-
-
-@lru_cache(maxsize=1024)
-def _first_week(year: int, wkst: int) -> date:
-    fourth = date(year, 1, 4)
-    return fourth - (fourth.weekday() - wkst) % 7 * _DAY
+def _week_numbers(day: date, wkst: int) -> set[int]:
+    """Return the number of a day's week in its year, counted from the first and from the last."""
+    # A week belongs to the year that its fourth day is in.
+    fourth = day + timedelta(days=3 - (day.weekday() - wkst) % 7)
+    days_before = fourth.timetuple().tm_yday - 1
+    days_after = (date(fourth.year, 12, 31) - fourth).days
+    return {days_before // 7 + 1, -(days_after // 7) - 1}
