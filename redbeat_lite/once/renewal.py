@@ -16,7 +16,7 @@ from ..errors import text_of
 from ..forks import held_off
 from ..threads import Alarm, start_native
 from .hold import Hold
-from .store import LockStore, PutBack
+from .store import LockStore
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -78,10 +78,10 @@ class Renewer:
     def _renew(self, hold: Hold, now: float) -> None:
         # After a whole lease without a good renewal, another task may have had the lock and released
         # it. So this run has lost the lock, even if it is free.
-        put_back: PutBack = "all" if now - hold.renewed < hold.lease else "nothing"
+        is_late = now - hold.renewed >= hold.lease
         keeps = hold.keeps_lock(now)
         try:
-            guard, ours = self._store_for(hold).renew(hold.held, put_back, lock=keeps)
+            guard, ours = self._store_for(hold).renew(hold.held, revive=not is_late, lock=keeps)
         except Exception as exc:  # noqa: BLE001 - whatever it is, one failed renewal must not end the others
             # Ten times a second, for as long as the server is away; that is told once.
             log = logger.debug if hold.failing else logger.warning

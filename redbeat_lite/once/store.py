@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..actors import who
 from ..runs.attempt import Fate
@@ -35,10 +35,6 @@ TAKE_BATCH = 500
 #: out. Who still waits is found again when the next task of that key comes, and forgotten a week after the last of them
 #: would have been too old to run.
 KEPT_MS = 7 * 86_400_000
-
-
-#: What a renewal may put back: the guard's record and the lock, the lock alone, or nothing.
-PutBack = Literal["all", "lock", "nothing"]
 
 
 @dataclass(slots=True)
@@ -143,20 +139,20 @@ class LockStore:
             held.fence = int(verdict.text or 0)
         return verdict
 
-    def renew(self, held: Held, put_back: PutBack, *, lock: bool = True) -> tuple[bool, bool]:
+    def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
         """Renew what a run holds for another lease.
 
         Parameters:
-            put_back: what is taken again if a flush or a clock that leapt has taken it away and
-                nobody else has it. A holder whose last good renewal is a lease ago or longer must
-                put back nothing, because another task may have come and gone meanwhile.
+            revive: whether to take again what a flush of the server took away, if nobody else has
+                it. False if the last good renewal is a lease ago or longer, because another task
+                may have come and gone meanwhile.
             lock: whether the lock is renewed too, if the run has one.
 
         Returns:
             whether the guard's record is ours, and whether the lock is ours or was not renewed.
         """
         keys = [self.keys.guard(held.record)]
-        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, put_back]
+        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
         if held.key is not None and lock:
             keys += [self.keys.lock(held.key), self.keys.index]
             args += [held.key, held.fence, held.holder]

@@ -327,7 +327,7 @@ class Records:
         self.timeouts.append(timeout)
         return self
 
-    def renew(self, held: Held, put_back: str, *, lock: bool) -> tuple[bool, bool]:
+    def renew(self, held: Held, *, revive: bool, lock: bool) -> tuple[bool, bool]:
         self.renewed.append((held.token, lock))
         return self.answer(held)
 

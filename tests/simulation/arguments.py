@@ -217,9 +217,6 @@ class Arguments:
     def mode(self) -> str:
         return self._choice("skip", "wait", "wait", "raise", "try")
 
-    def put_back(self) -> str:
-        return self._choice("all", "lock", "nothing")
-
     def done(self) -> str:
         return self._choice("done", "again")
 

@@ -185,8 +185,8 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
     "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],
     "once/renew": [
-        Contract("guard", "holder task attempt lease put_back"),
-        Contract("guard lock index", "holder task attempt lease put_back key small word"),
+        Contract("guard", "holder task attempt lease flag"),
+        Contract("guard lock index", "holder task attempt lease flag key small word"),
     ],
     "once/take": [
         Contract(

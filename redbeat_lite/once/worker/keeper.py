@@ -17,9 +17,9 @@ from ...threads import Ticker
 from ..hold import Hold
 from ..renewal import PER_LEASE
 from ..runtime import Runtime
-from ..store import DOWN, PutBack
+from ..store import DOWN
 from ..worker_reports import REPORT
-from .dead_children import awaited, began, hold_of_request, is_child, is_gone, token_of, watch
+from .dead_children import awaited, hold_of_request, is_child, is_gone, token_of, watch
 from .leader_watch import look_for_leader
 from .lock_sweeper import PERIOD, LockSweeper
 from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
@@ -153,8 +153,7 @@ class Keeper:
         now = time.monotonic()
         for token, request in active.items():
             if token not in self._renewed:
-                # A worker that was suspended may look at its child's run long after it has begun.
-                self._renewed[token] = (hold_of_request(request), began(request) or now)
+                self._renewed[token] = (hold_of_request(request), now)
             hold, last = self._renewed[token]
             if hold is None or token in awaited:
                 continue
@@ -163,11 +162,8 @@ class Keeper:
                 # Celery notices within seconds, and then decides whether to redeliver the message.
                 watch(request, again=True)
             elif now - last >= hold.lease / PER_LEASE:
-                # As in the renewal by the child. The guard's record is left to the child: it may
-                # have ended the run a moment ago.
-                put_back: PutBack = "lock" if now - last < hold.lease else "nothing"
                 try:
-                    self._runtime.store.renew(hold.held, put_back, lock=hold.keeps_lock(now))
+                    self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
                     self._renewed[token] = (hold, now)
                 except DOWN as exc:
                     logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
