@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, recorded
 from ..instants import to_ms
@@ -38,13 +36,10 @@ class FreshStarts:
         by a clock that is ``ahead`` of it.
         """
         found: dict[str, int] = {}
-        with suppress(ResponseError):  # The record is of a foreign type: nobody knows.
-            found |= {name: at + ahead for name, at in _changed(store, [*entries]).items()}
-            for freeze in self._freezes(store) if entries else ():
-                end = min(to_ms(freeze.end) + (ahead if freeze.thawed else 0), now)
-                found |= {
-                    name: max(found.get(name, end), end) for name, e in entries.items() if freeze.selection.covers(e)
-                }
+        found |= {name: at + ahead for name, at in _changed(store, [*entries]).items()}
+        for freeze in self._freezes(store) if entries else ():
+            end = min(to_ms(freeze.end) + (ahead if freeze.thawed else 0), now)
+            found |= {name: max(found.get(name, end), end) for name, e in entries.items() if freeze.selection.covers(e)}
         return found
 
     def _freezes(self, store: Store) -> Iterable[Freeze]:

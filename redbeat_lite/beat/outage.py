@@ -18,6 +18,7 @@ from ..instants import from_ms
 from ..runs.incident import LEADERLESS, Case
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend, refusal
+from ..storage.key_types import ForeignKey
 from ..storage.keys import Keys
 from .dispatch.broker import BrokerDown
 from .dispatch.publisher import Publisher
@@ -67,6 +68,8 @@ class Outage:
         self._cut_off: float | None = None  #: since when Redis cannot be used
         self._says_at = 0.0
         self._opened: IncidentOpened | None = None
+        #: The last error that named a key of another program, so that it is logged once.
+        self._foreign_key = ""
         #: Whether the beat ended because another try would be in vain.
         self.gave_up = False
 
@@ -84,6 +87,8 @@ class Outage:
             self._give_up(f"{server} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
         if isinstance(exc, AuthenticationError):
             return self._handle_login(f"{server} refuses to let us in", refusal(exc, self._root))
+        if isinstance(exc, ForeignKey):
+            return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
         self._publisher.close()  # A restarted server has lost what kombu declared.
@@ -97,6 +102,7 @@ class Outage:
         """Log the end of an outage, if there was one."""
         if self._failures:
             logger.warning("beat: working again after %.1f s", elapsed() - self._since)
+        self._foreign_key = ""
         self._failures = 0
         self._unexpected = 0
         self._without_broker_since = None
@@ -118,6 +124,21 @@ class Outage:
     def _handle_redis(self, why: str) -> float:
         self._note_cut_off(why)
         return self._next_wait(why)
+
+    def _handle_foreign_key(self, exc: ForeignKey) -> float:
+        """Stand by until the other program's key is gone. Its data may be precious, so we do not delete it."""
+        why = str(exc)
+        if why != self._foreign_key:
+            logger.critical("beat: standing by, because %s", why)
+        self._foreign_key = why
+        self._terms.leave()
+        self._terms.foreign_key = exc.key
+        if not self._failures:
+            self._since = elapsed()
+        self._failures += 1
+        self._note_cut_off(why)
+        self._vitals.failing(why)
+        return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
         """Let another beat try after ``stall_timeout``, as only this one may be cut off."""
@@ -154,8 +175,8 @@ class Outage:
     def _start_over(self) -> None:
         """Have the schedule checked before the next turn, over new connections.
 
-        A key may have a foreign type. A server that was demoted to a replica keeps its connections,
-        so only new ones lead to its successor behind a name or a proxy.
+        A server that was demoted to a replica keeps its connections, so only new ones lead to its
+        successor behind a name or a proxy.
         """
         self._terms.begin_anew()
         self._wakeup.close()

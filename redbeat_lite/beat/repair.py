@@ -13,8 +13,6 @@ from ..entries import lifecycle
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
 from ..errors import CorruptEntry
-from ..once.keys import OnceKeys
-from ..runs.keys import RunKeys
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
@@ -33,14 +31,10 @@ class Repair:
         self._pauses = pauses
 
     def run(self, term: Term, now: int) -> None:
-        """Remove what is of a foreign type or belongs to no definition; give the rest the state and due time it lacks.
+        """Remove what belongs to no definition; give the rest the state and due time it lacks.
 
         Entries are read only if three counts differ, so a large and healthy schedule costs little.
         """
-        keys = self._store.keys
-        kinds = OnceKeys(keys.prefix).kinds | RunKeys(keys.prefix).kinds
-        for key, found, kind in self._store.drop_foreign(term, kinds):
-            logger.error("beat: %s was a %s, not a %s, and is removed", key, found, kind)
         entries, states, due = self._counts()
         if not entries == states == due:
             self._rebuild(term, now)

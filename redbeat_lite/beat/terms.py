@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from ..clock import elapsed, wall_ms
 from ..entries.words import counted
 from ..settings import Settings
+from ..storage.key_types import check_types
 from ..storage.leader_store import LeaderStore
 from ..storage.server_check import Fault, failover, faults, server_of
 from ..storage.stored import Term
@@ -58,6 +59,8 @@ class Terms:
         self._begun: Term | None = None
         self._started = False
         self.introduced = False  #: whether a server has answered
+        #: A key of one entry, lock or task that another program has used. It is checked before this beat leads again.
+        self.foreign_key: str | None = None
         self.standing_by = False
         self._next_look = 0.0
         self._seen: Beat | None = None
@@ -75,6 +78,7 @@ class Terms:
             if self._leader.yields_for:
                 return self._leader.yields_for
             self._introduce()
+            self._check_keys()
             waiting = self._leader.acquire()
             if waiting:
                 self._stand_by()
@@ -145,6 +149,12 @@ class Terms:
         if not self.introduced:
             _warn_of(faults(server_of(self._store.backend.client)))
             self.introduced = True
+
+    def _check_keys(self) -> None:
+        """Raise ForeignKey if another program uses a key of ours."""
+        others = [] if self.foreign_key is None else [self.foreign_key]
+        check_types(self._store.backend.client, self._store.keys.prefix, others)
+        self.foreign_key = None
 
     def _stand_by(self) -> None:
         self.freezing.look()

@@ -51,8 +51,3 @@ class OnceKeys:
 
     def guard(self, task_id: str) -> str:
         return f"{self._root}guard:{task_id}"
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The types of those keys that are there once for all locks."""
-        return {self.index: "zset", self.guard_index: "zset", self.workers: "hash", self.fence: "string"}

@@ -47,12 +47,5 @@ class RunKeys:
         """Those that ``shared/record.lua`` takes besides the rows of an entry."""
         return self.feed, self.deadlines, self.incidents
 
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The types of those keys that are there once for all entries."""
-        streams, hashes = (self.feed, self.closed), (self.incidents, self.failures)
-        sets = dict.fromkeys((self.deadlines, self.alive), "zset")
-        return {**sets, **dict.fromkeys(streams, "stream"), **dict.fromkeys(hashes, "hash")}
-
     def rows(self, name: str) -> str:
         return f"{self._root}of:{name}"

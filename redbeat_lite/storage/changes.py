@@ -67,7 +67,7 @@ class Change:
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
         names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; the
-            id of a run of a pipeline; keys of the schedule that a beat has removed because they were of a foreign type.
+            id of a run of a pipeline.
         count: how many there were.
         fields: of an edit: each field that it changed, with its stored form before and after, all of them cut at 500
             bytes; ``None`` for a default. Both are ``None`` for arguments, whose values are not told, and where several

@@ -12,13 +12,14 @@ from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .. import urls
 from ..clock import elapsed
 from ..errors import ConfigurationError
+from .key_types import find_foreign_key
 from .replies import text
 
 #: Seconds until a command or a connection attempt that hangs is given up. Not longer than the default lease: where only
@@ -29,6 +30,27 @@ SOCKET_TIMEOUT = 4.0
 #: which may take as long as a command.
 _LOOK = 1.0
 LOOK_UNANSWERED = 30.0
+
+
+class _NamesForeignKey:
+    """Client whose error names the key that another program uses; Redis names none."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[misc] # of the client behind this class
+        except ResponseError as exc:
+            error = find_foreign_key(self, args, exc)
+            if error is None:
+                raise
+            raise error from exc
+
+
+class _Single(_NamesForeignKey, redis.Redis):
+    """The client of one server."""
+
+
+class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
+    """The client of a cluster."""
 
 
 def client_for(url: str, options: dict[str, Any], last: dict[str, Any]) -> redis.Redis:
@@ -83,7 +105,7 @@ def _single(options: dict[str, Any]) -> redis.Redis:
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
-    return redis.Redis.from_pool(redis.ConnectionPool(**options))
+    return _Single.from_pool(redis.ConnectionPool(**options))
 
 
 def _host_checked(options: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +114,7 @@ def _host_checked(options: dict[str, Any]) -> dict[str, Any]:
     return {} if unverified or "ssl_check_hostname" in options else {"ssl_check_hostname": True}
 
 
-class _Master(redis.Redis):
+class _Master(_NamesForeignKey, redis.Redis):
     """The master that Sentinel names, at each connection anew."""
 
     def close(self) -> None:
@@ -189,7 +211,7 @@ def _cluster(nodes: Sequence[tuple[str, int]], options: dict[str, Any]) -> redis
         if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
             module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
     found = [ClusterNode(host, port) for host, port in nodes]  # type: ignore[no-untyped-call]
-    return redis.RedisCluster(startup_nodes=found, **options)
+    return _ClusterClient(startup_nodes=found, **options)
 
 
 def _provided(options: dict[str, Any]) -> dict[str, Any]:

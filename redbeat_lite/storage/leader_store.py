@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..actors import BEAT
@@ -14,7 +14,6 @@ from .replies import text
 from .store import Store
 from .stored import (
     ANY_REVISION,
-    CUT,
     Advance,
     Bad,
     Mark,
@@ -44,7 +43,7 @@ class LeaderStore(Store):
         """
         keys = self.keys
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, CUT, _REPLY, revision))
+        reply = self._run("schedule/peek", where, (*term, now, limit, _REPLY, revision))
         check_term(reply)
         self.backfill_due = score_of(reply[0])
         if len(reply) > 2:
@@ -96,7 +95,7 @@ class LeaderStore(Store):
         keys = self.keys
         errors = {error for _, error, _ in bad}
         line = line_of(BEAT, "quarantined", without_values(errors.pop()) if len(errors) == 1 else "")
-        args: list[Any] = [*term, CUT, line.change]
+        args: list[Any] = [*term, line.change]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
@@ -113,19 +112,3 @@ class LeaderStore(Store):
     def bears(self, mark: Mark) -> bool:
         """Whether this mark is still there; the next leader's takes its place."""
         return bool(self._client.hget(mark.key, mark.field) == mark.value)
-
-    def drop_foreign(self, term: Term, others: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """Remove those of our keys, and of ``others`` with the types that they should have, that are of a foreign type;
-        gives each with the type it was, and that it should be."""
-        keys = self.keys
-        own = keys.of_backfills
-        hashes = [keys.meta, keys.calendars, keys.changed]
-        hashes += (key for each in (keys, own) for key in (each.entries, each.state, each.quarantine))
-        zsets = dict.fromkeys((keys.due, own.due), "zset")
-        kinds = {keys.changes: "stream", **zsets, **dict.fromkeys(hashes, "hash"), **others}
-        line = line_of(BEAT, "removed", "keys of a foreign type")
-        args = (*term, line.change, *kinds.values())
-        reply = self._run("schedule/drop_foreign", (keys.leader, *kinds), args)
-        check_term(reply)
-        found = zip(kinds.items(), map(text, reply[1:]), strict=True)
-        return [(key, other, kind) for (key, kind), other in found if other not in (kind, "none")]

@@ -12,6 +12,7 @@ from ..clock import elapsed
 from ..forks import let_through
 from ..schedules.missed import WalkOn, by_count
 from .connections import FAULTS
+from .key_types import ForeignKey
 
 _T = TypeVar("_T")
 
@@ -37,7 +38,7 @@ def patiently(ask: Callable[[], _T], seconds: float) -> _T:
 
     For what does no harm when it is asked twice: the first time may have arrived, and only its reply been lost. The
     last attempt begins when the time is over; against a server that hangs it takes another four seconds. What it raises
-    then is raised, and at once that the server does not let us, which stays so.
+    then is raised; at once that the server does not let us, or that another program uses the key, which stays so.
     """
     deadline, pause = time.monotonic() + seconds, _FIRST
     while True:
@@ -46,7 +47,7 @@ def patiently(ask: Callable[[], _T], seconds: float) -> _T:
         except FAULTS as exc:
             left = deadline - time.monotonic()
             # Within a script, what is not permitted is an error like any other.
-            if left <= 0 or isinstance(exc, NoPermissionError) or "ACL failure" in str(exc):
+            if left <= 0 or isinstance(exc, (NoPermissionError, ForeignKey)) or "ACL failure" in str(exc):
                 raise
             with let_through():
                 time.sleep(min(pause, left))

@@ -11,7 +11,7 @@ from ..settings import Settings
 from .connections import Backend
 from .keys import Keys
 from .scripts import Call, checked
-from .stored import CUT, PAGE, PARKED, Stored, by_due, chunks, entries_of, entries_read
+from .stored import PAGE, PARKED, Stored, by_due, chunks, entries_of, entries_read
 
 #: A script or a command that is sent together with others.
 Asked = Call | tuple[Any, ...]
@@ -51,19 +51,16 @@ class Reading:
 
     def read_with_change(self, name: str, *asked: Asked) -> tuple[Stored, bytes | None, bytes, list[Any]]:
         """The entry of this name, as :meth:`read` gives it, its last change, :meth:`freezes`, and the replies to what
-        else is asked, as :meth:`read_with` gives them, in one round trip.
-
-        Where the record is of a foreign type there is no last change, and the entry can be read all the same.
-        """
+        else is asked, as :meth:`read_with` gives them, in one round trip."""
         own = (("HGET", self.keys.meta, "freezes"), ("HGET", self.keys.changed, name))
         (stored,), (freezes, changed, *replies) = self.read_with([name], *own, *asked)
-        checked([freezes])
-        return stored, changed if isinstance(changed, bytes) else None, freezes or b"", replies
+        checked([freezes, changed])
+        return stored, changed, freezes or b"", replies
 
     def page(self, offset: int, limit: int) -> list[Stored]:
         """At most ``limit`` entries from rank ``offset`` on, in due order, in one round trip."""
         keys = (self.keys.due, self.keys.entries, self.keys.state)
-        return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1, CUT)))
+        return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1)))
 
     def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
         """All entries in due order, a page per round trip. None takes long, however large the schedule is.

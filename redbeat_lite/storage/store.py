@@ -16,7 +16,7 @@ from .keys import FREEZING, UNDERSTOOD
 from .reading import Reading
 from .refused import Refused
 from .replies import text
-from .stored import CUT, PAGE, Edit, Stored, Term, check_term, chunks, due_of
+from .stored import PAGE, Edit, Stored, Term, check_term, chunks, due_of
 
 #: How often an edit is tried over when somebody else changed the entry at the same moment. An entry of 50 ms can lose
 #: this race a few times in a row, not fifty times.
@@ -40,7 +40,7 @@ class Store(Reading):
             lines = together(edit.line for edit in chunk)
             number = {change: place for place, change in enumerate(lines, 1)}
             whose = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
-            args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", "")), CUT, whose, len(lines)]
+            args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", "")), whose, len(lines)]
             args += chain.from_iterable(lines.items())
             for edit in chunk:
                 state = edit.state or ""

@@ -11,16 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..instants import MAX_MS
 from .changes import Line
-from .json_values import MAX_BYTES
 
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
 
 #: Entries that a script edits where many are changed at somebody's wish: it shall hold up nobody for 5 ms.
 AT_ONCE = 250
-
-#: Where a text is cut that the leader or a listing reads: nothing so long can be used, and it could be of any length.
-CUT = MAX_BYTES + 1
 
 #: Score in the sorted set of an entry that will not fire by itself.
 PARKED = "+inf"

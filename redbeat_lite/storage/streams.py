@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from redis.exceptions import ResponseError
-
 from ..errors import CorruptEntry
 
 _T = TypeVar("_T")
@@ -26,7 +24,7 @@ def newest_first(
         size: lines of a round trip.
         oldest, newest: ids, both of which are part of the range.
     """
-    while page := _page(client, key, newest, oldest, size):
+    while page := client.xrevrange(key, newest, oldest, count=size):
         yield from readable(page, decode)
         if len(page) < size:
             return
@@ -38,12 +36,3 @@ def readable(page: Iterable[Any], decode: Callable[[Any, Any], _T]) -> Iterator[
     for line in page:
         with suppress(*UNREADABLE):
             yield decode(*line)
-
-
-def _page(client: Any, key: str, newest: str, oldest: str | int, size: int) -> Any:
-    try:
-        return client.xrevrange(key, newest, oldest, count=size)
-    except ResponseError as exc:
-        if "WRONGTYPE" not in str(exc):
-            raise
-        return []  # Somebody else's, until the next leader removes it.

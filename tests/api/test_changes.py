@@ -30,7 +30,6 @@ from redbeat_lite import (
     lock,
     locks,
 )
-from redbeat_lite.operate.why.gather import gather
 from tests.support.in_process import MakeApp
 from tests.support.proxy import Proxy
 
@@ -314,20 +313,6 @@ class TestReading:
             schedules.changes(**wrong)
 
 
-@pytest.mark.parametrize("key", [CHANGES, CHANGED])
-def test_a_record_of_a_foreign_type_keeps_nobody_from_reading(
-    schedules: Schedules, client: redis.Redis, key: str
-) -> None:
-    client.delete(key)
-    client.set(key, "foreign", px=60_000)
-    assert schedules["a"].name == "a"
-    assert len(schedules.changes()) == (0 if key == CHANGES else 1)
-    assert [change.action for change in schedules.changes("a")] == ["added"]
-    case = gather(schedules._app, "a", datetime.now(UTC), UTC)
-    assert case.entry is not None
-    assert (case.unrecorded, len(case.changes)) == (False, 1)
-
-
 def test_no_name_that_is_none_has_changes(schedules: Schedules) -> None:
     for name in ("\udcff", "", "x" * 1000, 5):
         assert schedules.changes(name) == []  # type: ignore[arg-type]
@@ -350,14 +335,25 @@ def test_about_ten_thousand_lines_are_kept(schedules: Schedules, client: redis.R
     assert [change.action for change in schedules.changes()] == ["paused"]
 
 
-@pytest.mark.parametrize("key", [CHANGES, CHANGED])
-def test_a_record_that_cannot_be_written_keeps_nobody_from_an_edit(
-    schedules: Schedules, client: redis.Redis, key: str
-) -> None:
-    client.set(key, "foreign", px=60_000)
+def test_a_record_that_cannot_be_written_keeps_nobody_from_an_edit(schedules: Schedules, client: redis.Redis) -> None:
+    client.set(CHANGES, "foreign", px=60_000)
     schedules.add("b", "add", every(60))
     schedules.remove("a")
     assert [*schedules] == ["b"]
+
+
+@pytest.mark.parametrize("key", ["changed", "due", "entries", "state", "meta", "quarantine"])
+def test_a_key_that_another_program_uses_is_named_and_nothing_is_written(
+    schedules: Schedules, client: redis.Redis, key: str
+) -> None:
+    name = f"{{redbeat-lite}}:{key}"
+    others = [other for other in client.keys("{redbeat-lite}:*") if other.decode() != name]
+    client.set(name, "foreign", px=60_000)
+    before = [client.dump(other) for other in others]
+    with pytest.raises(redis.ResponseError, match=f"{name} is a string, not a .*another program"):
+        schedules.add("b", "add", every(60))
+    assert [client.dump(other) for other in others] == before
+    assert client.get(name) == b"foreign"
 
 
 def test_a_call_whose_reply_is_lost_is_one_line(make_app: MakeApp, proxy: Proxy, client: redis.Redis) -> None:

@@ -107,18 +107,23 @@ class TestWhatIsRecorded:
         [run] = [run for run in schedules.runs("poll") if run.task_id == "id"]
         assert (run.outcome, run.error, run.retry_at) == (shown, "OSError: no", due)
 
-    @pytest.mark.parametrize("key", [ONCE.guard("id"), KEYS.feed, KEYS.rows("poll")])
-    def test_what_lies_in_the_place_of_a_key_tells_nothing(
-        self, schedules: Schedules, rows: RunRows, client: redis.Redis, key: str
+    def test_a_key_that_another_program_uses_is_named(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis
     ) -> None:
+        schedules.add("poll", "add", every(60), replace=True)
+        rows.row("poll", SECOND, "failed", "id", 0)
+        client.set(KEYS.rows("poll"), "x", ex=60)
+        client.set(KEYS.feed, "x", ex=60)
+        with pytest.raises(redis.ResponseError, match=f"{KEYS.feed} is a string, not a stream"):
+            schedules.runs()
+        for ask in (lambda: schedules.runs("poll"), lambda: [*schedules.select().sample(failed=True)]):
+            with pytest.raises(redis.ResponseError, match=f"{KEYS.rows('poll')} is a string, not a zset"):
+                ask()
+
+    def test_a_guard_that_is_none_tells_nothing(self, schedules: Schedules, rows: RunRows, client: redis.Redis) -> None:
         rows.row("poll", SECOND, "running", "id", 0)
-        rows.row("poll", FIRST, "failed", "old", 0, 0, 0, "1-1")
-        client.set(key, "x", ex=60)
-        assert schedules.runs() == []
-        assert outcomes(schedules.runs("poll")) == ([] if key == KEYS.rows("poll") else ["unknown", "failed"])
-        schedules.add("other", "add", every(60))
-        rows.row("other", THIRD, "failed", "1", 0)
-        assert sum(entry.failures_in_a_row for entry in schedules.list()) == 1 + (key != KEYS.rows("poll"))
+        client.set(ONCE.guard("id"), "x", ex=60)
+        assert outcomes(schedules.runs("poll")) == ["unknown"]
 
     def test_a_guard_that_makes_no_sense_tells_nothing(
         self, schedules: Schedules, rows: RunRows, client: redis.Redis

@@ -91,14 +91,6 @@ def test_no_other_edit_puts_it_off(stage: Stage) -> None:
     assert kinds(stage) == ["no_success"]
 
 
-def test_who_does_not_know_what_was_changed_puts_nothing_off(stage: Stage) -> None:
-    owe(stage)
-    rested(stage)
-    stage.client.set(CHANGED, "x", ex=60)
-    stage.turn(8)
-    assert kinds(stage) == ["no_success"]
-
-
 def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
     owe(stage)
     rested(stage)

@@ -67,6 +67,8 @@ def test_a_lease_whose_grant_was_lost_on_the_way_is_given_back_at_the_end(
     scripts = scheduler.backend.scripts
 
     class LosesReplies:
+        together = scripts.together
+
         def run(self, *args: Any) -> Any:
             scripts.run(*args)
             raise redis.ConnectionError("the reply is lost")
@@ -165,17 +167,6 @@ class TestAStalledLeader:
     ) -> None:
         old, term = asleep
         client.delete(f"{{redbeat-lite}}:{part}")
-        before = contents()
-        monkeypatch.setattr(old.store, "drop_foreign", lambda *args: [])  # it had come past that
-        with pytest.raises(Lost):
-            old._terms._repair.run(term, wall_ms())
-        assert contents() == before
-
-    def test_in_removing_what_is_of_a_foreign_type(
-        self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]], client: redis.Redis
-    ) -> None:
-        old, term = asleep
-        client.set(old.keys.quarantine, "foreign")
         before = contents()
         with pytest.raises(Lost):
             old._terms._repair.run(term, wall_ms())

@@ -27,7 +27,7 @@ SCHEDULE = (
     Mutation(
         name="put writes whatever the state is by now",
         file=_PUT,
-        old="if is_as_read(found[n] or '', expected) then",
+        old="if (found[n] or '') == expected then",
         new="if true then",
         promise="test_edits.py::TestEdits::test_of_two_writers_of_one_version_one_wins",
         room=(*_SCRIPTS, *_API),

@@ -116,17 +116,14 @@ CONTRACTS: dict[str, list[Contract]] = {
     ],
     "schedule/counts": [Contract("entries state due")],
     "schedule/discard": [Contract("quarantine changes changed reply", "name change")],
-    "schedule/drop_foreign": [
-        Contract("leader changes", "token term change", each_key="anything", each_arg="kind", items=3)
-    ],
     "schedule/freezes": [Contract("meta changes leader", "revision revision channel change fields format")],
     "schedule/note_change": [Contract("changes reply", "change", each_arg="name", items=3)],
-    "schedule/page": [Contract("due entries state", "small small bytes")],
-    "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small bytes bytes revision")],
+    "schedule/page": [Contract("due entries state", "small small")],
+    "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small bytes revision")],
     "schedule/put": [
         Contract(
             "due entries state quarantine meta leader changes changed reply",
-            "channel format anybody term bytes lines one change fields",
+            "channel format anybody term lines one change fields",
             each_arg="name before after definition score",
             items=4,
             least=1,
@@ -135,7 +132,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "schedule/quarantine": [
         Contract(
             "leader due entries state quarantine changes changed",
-            "token term bytes change",
+            "token term change",
             each_arg="name definition before json",
             items=2,
         )

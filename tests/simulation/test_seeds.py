@@ -255,12 +255,12 @@ MUTATIONS = {
     ),
     "freezes are not looked at": Mutation(
         "schedule/peek",
-        {"if string.match(freezes, '^[^|]*') ~= ARGV[7] then": "if false then"},
+        {"if string.match(freezes, '^[^|]*') ~= ARGV[6] then": "if false then"},
         "cut",
     ),
     "edits do not compare": Mutation(
         "schedule/put",
-        {"return current == expected or": "return true or"},
+        {"if (found[n] or '') == expected then": "if true then"},
         "reply late",
     ),
 }

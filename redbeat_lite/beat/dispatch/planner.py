@@ -21,7 +21,7 @@ from ...once.claims import Claim, queue_of
 from ...once.policy import Once
 from ...schedules import every
 from ...schedules.misfire import Plan
-from ...storage.json_values import dumps
+from ...storage.json_values import MAX_BYTES, dumps
 from ...storage.stored import Bad, Command, Stored
 
 #: Longest text of an error that is kept with an entry.
@@ -300,4 +300,5 @@ def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
 
 
 def _shown(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+    """Return a stored text for the quarantine. A longer text than can be stored is cut, as nobody can release it."""
+    return None if raw is None else raw[: MAX_BYTES + 1].decode("utf-8", "backslashreplace")

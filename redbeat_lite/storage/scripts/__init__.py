@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 
+from ..key_types import find_foreign_key
+
 #: How a script begins that needs others.
 _NEEDS = "-- needs "
 
@@ -99,14 +101,21 @@ class Scripts:
             for name in {each.name for each in asked if isinstance(each, Call)}:
                 self._client.script_load(source(name))
             replies = self._sent(asked)
+        for place, reply in enumerate(replies):
+            if isinstance(reply, ResponseError):
+                replies[place] = find_foreign_key(self._client, _sent_as(asked[place]), reply) or reply
         return replies
 
     def _sent(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         pipe = self._client.pipeline(transaction=False)
         for each in asked:
             # By its name, as the pipeline of a cluster has no method for scripts.
-            pipe.execute_command(*(each.command if isinstance(each, Call) else each))
+            pipe.execute_command(*_sent_as(each))
         return list(pipe.execute(raise_on_error=False))
+
+
+def _sent_as(asked: Call | tuple[Any, ...]) -> tuple[Any, ...]:
+    return asked.command if isinstance(asked, Call) else asked
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:

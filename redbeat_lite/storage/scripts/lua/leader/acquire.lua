@@ -1,4 +1,4 @@
--- needs now cut change
+-- needs now change
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
 -- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats   KEYS[4] record of changes
 -- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
@@ -11,18 +11,6 @@ local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
 
 local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
 
-local function cleared_of_garbage(key, wanted) -- it must not keep everybody from leading; returns what is there
-  local kind = redis.call('TYPE', key)['ok']
-  if kind == wanted or kind == 'none' then
-    return kind
-  end
-  redis.call('DEL', key)
-  return 'none'
-end
-
-cleared_of_garbage(meta, 'hash')
-cleared_of_garbage(beats, 'zset')
-local kind = cleared_of_garbage(leader, 'hash')
 local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
 if stored and stored > format then
   return {-1, stored}
@@ -36,7 +24,7 @@ local function expected(wait) -- this beat is silent from then on, as long as no
   redis.call('PEXPIRE', beats, string.format('%.0f', wait + FORGOTTEN))
 end
 
-if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
+if redis.call('EXISTS', leader) == 1 and redis.call('HGET', leader, 'token') ~= token then
   local left = redis.call('PTTL', leader)
   if left < 0 then -- a lease that would never end
     redis.call('PEXPIRE', leader, lease)
@@ -47,8 +35,8 @@ if kind == 'hash' and redis.call('HGET', leader, 'token') ~= token then
 end
 
 expected(0) -- as each renewal will say
-if kind == 'none' then
-  local before = all_cut(redis.call('HMGET', meta, 'term', 'ticked', 'clock'), 20)
+if redis.call('EXISTS', leader) == 0 then
+  local before = redis.call('HMGET', meta, 'term', 'ticked', 'clock')
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)

@@ -6,32 +6,29 @@
 -- returns {0} lost
 --       | {1, entries, due, pauses, backfills} renewed; how many are stored and how many are due by now, the stamp of the
 --         last pause or resumption, and how many backfills are due
---       | {2, entries, due, pauses, backfills} renewed, but part of the schedule is gone or of a foreign type, or a config entry removed
+--       | {2, entries, due, pauses, backfills} renewed, but part of the schedule is gone, or a config entry removed
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
 redis.call('HSET', KEYS[1], 'report', ARGV[6])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 local now = now_ms()
--- Every write keeps the three in step. A command on a key of a foreign type answers with an error, which is a table
--- and equals nothing.
-local due, entries, state =
-  redis.pcall('ZCARD', KEYS[2]), redis.pcall('HLEN', KEYS[3]), redis.pcall('HLEN', KEYS[4])
+-- Every write keeps the three in step.
+local due, entries, state = redis.call('ZCARD', KEYS[2]), redis.call('HLEN', KEYS[3]), redis.call('HLEN', KEYS[4])
 local whole = due == entries and entries == state and entries >= tonumber(ARGV[4])
 -- Beside runtime entries the number tells nothing of a config entry that was removed by hand; who removed it, does.
-local removed = redis.pcall('HGET', KEYS[5], 'removed')
+local removed = redis.call('HGET', KEYS[5], 'removed')
 whole = whole and (not removed or removed == '')
 if redis.call('EXISTS', KEYS[5]) == 1 then -- not made anew: that it is gone has to be noticed
-  redis.pcall('HSET', KEYS[5], 'ticked', string.format('%.0f', now - ARGV[5]))
+  redis.call('HSET', KEYS[5], 'ticked', string.format('%.0f', now - ARGV[5]))
 else
   whole = false
 end
 -- The same sign of life as above, not when the next one is due: one that freezes and loses the lease is judged by this,
 -- and must not seem less silent than it did while it led.
-redis.pcall('ZADD', KEYS[6], string.format('%.0f', now - ARGV[5]), ARGV[1])
+redis.call('ZADD', KEYS[6], string.format('%.0f', now - ARGV[5]), ARGV[1])
 redis.call('PEXPIRE', KEYS[6], 3600000)
-local late = redis.pcall('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
-local backfills = redis.pcall('ZCOUNT', KEYS[7], '-inf', string.format('%.0f', now))
-local pauses = redis.pcall('HGET', KEYS[5], 'pauses')
-pauses = type(pauses) == 'string' and pauses or ''
-return {whole and 1 or 2, tonumber(entries) or 0, tonumber(late) or 0, pauses, tonumber(backfills) or 0}
+local late = redis.call('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
+local backfills = redis.call('ZCOUNT', KEYS[7], '-inf', string.format('%.0f', now))
+local pauses = redis.call('HGET', KEYS[5], 'pauses')
+return {whole and 1 or 2, entries, late, pauses or '', backfills}

@@ -1,12 +1,10 @@
 -- needs now
 -- The last rows of each of these entries.
 -- KEYS[n] rows of an entry   ARGV[1] how many of each
--- returns for each entry {row, nominal time, ...}, the newest first; {} where something else lies in the place of its rows;
---     and at the end now_ms
+-- returns for each entry {row, nominal time, ...}, the newest first; and at the end now_ms
 local found = {}
 for n, key in ipairs(KEYS) do
-  local rows = redis.pcall('ZREVRANGE', key, 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
-  found[n] = rows['err'] and {} or rows
+  found[n] = redis.call('ZREVRANGE', key, 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
 end
 found[#KEYS + 1] = now_ms()
 return found

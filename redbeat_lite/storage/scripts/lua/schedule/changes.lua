@@ -3,10 +3,7 @@
 -- ARGV[1] newest id  ARGV[2] oldest id  ARGV[3] how many lines are looked at  ARGV[4] how many finds are enough
 -- ARGV[5] name  ARGV[6...] what changes of the other kinds begin with, as lines have them
 -- returns {id of the last line that was looked at or '', 1: there may be more | 0, {line, ...} the newest first}
-local lines = redis.pcall('XREVRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
-if lines['err'] then  -- somebody else's, until the next leader removes it
-  return lines['err']:find('WRONGTYPE', 1, true) and {'', 0, {}} or lines
-end
+local lines = redis.call('XREVRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
 local name, last, found = cjson.encode(ARGV[5]), '', {}
 for _, line in ipairs(lines) do
   if #found == tonumber(ARGV[4]) then

@@ -135,19 +135,16 @@ local function put_down(key, value)
   if not letter then
     return
   end
-  local newest = redis.pcall('ZREVRANGE', key, 0, 0)
-  if newest['err'] then
-    return
-  end
+  local newest = redis.call('ZREVRANGE', key, 0, 0)
   local same, begins, span, more = read_range(newest[1] or '')
   if same == letter and begins + span > tonumber(sent) and begins + span < first then
-    redis.pcall('ZREM', key, newest[1])
+    redis.call('ZREM', key, newest[1])
     row = string.format('|%s|%x|%x|%x|', letter, begins, first + length - begins, number + more)
     first = begins
   end
-  redis.pcall('ZADD', key, first, row)
-  redis.pcall('ZREMRANGEBYRANK', key, 0, -1 - keep)
-  redis.pcall('PEXPIRE', key, life)
+  redis.call('ZADD', key, first, row)
+  redis.call('ZREMRANGEBYRANK', key, 0, -1 - keep)
+  redis.call('PEXPIRE', key, life)
 end
 
 -- A worker that was quicker than this has found no deadlines to take away.
@@ -188,7 +185,11 @@ for n, name in ipairs(names) do
   results[n + 1] = result
 end
 
--- What is sent comes first: nothing may be advanced that was not.
+-- If another program uses the key of the deadlines, this fails before anything is sent.
+for n = 1, #deadlines, CHUNK do
+  redis.call('ZADD', where, 'NX', unpack(deadlines, n, math.min(n + CHUNK - 1, #deadlines)))
+end
+-- Messages are sent before entries advance: nothing may advance that was not sent.
 for list, queue in pairs(payloads) do
   write('LPUSH', list, queue)
 end
@@ -204,9 +205,6 @@ end
 for _, c in ipairs(ranges) do
   local _, rows = command(c)
   pcall(put_down, rows, ARGV[c + 1])
-end
-for n = 1, #deadlines, CHUNK do
-  redis.pcall('ZADD', where, 'NX', unpack(deadlines, n, math.min(n + CHUNK - 1, #deadlines)))
 end
 for _, c in ipairs(recorded) do
   local _, rows = command(c)

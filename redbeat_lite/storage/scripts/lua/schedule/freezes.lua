@@ -4,7 +4,7 @@
 -- ARGV[1] what was read, '' for none  ARGV[2] what to store  ARGV[3] wake channel
 -- ARGV[4] change for the record, '' for none  ARGV[5] its fields, JSON  ARGV[6] format of a schedule with freezes
 -- returns 1 stored, also where it was before | 0 it was another | -1 who leads does not know them
-local leads = redis.pcall('HMGET', KEYS[3], 'token', 'format')
+local leads = redis.call('HMGET', KEYS[3], 'token', 'format')
 if leads[1] and (tonumber(leads[2] or '') or 1) < tonumber(ARGV[6]) then
   return -1
 end

@@ -1,8 +1,8 @@
--- needs cut leads
+-- needs leads
 -- What is due, with all that is needed to plan it; changes nothing.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] due of the backfills
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit  ARGV[5] bytes of a text that are of any use
--- ARGV[6] bytes of texts after which the rest is left to the next call  ARGV[7] revision of the freezes that is known
+-- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit
+-- ARGV[5] bytes of texts after which the rest is left to the next call  ARGV[6] revision of the freezes that is known
 -- returns {0} this term is over
 --       | {-2, freezes} they are of another revision; '' where none are stored
 --       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries: the oldest, the newest,
@@ -13,7 +13,7 @@ if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
 local freezes = redis.call('HGET', KEYS[5], 'freezes') or ''
-if string.match(freezes, '^[^|]*') ~= ARGV[7] then
+if string.match(freezes, '^[^|]*') ~= ARGV[6] then
   return {-2, freezes}
 end
 local first = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2] or 'inf'
@@ -26,11 +26,11 @@ local oldest = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT'
 local newest = redis.call('ZRANGE', KEYS[2], ARGV[3], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half, 'WITHSCORES')
 
 local SLICE = 50 -- entries read at a time: what they hold is known only then
-local most, room = tonumber(ARGV[5]), tonumber(ARGV[6])
+local room = tonumber(ARGV[5])
 local ranked, definitions, states = {}, {}, {}
 
 local function add(target, texts)
-  for _, each in ipairs(all_cut(texts, most)) do
+  for _, each in ipairs(texts) do
     target[#target + 1] = each
     room = room - (each and #each or 0)
   end

@@ -5,9 +5,8 @@
 -- KEYS[9] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
 -- ARGV[1] wake channel  ARGV[2] format this process understands
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
--- ARGV[5] bytes at which a state is cut for who reads it
--- ARGV[6] for each entry a byte: the number of its line in the record, 0 for none
--- ARGV[7] number of these lines, then of each the change and its fields; then for each entry:
+-- ARGV[5] for each entry a byte: the number of its line in the record, 0 for none
+-- ARGV[6] number of these lines, then of each the change and its fields; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
 --   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
@@ -25,15 +24,18 @@ local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
 if stored and stored > tonumber(ARGV[2]) then
   return {-1, stored}
 end
+-- If another program uses one of these keys, this fails before anything is written.
+for _, hash in ipairs({entries, quarantine, last}) do
+  redis.call('HLEN', hash)
+end
 redis.call('HSET', meta, 'format', stored or 1)
 
-local most = tonumber(ARGV[5])
 local lines, told = {}, {}
-for n = 1, tonumber(ARGV[7]) do
-  lines[n], told[n] = {unpack(ARGV, 2 * n + 6, 2 * n + 7)}, {}
+for n = 1, tonumber(ARGV[6]) do
+  lines[n], told[n] = {unpack(ARGV, 2 * n + 5, 2 * n + 6)}, {}
 end
 local names, found = {}, {}
-local first = 8 + 2 * #lines
+local first = 7 + 2 * #lines
 for i = first, #ARGV, 5 do
   names[#names + 1] = ARGV[i]
 end
@@ -45,11 +47,6 @@ end
 
 local function head()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
-end
-
--- Garbage of any length is shown cut, and must still be removable by who has seen it so.
-local function is_as_read(current, expected)
-  return current == expected or (#expected == most and string.sub(current, 1, most) == expected)
 end
 
 local changed, touched, states, scores, definitions, gone = {}, {}, {}, {}, {}, {}
@@ -71,10 +68,10 @@ end
 
 local KEPT = 10000 -- last changes of removed entries
 
--- A commit removes entries, too, and so does another version. So each call looks at some of the last changes, at twice as
--- many as it may have added. It is done by then: what a user has no right to is left to others.
+-- Forget last changes of removed entries. Commits and other versions of the package remove entries, too, so each call
+-- looks at twice as many last changes as it may have added. A user without the right to HRANDFIELD leaves that to others.
 local function forget_some()
-  local over = (tonumber(redis.pcall('HLEN', last)) or 0) - redis.call('HLEN', entries) - KEPT
+  local over = redis.call('HLEN', last) - redis.call('HLEN', entries) - KEPT
   for _ = 1, over > 0 and math.ceil(#names / 50) or 0 do
     local some = redis.pcall('HRANDFIELD', last, -100)
     if some['err'] then
@@ -91,10 +88,10 @@ end
 
 -- What the beat plans anew is nobody's change: the last one stays that of the entry.
 local function carry_on(name, before, after)
-  local raw = before and stamp(before) ~= stamp(after) and redis.pcall('HGET', last, name)
-  local id, is, change = string.match(type(raw) == 'string' and raw or '', '^([^|]*)|([^|]*|[^|]*)|(.*)$')
+  local raw = before and stamp(before) ~= stamp(after) and redis.call('HGET', last, name)
+  local id, is, change = string.match(raw or '', '^([^|]*)|([^|]*|[^|]*)|(.*)$')
   if id and is == stamp(before) then
-    redis.pcall('HSET', last, name, id .. '|' .. stamp(after) .. '|' .. change)
+    redis.call('HSET', last, name, id .. '|' .. stamp(after) .. '|' .. change)
   end
 end
 
@@ -108,9 +105,9 @@ for n, name in ipairs(names) do
   if changed[name] then -- by an earlier edit of this call
     found[n] = redis.call('HGET', state, name)
   end
-  if is_as_read(found[n] or '', expected) then
+  if (found[n] or '') == expected then
     changed[name], touched[name], done[n] = true, true, '1'
-    local whose = told[string.byte(ARGV[6], n)]
+    local whose = told[string.byte(ARGV[5], n)]
     stamps[name] = after ~= '' and stamp(after) or nil
     if whose then
       whose[#whose + 1] = name

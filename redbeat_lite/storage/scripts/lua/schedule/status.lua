@@ -20,5 +20,5 @@ return {
   redis.call('HGETALL', KEYS[7]),
   redis.call('HGET', KEYS[3], 'refused') or '',
   redis.call('HGET', KEYS[3], 'freezes') or '',
-  tonumber(redis.pcall('ZCARD', KEYS[8])) or 0,
+  redis.call('ZCARD', KEYS[8]),
 }

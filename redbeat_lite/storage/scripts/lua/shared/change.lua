@@ -15,7 +15,7 @@ end
 
 -- takes the keys of both, '' for the latter where it is no change of entries; JSON of the change and of its fields, or
 -- nil; the names; and the stamps of entries that are still there, by name, or nil
--- A record that cannot be written undoes nothing, and keeps nobody from his edit: then there is a gap in it.
+-- A user without the right to XADD may edit all the same: then the record has a gap.
 local function note_change(changes, changed, change, fields, names, stamps)
   local told, bytes = {}, 0
   for n = 1, math.min(#names, NAMED) do
@@ -37,6 +37,6 @@ local function note_change(changes, changed, change, fields, names, stamps)
     values[2 * n - 1], values[2 * n] = cut_name(name), id .. '|' .. is .. '|' .. change
   end
   for n = 1, #values, CHUNK do
-    redis.pcall('HSET', changed, unpack(values, n, math.min(n + CHUNK - 1, #values)))
+    redis.call('HSET', changed, unpack(values, n, math.min(n + CHUNK - 1, #values)))
   end
 end

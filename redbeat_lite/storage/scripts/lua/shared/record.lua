@@ -119,7 +119,7 @@ local function record(rows, whole, now, fate, other)
   return why
 end
 
--- The same, where it is not what a script is for: a key that somebody else has put there must not stop the rest.
+-- Record as above, for scripts that do more than that: an error of the record must not stop a task or its lock.
 -- takes the fate as JSON
 -- returns the text of an error, '' where there is none
 local function try_to_record(rows, whole, now, fate, other)
