@@ -4,61 +4,101 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import Shrinking, words
 from tests.simulation.world import MICROS
 
+#: Seeds between two lines that say how far a run has come.
+_PROGRESS = 100
+
+#: Seeds that a process takes at a time.
+_CHUNK = 5
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Run seeds of the simulation.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--first", type=int, default=1, help="the first seed; a run that was stopped goes on from here")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
     parser.add_argument("--seed", type=int, help="run this one seed and print its story")
     parser.add_argument("--shrink", action="store_true", help="print the shortest story of the first seed that fails")
     options = parser.parse_args()
     if options.seed is not None:
         return _run_one(options.seed, shrinks=options.shrink)
-    return _run_many(options.first, options.seeds, shrinks=options.shrink)
+    return _run_many(range(options.first, options.first + options.seeds), options.jobs, shrinks=options.shrink)
 
 
 def _run_one(seed: int, *, shrinks: bool) -> int:
     scenario = Scenario(seed)
     story = scenario.run()
     if shrinks and story.violations:
-        _print_shortest(scenario)
+        _print_shortest(seed)
         return 1
     print("\n".join(story.lines))
     print(f"seed {seed}: trace {scenario.trace()}, {len(story.violations)} violations")
     return 1 if story.violations else 0
 
 
-def _run_many(first: int, seeds: int, *, shrinks: bool) -> int:
+@dataclass(frozen=True)
+class Outcome:
+    """What is left of a seed that was run.
+
+    Parameters:
+        simulated_us: microseconds that it lasted.
+    """
+
+    seed: int
+    trace: str
+    simulated_us: int
+    counts: Counter[str]
+    violations: list[str]
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run one seed to its end."""
+    scenario = Scenario(seed)
+    story = scenario.run()
+    simulated_us = scenario.world.now_us - scenario.world.start_us
+    return Outcome(seed, scenario.trace(), simulated_us, story.counts, list(map(str, story.violations)))
+
+
+def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    """Run all seeds; return what became of them in their order."""
+    if jobs == 1:
+        yield from map(run_seed, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(run_seed, seeds, _CHUNK)
+
+
+def _run_many(seeds: range, jobs: int, *, shrinks: bool) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
-    simulated = 0
+    simulated_us = 0
     failed = []
     traces = hashlib.sha256()
-    for seed in range(first, first + seeds):
-        scenario = Scenario(seed)
-        story = scenario.run()
-        counts += story.counts
-        traces.update(f"{seed} {scenario.trace()}\n".encode())
-        simulated += scenario.world.now_us - scenario.world.start_us
-        if not story.violations:
-            continue
-        failed.append(seed)
-        print(f"seed {seed}: {len(story.violations)} violations", flush=True)
-        for violation in story.violations[:5]:
-            print(f"    {violation}", flush=True)
-        if shrinks:
-            _print_shortest(scenario)
-            return 1
-    days = simulated / MICROS / 86_400
-    print(f"{seeds} seeds from {first}, {days:.2f} simulated days, {time.monotonic() - began:.1f} s")
+    for outcome in _outcomes(seeds, jobs):
+        counts += outcome.counts
+        traces.update(f"{outcome.seed} {outcome.trace}\n".encode())
+        simulated_us += outcome.simulated_us
+        if outcome.violations:
+            failed.append(outcome.seed)
+            _print_failure(outcome)
+            if shrinks:
+                _print_shortest(outcome.seed)
+                return 1
+        if outcome.seed % _PROGRESS == 0:
+            seconds = time.monotonic() - began
+            print(f"up to seed {outcome.seed}: {len(failed)} failed, {seconds:.0f} s", flush=True)
+    days = simulated_us / MICROS / 86_400
+    print(f"{len(seeds)} seeds from {seeds.start}, {days:.2f} simulated days, {time.monotonic() - began:.1f} s")
     for name, count in sorted(counts.items()):
         print(f"    {count:8} {name}")
     print(f"trace of all: {traces.hexdigest()[:16]}")
@@ -66,7 +106,15 @@ def _run_many(first: int, seeds: int, *, shrinks: bool) -> int:
     return 1 if failed else 0
 
 
-def _print_shortest(scenario: Scenario) -> None:
+def _print_failure(outcome: Outcome) -> None:
+    print(f"seed {outcome.seed}: {len(outcome.violations)} violations")
+    for violation in outcome.violations[:5]:
+        print(f"    {violation}", flush=True)
+
+
+def _print_shortest(seed: int) -> None:
+    scenario = Scenario(seed)
+    scenario.run()
     shrinking = Shrinking(scenario)
     shortest = shrinking.shrink()
     print(f"The shortest story of {shrinking.runs + 1} runs:")

@@ -25,10 +25,24 @@ SPARSE_PERIODS = (25, 60, 150)
 LONG_PERIODS = (3 * 3600, 12 * 3600, 86_400, 3 * 86_400)
 
 #: The share of seeds in which little is due.
-_SPARSE_SHARE = 0.2
+_SPARSE_SHARE = 0.1
 
 #: The share of seeds that last for days.
-_LONG_SHARE = 0.12
+_LONG_SHARE = 0.1
+
+#: Seconds of the faults: most seeds are short, because many short stories show more than few long ones.
+_STORM = (6.0, 18.0)
+_LONG_STORM = (20.0, 50.0)
+
+#: The share of seeds with a long storm.
+_LONG_STORM_SHARE = 0.2
+
+#: Leases and stall timeouts in seconds, and how often each is drawn. Long ones make the calm long.
+_LEASES = {1.0: 4, 2.0: 4, 4.0: 3, 10.0: 1, 30.0: 1}
+_STALL_TIMEOUTS = {6.0: 10, 10.0: 2, 30.0: 1}
+
+#: The share of seeds whose calm lasts on when all have recovered.
+_LINGERING_SHARE = 0.25
 
 #: Most faults of different kinds in one seed.
 _MOST_KINDS = 5
@@ -62,6 +76,7 @@ class Setup:
         stormy, calm: seconds in which faults happen, and seconds without any after them. Where a seed lasts
             for days, this is the time in which something runs; what lies between passes at once.
         edits_in_calm: whether the user goes on while it is calm.
+        lingers: whether the calm lasts on when all have recovered.
         faults: kinds of faults that happen.
         periods: seconds that intervals may have.
         zone: the time zone of the app. Other zones than UTC are those of seeds that last for days.
@@ -80,6 +95,7 @@ class Setup:
     stormy: float
     calm: float
     edits_in_calm: bool
+    lingers: bool
     faults: Sequence[str]
     periods: tuple[int, ...]
     work: Work
@@ -92,8 +108,8 @@ class Setup:
 
     @classmethod
     def draw(cls, random: Random, faults: Sequence[str]) -> Setup:
-        lease = random.choice((1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 10.0, 30.0))
-        stall_timeout = random.choice((6.0, 6.0, 6.0, 6.0, 6.0, 10.0, 10.0, 30.0))
+        lease = _draw_weighted(random, _LEASES)
+        stall_timeout = _draw_weighted(random, _STALL_TIMEOUTS)
         is_sparse = random.random() < _SPARSE_SHARE
         periods = SPARSE_PERIODS if is_sparse else PERIODS
         config = {f"config-{number}": interval(random.choice(periods)) for number in range(random.randint(1, 3))}
@@ -112,9 +128,10 @@ class Setup:
             batch_size=random.choice((1, 3, 500)),
             history=random.choice((0, 1, 20)),
             config=config,
-            stormy=random.uniform(10.0, 50.0),
-            calm=lease + stall_timeout + 5.0 + (150.0 if is_sparse else 2 * max(PERIODS)),
-            edits_in_calm=random.random() < (0.6 if is_sparse else 0.3),
+            stormy=random.uniform(*(_LONG_STORM if random.random() < _LONG_STORM_SHARE else _STORM)),
+            calm=lease + stall_timeout + 5.0 + (150.0 if is_sparse else max(PERIODS) + 3.0),
+            edits_in_calm=random.random() < (0.6 if is_sparse else 0.2),
+            lingers=is_sparse or random.random() < _LINGERING_SHARE,
             faults=tuple(dict.fromkeys(drawn)),
             periods=periods,
             work=work,
@@ -133,8 +150,9 @@ class Setup:
             lease=min(self.lease, 4.0),
             stall_timeout=min(self.stall_timeout, 10.0),
             config={name: self._draw_long_rule(random, zone, start) for name in self.config},
-            stormy=random.uniform(40.0, 120.0),
-            calm=150.0,
+            stormy=random.uniform(30.0, 90.0),
+            calm=90.0,
+            lingers=True,
             periods=LONG_PERIODS,
             faults=tuple(kind for kind in self.faults if self.work.without_workers().can_meet(kind)),
             work=self.work.without_workers(),
@@ -170,17 +188,35 @@ class Setup:
         return round(1000 * (self.lease + self.stall_timeout + 5.0))
 
 
+def _draw_weighted(random: Random, weights: Mapping[float, int]) -> float:
+    return random.choices(list(weights), list(weights.values()))[0]
+
+
+class App(Celery):  # type: ignore[misc]  # Celery ships no types
+    """A Celery app in the time of a world."""
+
+    world: World
+
+    def now(self) -> datetime:
+        process = self.world.current
+        ahead = 0 if process is None else process.clock_ahead
+        return datetime.fromtimestamp((self.world.now_us + ahead) / MICROS, self.timezone)
+
+    def type_checker(self, fun: Any, bound: bool = False) -> Any:
+        """Check no arguments: the bodies take any."""
+        del fun, bound
+        return staticmethod(_take_any)
+
+
+def _take_any(*_args: Any, **_options: Any) -> None:
+    """Take the arguments of any task."""
+
+
 def make_app(world: World, setup: Setup) -> Celery:
     """An app of its own for one process."""
-
-    class App(Celery):  # type: ignore[misc]  # Celery ships no types
-        def now(self) -> datetime:
-            process = world.current
-            ahead = 0 if process is None else process.clock_ahead
-            return datetime.fromtimestamp((world.now_us + ahead) / MICROS, self.timezone)
-
     broker = "broker" if setup.work.is_broker_apart else "server"
     app = App("project", broker=f"redis://{broker}:6379/0", set_as_current=False)
+    app.world = world
     app.conf.update(
         timezone=setup.zone,
         result_expires=None,  # Otherwise Celery adds an entry of its own.

@@ -14,7 +14,7 @@ from typing import Any
 from tests.simulation.network import Network
 from tests.simulation.server import ModelServer
 from tests.simulation.values import SortedSet
-from tests.simulation.world import World
+from tests.simulation.world import Wait, World
 
 QUEUE = b"celery"
 UNACKED = b"unacked"
@@ -41,7 +41,7 @@ class Broker:
         self._tags = 0
         #: When each message was taken.
         self._taken: dict[bytes, int] = {}
-        self._wake: list[Callable[[], None]] = []
+        self._waits: list[Wait] = []
         #: Whether the next message that is taken is also delivered to somebody else.
         self.draw_second_delivery: Callable[[], bool] = lambda: False
         #: Whether the next acknowledgement gets lost.
@@ -95,15 +95,16 @@ class Broker:
             if raw is not None:
                 self._put(raw, is_next=True)
 
-    def wait(self, register: Callable[[], None]) -> None:
-        """Have a function called at the next message."""
-        self._wake.append(register)
+    def wait(self, wait: Wait) -> None:
+        """Have a wait end at the next message."""
+        self._waits = [other for other in self._waits if not other.is_over]
+        self._waits.append(wait)
 
     def wake(self) -> None:
         """Tell everybody who waits that there may be a message."""
-        wake, self._wake = self._wake, []
-        for call in wake:
-            call()
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait.wake()
 
     @property
     def length(self) -> int:

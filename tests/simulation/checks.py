@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,12 @@ class Checks:
             if late > bound and name not in self._overdue:
                 self._overdue.add(name)
                 self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
+
+    @property
+    def is_all_well(self) -> bool:
+        """Whether nothing is wrong, and nothing is overdue."""
+        scores = [*self._scores(_DUE).values(), *self._scores(_DUE_BACKFILLS).values()]
+        return self._can_send() and min(scores, default=math.inf) > self._story.now - LATE_MS
 
     def _can_send(self) -> bool:
         """Whether a server answers, a beat runs whose clock is right, and nothing is frozen."""

@@ -38,7 +38,7 @@ _MESSAGES_MET = 0.2
 _UNTIL_DEATH = (0.02, 0.5, 2.0)
 
 #: Seconds from one strike of a kind to the next, on average.
-_PAUSE = 12.0
+_PAUSE = 6.0
 
 
 class Faults:

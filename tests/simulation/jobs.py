@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
 #: Seconds between two calls, on average.
-_PAUSE = 5.0
+_PAUSE = 3.0
 
 #: Answers after which nobody knows whether a call has changed anything. Kombu raises an AttributeError if it loses its
 #: connection while it declares a queue.

@@ -199,7 +199,7 @@ class Socket:
     def _receive(self, replies: list[Any]) -> None:
         if not self.is_gone and not self.is_half_open:
             self.replies.extend(replies)
-            self._waiters.wake_all()
+            self._waiters.wake_all_now()
 
     def cut(self) -> None:
         """Lose the connection."""
@@ -222,6 +222,10 @@ class Socket:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for replies or for the end of the connection; return whether either is there in time."""
+        if self.replies or self.is_gone:
+            return True
+        if timeout == 0:
+            return False
         ends = None if timeout is None else self._world.now_us + ceil(timeout * MICROS)
         while not self.replies and not self.is_gone:
             left = None if ends is None else (ends - self._world.now_us) / MICROS

@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from tests.simulation.world import MICROS, Thread, World
+from tests.simulation.world import MICROS, Thread, Wait, World
 
 
 class Time:
@@ -50,15 +50,23 @@ class Waiters:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._wake: list[Callable[[], None]] = []
+        self._waits: list[Wait] = []
 
     def wait(self, seconds: float | None) -> bool:
-        return self._world.wait(seconds, self._wake.append)
+        self._waits = [wait for wait in self._waits if not wait.is_over]
+        return self._world.wait(seconds, self._waits.append)
 
     def wake_all(self) -> None:
-        wake, self._wake = self._wake, []
-        for call in wake:
-            call()
+        """Let all of them run at the next event."""
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait.wake()
+
+    def wake_all_now(self) -> None:
+        """Let all of them run at once; only an event may call this, as the last thing that it does."""
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait.wake_now()
 
 
 class Event:

@@ -12,7 +12,7 @@ from typing import Any
 from redbeat_lite import Scheduler
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.scripts import _sha
-from tests.simulation.apps import Setup, make_app
+from tests.simulation.apps import PERIODS, Setup, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
@@ -37,13 +37,16 @@ CLOCK_MS = 1000
 PUBLISH_MS = 15_000
 
 #: Seconds at the end in which the user changes nothing any more.
-_STILL = 14.0
+_STILL = 12.0
+
+#: Seconds for which nothing may be overdue until all have recovered: each interval has been due meanwhile.
+_WELL = max(PERIODS) + 3.0
 
 #: Seconds between two looks at whether all jobs have ended.
 _LOOK = 3.0
 
 #: Seconds after that in which the user looks at what became of the backfills.
-_REPORT = 5.0
+_REPORT = 4.0
 
 #: How likely the user edits while a beat dispatches what it has just read.
 _MEETS_DISPATCH = 0.15
@@ -166,8 +169,9 @@ class Scenario:
         self.user.is_calm = True
         self._jobs.is_done = True
         self.user.is_done = not self.setup.edits_in_calm
-        timeline.live(self.setup.calm)
-        self._finish_work(timeline)
+        calm_since_us = self.world.now_us
+        self._recover(timeline)
+        self._finish_work(timeline, calm_since_us)
         if self.setup.edits_in_calm:
             self.user.is_done = True
             timeline.live(_STILL)
@@ -175,10 +179,21 @@ class Scenario:
         self._jobs_process.start_main(self._jobs.judge)
         self.world.run_until(self.world.now_us + int(_REPORT * MICROS))
 
-    def _finish_work(self, timeline: Timeline) -> None:
+    def _recover(self, timeline: Timeline) -> None:
+        """Let the beats recover; most seeds end when they have, and have sent what comes next."""
+        if self.setup.lingers or self.setup.edits_in_calm:
+            timeline.live(self.setup.calm)
+            return
+        left, well = self.setup.calm, 0.0
+        while left > 0 and well < _WELL:
+            timeline.live(1.0)
+            left -= 1.0
+            well = well + 1.0 if self._checks.is_all_well else 0.0
+
+    def _finish_work(self, timeline: Timeline, calm_since_us: int) -> None:
         """Let workers end what is left of the storm: it is checked that they have done so."""
         left = self.setup.work.recovery
-        while left > 0 and not self._jobs.have_ended():
+        while left > 0 and not (self._jobs.have_ended() and not self.broker.held_since(calm_since_us)):
             timeline.live(_LOOK)
             left -= _LOOK
 

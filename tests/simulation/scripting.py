@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from lupa import lua51  # type: ignore[import-untyped]
@@ -80,6 +81,17 @@ function(script, keys, args)
 end
 """
 
+#: Returns the error, the status and the items of a table that is a reply.
+_UNPACK = """
+function(reply)
+  local length = 0
+  while reply[length + 1] ~= nil do
+    length = length + 1
+  end
+  return reply.err or false, reply.ok or false, unpack(reply, 1, length)
+end
+"""
+
 _NOT_ARGUMENTS = "ERR Command arguments must be strings or integers"
 
 
@@ -93,86 +105,42 @@ class ScriptError(CommandError):
     """A script ended with an error."""
 
 
-class Scripting:
-    """The scripts of one server, compiled once each."""
+class Interpreter:
+    """One Lua interpreter for all servers. No script can change its globals, so nothing is left of one."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+    def __init__(self) -> None:
+        self.lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
+        #: Scripts by their SHA-1.
         self._compiled: dict[bytes, Any] = {}
-        self._has_written = False
-        self._globals = self._lua.globals()
-        self._lua.execute(_PRELUDE, self._run_command, self._encode, self._decode)
-        self._run = self._lua.eval(_RUN)
-        self._load = self._lua.eval("function(text) return loadstring(text, '@user_script') end")
+        #: The server whose script runs.
+        self.server: Scripting
+        self.lua.execute(_PRELUDE, self._run_command, self._encode, self._decode)
+        self.run = self.lua.eval(_RUN)
+        self.unpack = self.lua.eval(_UNPACK)
+        self._load = self.lua.eval("function(text) return loadstring(text, '@user_script') end")
 
-    def load(self, text: bytes) -> bytes:
-        """Compile a script; return its SHA-1."""
+    def compile(self, text: bytes) -> tuple[bytes, Any]:
+        """Compile a script; return its SHA-1 and its function."""
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if sha not in self._compiled:
             loaded = self._load(text)
             if isinstance(loaded, tuple):
                 raise CommandError(f"ERR Error compiling script (new function): {loaded[1].decode()}")
             self._compiled[sha] = loaded
-        return sha
+        return sha, self._compiled[sha]
 
-    def forget(self) -> None:
-        """Forget all scripts, as a server that is restarted does."""
-        self._compiled.clear()
-
-    def run(self, sha: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
-        """Run a script; raise CommandError if it is not known or ends with an error."""
-        script = self._compiled.get(sha.lower())
-        if script is None:
-            raise CommandError("NOSCRIPT No matching script.")
-        self._has_written = False
-        table = self._lua.table_from
-        is_done, value = self._run(script, table(list(keys)), table(list(args)))
-        if not is_done:
-            raise ScriptError(self._error_text(value, sha))
-        return self._to_reply(value)
-
-    def _error_text(self, value: Any, sha: bytes) -> str:
-        if isinstance(value, Exception):
-            raise value  # A fault of the model, or a command that it has not.
-        text = str(value.decode(errors="replace"))
-        code = "" if text.partition(" ")[0].isupper() else "ERR "
-        return f"{code}{text} script: {sha.decode()}"
-
-    # -- between Lua and Python --------------------------------------------------------------------
+    # -- what Lua calls ----------------------------------------------------------------------------
 
     def _run_command(self, count: int, *args: Any) -> Any:
         if len(args) < count:
             args = (*args, *[None] * (count - len(args)))
         try:
             words = [arg if type(arg) is bytes else self._to_word(arg) for arg in args]
-            reply = self._execute(words)
+            reply = self.server.execute(words)
         except CommandError as exc:
-            return self._lua.table_from({b"err": str(exc).encode()})
+            return self.lua.table_from({b"err": str(exc).encode()})
         # Most replies are such, and Lua takes them as they are.
         return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
-
-    def _execute(self, words: list[bytes]) -> Any:
-        if not words:
-            raise CommandError("ERR Please specify at least one argument for this redis.call() call")
-        name = words[0].upper()
-        known = COMMANDS.get(name)
-        if known is None and name == b"PUBLISH":
-            return self.publish(words[1], words[2])
-        if known is None:
-            raise CommandError("ERR Unknown command called from script")
-        if not known.least <= len(words) - 1 <= known.most:
-            raise CommandError("ERR Wrong number of args calling command from script")
-        if not self._has_written:
-            # A script that has begun to write may end, whatever the server refuses.
-            check_refusal(self._database, name)
-            self._has_written = name in WRITING
-        return known.run(self._database, words[1:])
-
-    def publish(self, channel: bytes, message: bytes) -> int:
-        """Hand a message to the subscribers of a channel; the server replaces this method."""
-        del channel, message
-        return 0
 
     @staticmethod
     def _to_word(value: Any) -> bytes:
@@ -186,33 +154,10 @@ class Scripting:
         if reply is None:
             return False
         if isinstance(reply, Status):
-            return self._lua.table_from({b"ok": bytes(reply)})
+            return self.lua.table_from({b"ok": bytes(reply)})
         if isinstance(reply, list):
-            return self._lua.table_from([self._to_lua(item) for item in reply])
+            return self.lua.table_from([self._to_lua(item) for item in reply])
         return reply
-
-    def _to_reply(self, value: Any) -> Any:
-        if value is None or value is False:
-            return None
-        if value is True:
-            return 1
-        if isinstance(value, int | float):
-            return _to_integer(value)
-        if isinstance(value, bytes):
-            return value
-        if lua51.lua_type(value) != "table":
-            return None
-        return self._table_to_reply(value)
-
-    def _table_to_reply(self, table: Any) -> Any:
-        if table[b"err"] is not None:
-            return CommandError(table[b"err"].decode(errors="replace"))
-        if table[b"ok"] is not None:
-            return Status(table[b"ok"])
-        items: list[Any] = []
-        while (item := table[len(items) + 1]) is not None:
-            items.append(self._to_reply(item))
-        return items
 
     def _encode(self, value: Any) -> tuple[bytes | None, bytes | None]:
         try:
@@ -228,8 +173,103 @@ class Scripting:
 
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, list):
-            return self._lua.table_from([self._from_json(item) for item in value])
+            return self.lua.table_from([self._from_json(item) for item in value])
         if isinstance(value, dict):
-            return self._lua.table_from({name: self._from_json(item) for name, item in value.items()})
+            return self.lua.table_from({name: self._from_json(item) for name, item in value.items()})
         # All numbers of Lua are doubles.
         return float(value) if type(value) is int else value
+
+
+_interpreter = cache(Interpreter)
+
+
+class Scripting:
+    """The scripts of one server."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._interpreter = _interpreter()
+        self._lua = self._interpreter.lua
+        self._scripts: dict[bytes, Any] = {}
+        self._has_written = False
+
+    def load(self, text: bytes) -> bytes:
+        """Compile a script; return its SHA-1."""
+        sha, script = self._interpreter.compile(text)
+        self._scripts[sha] = script
+        return sha
+
+    def forget(self) -> None:
+        """Forget all scripts, as a server that is restarted does."""
+        self._scripts.clear()
+
+    def run(self, sha: bytes, keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+        """Run a script; raise CommandError if it is not known or ends with an error."""
+        script = self._scripts.get(sha.lower())
+        if script is None:
+            raise CommandError("NOSCRIPT No matching script.")
+        self._has_written = False
+        self._interpreter.server = self
+        table = self._lua.table_from
+        is_done, value = self._interpreter.run(script, table(list(keys)), table(list(args)))
+        if not is_done:
+            raise ScriptError(self._error_text(value, sha))
+        return self._to_reply(value)
+
+    def _error_text(self, value: Any, sha: bytes) -> str:
+        if isinstance(value, Exception):
+            raise value  # A fault of the model, or a command that it has not.
+        text = str(value.decode(errors="replace"))
+        code = "" if text.partition(" ")[0].isupper() else "ERR "
+        return f"{code}{text} script: {sha.decode()}"
+
+    def execute(self, words: list[bytes]) -> Any:
+        """Run a command for the script that runs."""
+        known = COMMANDS.get(words[0]) if words else None
+        if known is None:
+            return self._run_unknown(words)
+        if not known.least <= len(words) - 1 <= known.most:
+            raise CommandError("ERR Wrong number of args calling command from script")
+        if self._database.refusal is not None and not self._has_written:
+            # A script that has begun to write may end, whatever the server refuses.
+            check_refusal(self._database, words[0])
+            self._has_written = words[0] in WRITING
+        return known.run(self._database, words[1:])
+
+    def _run_unknown(self, words: list[bytes]) -> Any:
+        if not words:
+            raise CommandError("ERR Please specify at least one argument for this redis.call() call")
+        name = words[0].upper()
+        if name == b"PUBLISH":
+            return self.publish(words[1], words[2])
+        if name in COMMANDS and name != words[0]:
+            return self.execute([name, *words[1:]])
+        raise CommandError("ERR Unknown command called from script")
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Hand a message to the subscribers of a channel; the server replaces this method."""
+        del channel, message
+        return 0
+
+    def _to_reply(self, value: Any) -> Any:
+        if type(value) in (bytes, int):
+            return value
+        if value is None or value is False:
+            return None
+        if value is True:
+            return 1
+        if isinstance(value, int | float):
+            return _to_integer(value)
+        if isinstance(value, bytes):
+            return value
+        if lua51.lua_type(value) != "table":
+            return None
+        return self._table_to_reply(value)
+
+    def _table_to_reply(self, table: Any) -> Any:
+        error, status, *items = self._interpreter.unpack(table)
+        if error is not False:
+            return CommandError(error.decode(errors="replace"))
+        if status is not False:
+            return Status(status)
+        return [self._to_reply(item) for item in items]

@@ -28,6 +28,7 @@ from redbeat_lite import threads
 from redbeat_lite.once.worker import dead_children, keeper, request, visibility
 from tests.simulation.network import Network
 from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, clock
+from tests.simulation.shortcuts import take_shortcuts
 from tests.simulation.wire import Packer, Parser, pack_commands
 from tests.simulation.workers import Requests
 from tests.simulation.world import Process, World
@@ -171,7 +172,8 @@ def _replace_connections(stack: ExitStack, world: World, networks: Mapping[str, 
         make_pool(self, *args, **{**options, "protocol": 2})
 
     def connection_init(self: Any, *args: Any, **options: Any) -> None:
-        make_connection(self, *args, **{**options, "protocol": 2, "parser_class": Parser, "command_packer": packer})
+        fixed = {"protocol": 2, "parser_class": Parser, "command_packer": packer, "driver_info": None}
+        make_connection(self, *args, **{**options, **fixed})
 
     def connect(self: Any) -> Any:
         process = world.current
@@ -185,6 +187,5 @@ def _replace_connections(stack: ExitStack, world: World, networks: Mapping[str, 
     stack.enter_context(patch.object(redis.ConnectionPool, "__init__", pool_init))
     stack.enter_context(patch.object(redis.Connection, "__init__", connection_init))
     stack.enter_context(patch.object(redis.Connection, "pack_commands", lambda _, commands: pack_commands(commands)))
-    # Else redis-py looks into the metadata of its package for each connection.
-    stack.enter_context(patch("redis.utils.get_lib_version", lambda: "0"))
+    take_shortcuts(stack)
     stack.enter_context(patch.object(redis.Connection, "_connect", connect))

@@ -95,7 +95,9 @@ def quiet(seed: int, **parts: Any) -> Scenario:
     still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stall_timeout": 10.0, "batch_size": 500}
     still |= {"history": 20, "config": {"config": interval(2)}, "faults": (), "stormy": 40.0, "calm": 20.0}
     still |= {"work": ALONE, "tasks": {"config": "project.run"}}
-    scenario = Scenario(seed, replace(draw_setup(seed), zone="UTC", edits_in_calm=False, **{**still, **parts}))
+    scenario = Scenario(
+        seed, replace(draw_setup(seed), zone="UTC", edits_in_calm=False, lingers=True, **{**still, **parts})
+    )
     scenario.user.is_done = True
     return scenario
 

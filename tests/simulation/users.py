@@ -45,8 +45,8 @@ MISFIRES = (
 )
 
 #: Seconds between two calls, on average: in a storm, and while it is calm.
-_PAUSE = 4.0
-_CALM_PAUSE = 15.0
+_PAUSE = 2.5
+_CALM_PAUSE = 12.0
 
 
 class User:

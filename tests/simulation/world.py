@@ -116,6 +116,33 @@ class Thread(greenlet):  # type: ignore[misc]  # greenlet ships no types
         self.process = process
 
 
+class Wait:
+    """One wait of a thread. It ends once: by its time or because somebody wakes the thread."""
+
+    __slots__ = ("_thread", "is_over")
+
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
+        self.is_over = False
+
+    def wake(self) -> None:
+        """Let the thread run at the next event."""
+        if not self.is_over:
+            self._thread.process.world.soon(self.wake_now)
+
+    def wake_now(self) -> None:
+        """Let the thread run at once; only an event may call this, as the last thing that it does."""
+        if not self.is_over:
+            self.is_over = True
+            self._thread.process.resume(self._thread, value=True)
+
+    def time_out(self) -> None:
+        """Let the thread run because its time is over."""
+        if not self.is_over:
+            self.is_over = True
+            self._thread.process.resume(self._thread, value=False)
+
+
 class World:
     """The queue of events and the clock.
 
@@ -181,33 +208,27 @@ class World:
 
     # -- for threads -------------------------------------------------------------------------------
 
-    def wait(self, seconds: float | None, register: Callable[[Callable[[], None]], None] | None = None) -> bool:
+    def wait(self, seconds: float | None, register: Callable[[Wait], None] | None = None) -> bool:
         """Let the current thread wait; return whether it was woken before the time was over.
 
         Parameters:
             seconds: ``None`` to wait for ever.
-            register: is given the function that wakes the thread.
+            register: is given the wait, so that somebody can end it.
         """
         thread = getcurrent()
         if not isinstance(thread, Thread):
             raise TypeError("only a thread of the simulation may wait")
         if thread.process.is_dead:
             raise GreenletExit
-        is_over = [False]
-
-        def resume(*, was_woken: bool) -> None:
-            if not is_over[0]:
-                is_over[0] = True
-                thread.process.resume(thread, was_woken)
-
+        wait = Wait(thread)
         if register is not None:
-            register(lambda: self.soon(lambda: resume(was_woken=True)))
+            register(wait)
         if seconds is not None:
-            self.after(max(seconds, 0.0), lambda: resume(was_woken=False))
+            self.after(max(seconds, 0.0), wait.time_out)
         try:
             was_woken: bool = self.hub.switch()
         finally:
-            is_over[0] = True
+            wait.is_over = True
         return was_woken
 
     def close(self) -> None:

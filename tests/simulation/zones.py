@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -80,12 +80,47 @@ class DailyRule:
         runs once for each of its times that the clock passes or jumps over, and never for a time that
         the clock shows again.
         """
-        moments = walk(zone, since, until)
-        if self.hours is None:
-            instants = [moment.instant for moment in moments if self.matches(moment.shows)]
-        else:
-            instants = [moment.instant for moment in moments if any(map(self.matches, moment.passed))]
-        return [round(instant.timestamp() * 1000) for instant in instants]
+        times: list[int] = []
+        while since < until:
+            midnight = since.replace(hour=0, minute=0) + timedelta(days=1)
+            times += _nominal_times_of_day(self, zone, since, min(midnight, until))
+            since = midnight
+        return times
+
+
+@cache
+def _nominal_times_of_day(rule: DailyRule, zone: str, since: datetime, until: datetime) -> list[int]:
+    """The nominal times of a day in UTC, or of a part of it."""
+    info = ZoneInfo(zone)
+    offset = _offset(info, since - _STEP)
+    if _offset(info, until) == offset:
+        instants = _without_change(rule, offset, since, until)
+    elif rule.hours is None:
+        instants = [moment.instant for moment in walk(zone, since, until) if rule.matches(moment.shows)]
+    else:
+        instants = [moment.instant for moment in walk(zone, since, until) if any(map(rule.matches, moment.passed))]
+    return [round(instant.timestamp() * 1000) for instant in instants]
+
+
+def _offset(info: ZoneInfo, instant: datetime) -> timedelta:
+    offset = instant.astimezone(info).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _without_change(rule: DailyRule, offset: timedelta, since: datetime, until: datetime) -> list[datetime]:
+    """The instants at which a rule runs in a span in which the clocks do not change: each wall time comes once."""
+    instants = []
+    hour = since.replace(minute=0) - timedelta(hours=1)
+    while hour <= until:
+        # A zone may be off by half an hour.
+        shown = (hour + offset).replace(minute=0)
+        for minute in rule.minutes:
+            wall = shown.replace(minute=minute)
+            if rule.matches(wall) and since <= wall - offset < until:
+                instants.append(wall - offset)
+        hour += timedelta(hours=1)
+    return instants
 
 
 #: Rules whose times meet the clock changes, and some that do not.
@@ -106,7 +141,6 @@ RULES = (
 )
 
 
-@lru_cache(maxsize=16)
 def walk(zone: str, since: datetime, until: datetime) -> list[Moment]:
     """All moments of this span, both instants in UTC."""
     info = ZoneInfo(zone)

@@ -1,0 +1,74 @@
+"""Shortcuts through Celery and redis-py, for work whose result nobody here looks at."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import billiard.einfo
+import celery._state
+import redis.client
+import redis.connection
+import redis.event
+from celery.utils.collections import ConfigurationView
+
+#: Prefix of the functions of redis-py that count for OpenTelemetry.
+_RECORDERS = "record_"
+
+
+def take_shortcuts(stack: ExitStack) -> None:
+    """Leave out work whose result nobody here looks at."""
+    _shorten_redis(stack)
+    _shorten_celery(stack)
+
+
+def _shorten_redis(stack: ExitStack) -> None:
+    """Leave out metrics, warnings of deprecated arguments, and events that only renew passwords."""
+    for module in (redis.client, redis.connection):
+        for name in vars(module).copy():
+            if name.startswith(_RECORDERS):
+                stack.enter_context(patch.object(module, name, _do_nothing))
+    stack.enter_context(patch.object(redis.connection, "get_pool_name", _do_nothing))
+    # It looks in each command for one that the package never sends.
+    stack.enter_context(patch.object(redis.client, "parse_himport_set_args", _do_nothing))
+    stack.enter_context(patch.object(redis.event.EventDispatcher, "dispatch", _do_nothing))
+    get_connection: Any = redis.ConnectionPool.get_connection
+    stack.enter_context(patch.object(redis.ConnectionPool, "get_connection", get_connection.__wrapped__))
+    stack.enter_context(patch.object(redis.client.CaseInsensitiveDict, "__init__", _copy_callbacks))
+    connect: Any = redis.Connection.connect
+
+    def connect_once(self: Any) -> None:
+        if not self._sock:
+            connect(self)
+
+    stack.enter_context(patch.object(redis.Connection, "connect", connect_once))
+
+
+def _shorten_celery(stack: ExitStack) -> None:
+    """Leave out tasks of Celery's own, texts of tracebacks, and exceptions where a setting is looked up."""
+    stack.enter_context(patch.object(celery._state, "_on_app_finalizers", set()))
+    tracebacks = SimpleNamespace(format_exception=lambda _kind, exc, _traceback: [repr(exc)])
+    stack.enter_context(patch.object(billiard.einfo, "traceback", tracebacks))
+    stack.enter_context(patch.object(billiard.einfo, "Traceback", _do_nothing))
+    look_up: Any = ConfigurationView.__getitem__
+
+    def look_up_quickly(self: Any, key: str) -> Any:
+        names = self._to_keys(key)
+        for settings in self.maps:
+            for name in names:
+                if name in settings:
+                    return settings[name]
+        return look_up(self, key)
+
+    stack.enter_context(patch.object(ConfigurationView, "__getitem__", look_up_quickly))
+
+
+def _copy_callbacks(self: Any, callbacks: Any) -> None:
+    """Take the place of ``CaseInsensitiveDict.__init__``."""
+    dict.update(self, {name.upper(): callback for name, callback in callbacks.items()})
+
+
+def _do_nothing(*_args: Any, **_options: Any) -> None:
+    """Take the place of a function whose result nobody here looks at."""
