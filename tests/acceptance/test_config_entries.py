@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from redbeat_lite import ConfigOwned, Schedules, every
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.beats import EACH, FAST, INTERVAL, KEYS, STEP, conf, leads
 from tests.support.messages import of_entry
 from tests.support.processes import ROOT, Process, run_celery

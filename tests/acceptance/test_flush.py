@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.beats import EACH, INTERVAL, KEYS, conf, leads, stream
 from tests.support.messages import of_entry
 from tests.support.processes import Process

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.runs.keys import RunKeys
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.beats import EACH, KEYS, conf, leads, stream
 from tests.support.messages import queued
 from tests.support.processes import Process

@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.kombus import needs_batches
 from tests.support.processes import Process
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import redis
 
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.beats import EACH, FAST, INTERVAL, KEYS, STEP, conf, gaps, leader_pid, leads, stream
 from tests.support.processes import Process
 from tests.support.proxy import Proxy

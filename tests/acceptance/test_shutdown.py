@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from tests.harness import collector
-from tests.harness.collector import Sent, check_messages, check_queue
+from tests.harness import queues
+from tests.harness.queues import Sent, check_messages, check_queue
 from tests.support.beats import FAST, KEYS, WakeChannel, conf, leader_pid, leads
 from tests.support.messages import queued
 from tests.support.processes import Process
@@ -226,7 +226,7 @@ class Load:
 
     def take(self) -> int:
         """Take all messages from the queue; returns how many there were."""
-        messages = collector.queued(self._client)
+        messages = queues.queued(self._client)
         if messages:
             self._client.ltrim("celery", 0, -1 - len(messages))
         self._messages += messages

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.beats import EACH, STEP, conf, leader_pid, sender, stream
 from tests.support.messages import queued
 from tests.support.process_table import descendants, is_running

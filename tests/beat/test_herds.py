@@ -23,7 +23,7 @@ from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.stored import Advance, Edit, Stored, Term
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.storage.test_commit_model import ends
 from tests.support.examples import examples
 from tests.support.frozen import Clock

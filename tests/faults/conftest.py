@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.faults.page import keep
+from tests.faults.scenario import Scenario
+from tests.faults.verdict import Verdict
 from tests.harness.history import HistoryLog
-from tests.harness.scenario import Scenario
-from tests.harness.verdict import Verdict
 from tests.support.in_process import make_beat
 from tests.support.server import GuardedServer, Server
 

@@ -163,7 +163,7 @@ def summary(result: dict[str, Any]) -> str:
         f"soak of {result['minutes']:g} minutes, SEED={result['seed']}: {result['occurrences']:,} occurrences, "
         f"{result['faults']} faults, {result['lost']} lost, {result['doubled']} doubled;\n"
         f"at worst {result['late']:.2f} s late outside of outages, {result['back']:.2f} s until the first message "
-        f"after one;\nthe machine itself stood still for at most {result['stall']:.2f} s"
+        f"after one"
     )
 
 

@@ -14,7 +14,7 @@ from celery import Celery
 from redbeat_lite import Backfill, Entry, Schedules, cron, every
 from redbeat_lite.instants import to_ms
 from tests.faults.test_kill import leader_of
-from tests.harness.collector import check_messages, queued
+from tests.harness.queues import check_messages, queued
 from tests.support.beats import conf
 from tests.support.messages import of_entry, parse
 from tests.support.processes import Process

@@ -7,8 +7,8 @@ from collections.abc import Collection
 import pytest
 
 from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
-from tests.harness.scenario import ENTRIES, load
-from tests.harness.verdict import Verdict
+from tests.faults.scenario import ENTRIES, load
+from tests.faults.verdict import Verdict
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
 from tests.support.server import GuardedServer
@@ -95,7 +95,7 @@ def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
             leader = scenario.beats.leader()
             scenario.note_fault(lease + 2)
             freezes += 1
-            with scenario.beats.frozen(leader):
+            with leader.frozen():
                 scenario.pause(lease + 0.6, lease + 1)
             scenario.pause(0.5)
         # A backlog of seconds takes seconds.

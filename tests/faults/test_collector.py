@@ -7,8 +7,9 @@ import json
 import pytest
 import redis
 
-from tests.harness.collector import Collector, check_queue, drained, queued
+from tests.faults.collector import Collector
 from tests.harness.history import HistoryLog, now_ms
+from tests.harness.queues import check_queue, drained, queued
 from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually

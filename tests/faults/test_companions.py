@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import MakeScenario, Publish, StartServer
-from tests.harness.scenario import Scenario, load
+from tests.faults.scenario import Scenario, load
 from tests.support.processes import ROOT, Process
 
 

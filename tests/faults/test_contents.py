@@ -10,7 +10,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
 from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
-from tests.harness.scenario import Scenario, load
+from tests.faults.scenario import Scenario, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from tests.faults.conftest import MakeScenario, StartServer
-from tests.harness.calls import User
+from tests.faults.user import User
 from tests.harness.history import HistoryLog
 
 #: Milliseconds between two runs of an entry before an edit.
@@ -24,17 +24,17 @@ def changes(user: User) -> Iterator[None]:
     """Change entries, again and again. Each step ends after two changes."""
     while True:
         for milliseconds in (AFTER, BEFORE):
-            user.update("edited", milliseconds)
-            user.pause("paused")
+            user.edit("edited", milliseconds)
+            user.change("pause", "paused")
             yield
             freeze = user.freeze("frozen")
-            user.remove("removed")
+            user.change("remove", "removed")
             yield
-            user.resume("paused")
-            user.update("edited", milliseconds + 100)
+            user.change("resume", "paused")
+            user.edit("edited", milliseconds + 100)
             yield
             user.thaw(freeze)
-            user.add("removed", BEFORE, misfire="all")
+            user.add("removed", BEFORE)
             yield
 
 
@@ -48,9 +48,9 @@ def test_changes_hold_while_leaders_are_killed(
     server = own_server()
     scenario = scenario_on(server)
     scenario.begin()
-    user = User(Schedules(make_app(broker_url=server.url)), log)
+    user = User(Schedules(make_app(broker_url=server.url)), log, misfire="all")
     for name in NAMES:
-        user.add(name, BEFORE, misfire="all")
+        user.add(name, BEFORE)
     scenario.pause(0.7)
     for step, _ in enumerate(changes(user)):
         scenario.pause(0.7, 1.1)

@@ -12,8 +12,8 @@ from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.faults.conftest import MakeScenario, Publish, StartServer
-from tests.harness.collector import check_messages, queued
-from tests.harness.scenario import PERIOD_MS, load
+from tests.faults.scenario import PERIOD_MS, load
+from tests.harness.queues import check_messages, queued
 from tests.support.beats import KEYS
 from tests.support.deployments import Cluster, Sentinels
 from tests.support.messages import of_entry

@@ -17,10 +17,10 @@ from redbeat_lite import Schedules
 from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.run import Run
 from tests.faults.conftest import MakeScenario, StartServer
-from tests.harness.fault_workers import FaultWorkers
+from tests.faults.scenario import PERIOD_MS, load
+from tests.faults.strikes import LEASE, TRANSPORT, Strikes, due_records
+from tests.faults.workers import FaultWorkers
 from tests.harness.history import HistoryLog
-from tests.harness.scenario import PERIOD_MS, load
-from tests.harness.strikes import LEASE, TRANSPORT, Strikes, due_records, strike
 from tests.support.audit import Record, check
 from tests.support.server import DURABLE
 from tests.support.waiting import eventually
@@ -68,9 +68,7 @@ def entries(count: int) -> dict[str, Any]:
 class MoreStrikes(Strikes):
     """Those of workers and what they depend on, and messages that come again."""
 
-    @property
-    def kinds(self) -> dict[str, Callable[[], None]]:
-        return {**super().kinds, "send_copies": self.send_copies}
+    names = (*Strikes.names, "send_copies")
 
     def kill_a_child(self) -> None:
         self.takers += 1
@@ -122,8 +120,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     scenario.begin()
     eventually(lambda: schedules.runs(limit=1), within=30, what="a run that has ended")
     strikes = MoreStrikes(scenario, server, lease)
-    names = () if is_long else FEW
-    strike(scenario, strikes, names)
+    strikes.strike(() if is_long else FEW)
     scenario.verdict(entries=others)
 
     def names_running() -> list[str]:
@@ -132,7 +129,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     eventually(lambda: not names_running(), within=60, what="the end of all leases")
     runs = [run for name in recorded for run in schedules.runs(name, limit=10_000)]
     log.append({"kind": "setup", "takers": strikes.takers, "hands": IN_HAND})
-    log.append(*due_records({name: schedules[name].known_state for name in recorded}, PERIOD_MS))
+    log.append(*due_records({name: schedules[name].known_state for name in recorded}, PERIOD_MS, "outcome"))
     log.append(*map(outcome_record, runs))
     counts: Counter[str] = Counter()
     for run in runs:

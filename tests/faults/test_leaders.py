@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
-from tests.harness.scenario import Scenario
+from tests.faults.scenario import Scenario
 
 Fault = Callable[[Scenario, float], None]
 
@@ -32,7 +32,7 @@ def frozen(scenario: Scenario, lease: float) -> None:
     scenario.pause(0.2, 1)
     leader = scenario.beats.leader()
     scenario.note_fault(lease + 2)
-    with scenario.beats.frozen(leader):
+    with leader.frozen():
         scenario.pause(lease + 0.6, lease + 1.5)
     scenario.pause(0.5)
 

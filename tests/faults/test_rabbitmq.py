@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
-from tests.harness.collector import Sent, check_messages, drained
+from tests.harness.queues import Sent, check_messages, drained
 from tests.support.beats import leader_pid, settled
 from tests.support.processes import Process
 from tests.support.proxy import Proxy

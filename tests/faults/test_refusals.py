@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.broker import BrokerDown
 from tests.faults.conftest import MakeScenario, Publish, StartServer
-from tests.harness.collector import check_queue
+from tests.harness.queues import check_queue
 from tests.support.messages import of_entry
 from tests.support.server import Server
 from tests.support.waiting import eventually

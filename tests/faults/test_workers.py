@@ -16,13 +16,13 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.state import EntryState
+from tests.faults.beats import STOP
 from tests.faults.conftest import MakeScenario, Publish, StartServer
-from tests.harness.beats import STOP
-from tests.harness.fault_workers import UNREAD, FaultWorkers
+from tests.faults.scenario import ONCE_KEYS, Scenario, load
+from tests.faults.strikes import LEASE, TRANSPORT, Strikes, due_records
+from tests.faults.verdict import work_of
+from tests.faults.workers import UNREAD, FaultWorkers
 from tests.harness.history import HistoryLog, now_ms
-from tests.harness.scenario import ONCE_KEYS, Scenario, load
-from tests.harness.strikes import LEASE, TRANSPORT, Strikes, due_records, strike
-from tests.harness.verdict import work_of
 from tests.harness.workers import Worker
 from tests.support.audit import Record, check
 from tests.support.messages import queued
@@ -116,10 +116,9 @@ def test_workers_killed_at_random_instants(
     before = states()
     eventually(lambda: ran(log) == set(NAMES), within=30, what="a run of each entry")
     strikes = Strikes(scenario, server, lease)
-    names = () if seconds > 5 else FEW
-    struck = strike(scenario, strikes, names)
+    struck = strikes.strike(() if seconds > 5 else FEW)
     verdict = scenario.verdict()
-    log.append(*locks.stop(), *due_records(states(), PERIOD_MS, before))
+    log.append(*locks.stop(), *due_records(states(), PERIOD_MS, "received", before))
     workers = scenario.workers
     log.append(*message_records(workers.ended, stayed=False))
     log.append(*message_records(workers.stayed, stayed=True))

@@ -149,13 +149,13 @@ def test_a_removal_may_come_before_the_end_of_a_fault() -> None:
 
 def test_one_run_too_many_is_found() -> None:
     assert broken(add(max_runs=3), *runs(1, 3)) == []
-    assert broken(add(max_runs=3), *runs(1, 4)) == ["max_runs"]
+    assert broken(add(max_runs=3), *runs(1, 4)) == ["max runs"]
 
 
 def test_a_run_need_not_count_that_was_sent_before_the_schedule_noted_it() -> None:
     """An edit or a fault between the message and the note of it leaves the run out."""
     apart: Record = {"delivery": "at least", "slack": 100}
-    assert broken(add(max_runs=3), *runs(1, 4), **apart) == ["max_runs"]
+    assert broken(add(max_runs=3), *runs(1, 4), **apart) == ["max runs"]
     assert broken(add(max_runs=3), *runs(1, 4), call("pause", 2000), call("resume", 2020), **apart) == []
     assert broken(add(max_runs=3), *runs(1, 4), fault(1950, 2050), **apart) == []
 
@@ -165,8 +165,7 @@ def test_a_limit_that_may_not_have_been_stored_breaks_no_law() -> None:
 
 
 def test_one_run_too_few_is_found() -> None:
-    laws = broken(add(max_runs=3), *runs(1, 2))
-    assert laws.count("max_runs") == 1
+    assert "sent once" in broken(add(max_runs=3), *runs(1, 2))
 
 
 OUTAGE = fault(3500, 6500)
@@ -219,7 +218,7 @@ def test_more_late_runs_than_the_limit_are_found() -> None:
     late = [sent(4000, 7600), sent(5000, 7600), sent(6000, 7600)]
     outage = fault(3500, 7500)
     assert broken(add(misfire="all", limit=2), *runs(1, 3), outage, *late[:2], *runs(8, 9)) == []
-    assert broken(add(misfire="all", limit=2), *runs(1, 3), outage, *late, *runs(8, 9)) == ["misfires"]
+    assert broken(add(misfire="all", limit=2), *runs(1, 3), outage, *late, *runs(8, 9)) == ["late runs in limits"]
     assert broken(add(misfire="all", limit=3), *runs(1, 3), outage, *late, *runs(8, 9)) == []
 
 

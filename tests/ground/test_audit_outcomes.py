@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.audit import History, Record, violations
 from tests.support.cases import together
 
@@ -15,6 +17,7 @@ DUE: Record = {
     "nominals": [1000, 2000, 3000],
     "ids": IDS,
     "left_out": 0,
+    "noted": "received",
 }
 
 
@@ -53,6 +56,9 @@ def broken(*records: Record, due: Record = DUE, **setup: Any) -> list[str]:
 RAN = [body(0, 1000, 2000), body(1, 2000, 2900)]
 ALL_RECEIVED = [received(0), received(1), received(2)]
 
+#: All runs were received, and those that did not run were refused.
+ACCOUNTED_FOR = [*ALL_RECEIVED, refused(0), refused(1), refused(2)]
+
 
 def test_runs_that_ran_were_refused_or_were_left_out_are_sound() -> None:
     assert broken(*RAN, received(0), received(1), due=DUE | {"left_out": 1}) == []
@@ -60,7 +66,7 @@ def test_runs_that_ran_were_refused_or_were_left_out_are_sound() -> None:
 
 
 def test_a_run_that_was_not_due_is_found() -> None:
-    assert broken(*RAN, body(2, 3000, 3100, id="another")) == ["runs were due"]
+    assert broken(*RAN, *ACCOUNTED_FOR, body(2, 3000, 3100, id="another")) == ["runs were due"]
 
 
 def test_a_run_that_vanishes_from_a_worker_is_found() -> None:
@@ -77,24 +83,24 @@ def test_a_run_that_never_ended_is_found() -> None:
 
 
 def test_a_lock_that_outlives_its_run_is_found() -> None:
-    assert broken(*RAN, lock(0, 2400), lease=500) == []
-    assert broken(*RAN, lock(0, 2600), lease=500) == ["locks end"]
-    assert broken(*RAN, lock(0, 2600), away(2500, 2700), lease=500) == []
+    assert broken(*RAN, *ACCOUNTED_FOR, lock(0, 2400), lease=500) == []
+    assert broken(*RAN, *ACCOUNTED_FOR, lock(0, 2600), lease=500) == ["locks end"]
+    assert broken(*RAN, *ACCOUNTED_FOR, lock(0, 2600), away(2500, 2700), lease=500) == []
 
 
 def test_a_lock_ends_with_the_last_body_that_had_it() -> None:
     killed, again = body(0, 1000, 1100, done=False), body(0, 5000, 6000)
-    assert broken(killed, again, lock(0, 6400), lease=500) == []
-    assert broken(killed, again, lock(0, 4000), lease=500) == ["locks end"]
+    assert broken(*ACCOUNTED_FOR, killed, again, lock(0, 6400), lease=500) == []
+    assert broken(*ACCOUNTED_FOR, killed, again, lock(0, 4000), lease=500) == ["locks end"]
 
 
 def test_a_run_that_is_done_may_run_again_if_nobody_could_write_that() -> None:
     first, again = body(0, 1000, 2000), body(0, 9000, 9100, pid=7)
-    assert broken(first, again) == ["one per task"]
-    assert broken(first, again, death(0, 2500)) == []
-    assert broken(first, again, death(0, 5000)) == ["one per task"]
-    assert broken(first, again, death(7, 2500)) == ["one per task"]
-    assert broken(first, again, away(1500, 2500)) == []
+    assert broken(*ACCOUNTED_FOR, first, again) == ["one per task"]
+    assert broken(*ACCOUNTED_FOR, first, again, death(0, 2500)) == []
+    assert broken(*ACCOUNTED_FOR, first, again, death(0, 5000)) == ["one per task"]
+    assert broken(*ACCOUNTED_FOR, first, again, death(7, 2500)) == ["one per task"]
+    assert broken(*ACCOUNTED_FOR, first, again, away(1500, 2500)) == []
 
 
 # -- the record of runs ----------------------------------------------------------------------------
@@ -128,7 +134,7 @@ def deaths_of(bodies: list[Record]) -> list[Record]:
 
 def broken_by(record: Record, *bodies: Record, takers: int = 1) -> list[str]:
     """The laws that one run's record breaks."""
-    due = DUE | {"nominals": [1000], "ids": IDS[:1]}
+    due = DUE | {"nominals": [1000], "ids": IDS[:1], "noted": "outcome"}
     return broken(record, *bodies, due=due, takers=takers)
 
 
@@ -190,7 +196,7 @@ def test_why_a_record_says_less(is_explained: bool, ends: Ends, strikes: list[Re
 def test_more_records_without_an_end_than_messages_of_killed_workers_are_found() -> None:
     """A killed worker explains as many of them as it had messages in hand, by default one."""
     waiting = [outcome("waiting"), outcome("waiting", id=IDS[1], nominals=[2000])]
-    due = DUE | {"nominals": [1000, 2000], "ids": IDS[:2]}
+    due = DUE | {"nominals": [1000, 2000], "ids": IDS[:2], "noted": "outcome"}
     assert broken(*waiting, death(7, 9000), due=due, takers=1) == ["outcomes are whole"] * 2
     assert broken(*waiting, death(7, 9000), due=due, takers=2) == []
     assert broken(*waiting, death(7, 9000), due=due, takers=1, hands=2) == []
@@ -218,6 +224,14 @@ def test_a_record_that_is_not_true_is_found(record: Record, ends: Ends) -> None:
 def test_a_run_without_a_record_or_with_two_is_found() -> None:
     skipped = outcome("skipped", id=None, nominals=[2000, 3000])
     expired = outcome("expired")
-    assert broken(expired, skipped) == []
-    assert broken(skipped) == ["one outcome each"]
-    assert broken(expired, expired, skipped) == ["one outcome each"]
+    due = DUE | {"noted": "outcome"}
+    assert broken(expired, skipped, due=due) == []
+    assert broken(skipped, due=due) == ["one outcome each"]
+    assert broken(expired, expired, skipped, due=due) == ["one outcome each"]
+
+
+def test_a_history_in_which_nothing_says_what_became_of_runs_is_found() -> None:
+    assert broken(*RAN, due=DUE | {"left_out": 1}) == ["few are lost"]
+    assert broken(*RAN, due=DUE | {"noted": "outcome"}) == ["one outcome each"]
+    with pytest.raises(KeyError, match="noted"):
+        broken(*RAN, due={field: value for field, value in DUE.items() if field != "noted"})

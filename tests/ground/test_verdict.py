@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.harness.verdict import Verdict, verdict_of, work_of
+from tests.faults.verdict import Verdict, verdict_of, work_of
 from tests.support.audit import Record
 
 NOW = 1_800_000_000_000
@@ -80,6 +80,7 @@ def test_messages_that_came_again_though_they_were_committed() -> None:
 
 def test_the_figures_of_workers() -> None:
     due = {"kind": "due", "entry": "k", "nominals": [1000, 2000, 3000, 4000], "left_out": 1}
+    due |= {"noted": "received"}
     due["ids"] = ["a", "b", "c", "d"]
     bodies = [
         {"kind": "body", "id": "a", "key": "k", "began": 1000, "ended": 1900, "done": True},

@@ -12,8 +12,8 @@ import pytest
 
 from redbeat_lite.once.store import LockStore
 from tests.harness.history import HistoryLog
-from tests.harness.witness import OnceClient
-from tests.harness.workers import ALL, Crew, Play, stages_of
+from tests.once.client import OnceClient
+from tests.once.pools import ALL, Crew, Play, stages_of
 from tests.support.server import DURABLE, Server
 
 #: What is decided before a body is run or after it has ended is the same in every pool; `make soak` sees to the others.

@@ -19,9 +19,9 @@ from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import Crew
+from tests.once.client import OnceClient, until
 from tests.once.conftest import one_pool_will_do
+from tests.once.pools import Crew
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import Worker, once_worker
+from tests.harness.workers import Worker
+from tests.once.client import OnceClient, until
+from tests.once.pools import once_worker
 from tests.support.server import Server
 
 pytestmark = [pytest.mark.timeout(60)]

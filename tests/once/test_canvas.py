@@ -12,9 +12,9 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite import OnceRejected, OnceSkipped
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import Crew
+from tests.once.client import OnceClient, until
 from tests.once.conftest import one_pool_will_do
+from tests.once.pools import Crew
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool"), one_pool_will_do]
 

@@ -14,8 +14,8 @@ from redbeat_lite import Schedules
 from redbeat_lite.entries.message import headers
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.store import RunStore
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import BOTH, Crew, Stage, in_pools
+from tests.once.client import OnceClient, until
+from tests.once.pools import BOTH, Crew, Stage, in_pools
 
 pytestmark = pytest.mark.timeout(60)
 

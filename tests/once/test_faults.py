@@ -23,8 +23,8 @@ from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.dead_children import is_gone
 from tests.harness.project import LEASE, VISIBILITY
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import BOTH, Crew, Stage, in_pools
+from tests.once.client import OnceClient, until
+from tests.once.pools import BOTH, Crew, Stage, in_pools
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(120)
@@ -271,7 +271,7 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
         (begun,) = proj.started(stage.key)
         # In one pool the next holder is still there when the sleeper wakes, in the other it has come and gone.
         there = stage.pool == "prefork"
-        with sleeper.frozen():
+        with sleeper.frozen_as_a_whole():
             stage.worker()
             until(lambda: not proj.lock(stage.key, "skip"), LEASE + 3)
             second = stage.send("skip", how="until" if there else "")

@@ -30,7 +30,7 @@ from redbeat_lite.once.worker import dead_children, keeper, visibility
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.support.server import Server
 
 #: Above the kernel's greatest process id.

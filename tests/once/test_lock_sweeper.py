@@ -25,7 +25,7 @@ from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker.visibility import workers
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.support.cases import together
 from tests.support.server import Server
 

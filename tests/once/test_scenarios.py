@@ -16,9 +16,9 @@ from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held
 from tests.harness.history import now_ms
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import Crew
+from tests.once.client import OnceClient, until
 from tests.once.conftest import one_pool_will_do
+from tests.once.pools import Crew
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
 

@@ -10,7 +10,7 @@ from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
 from redbeat_lite.once.store import LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.once.script_calls import begin, claim, held
 
 

@@ -7,7 +7,7 @@ import pytest
 from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.once.script_calls import begin, held
 
 

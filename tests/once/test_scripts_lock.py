@@ -12,8 +12,8 @@ from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.claims import take
 from redbeat_lite.once.store import KEPT_MS, Held, LockStore
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
 from tests.once.bench import acquire_and_release
+from tests.once.client import until
 from tests.once.script_calls import begin, claim, held, wake
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from redbeat_lite.once.store import KEPT_MS, LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.once.script_calls import begin, held, wake
 
 

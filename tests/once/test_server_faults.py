@@ -15,8 +15,9 @@ from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers
 from tests.harness.history import HistoryLog
 from tests.harness.project import LEASE
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import BOTH, Stage, Worker, in_pools
+from tests.harness.workers import Worker
+from tests.once.client import OnceClient, until
+from tests.once.pools import BOTH, Stage, in_pools
 from tests.support.server import DURABLE, Server
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import once_worker
+from tests.once.client import OnceClient, until
+from tests.once.pools import once_worker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 

@@ -12,7 +12,7 @@ from celery.contrib.testing.worker import start_worker
 
 from redbeat_lite import Once, Task, install
 from redbeat_lite.once.store import LockStore
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.support.server import Server
 
 #: Seconds that a lock lives unless somebody keeps it.

@@ -16,7 +16,7 @@ import pytest
 
 from redbeat_lite.once.keys import OnceKeys
 from tests.harness.history import HistoryLog
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.once.stress import Chaos
 from tests.support.nursery import ROOT
 from tests.support.server import Server

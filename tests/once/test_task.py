@@ -23,7 +23,7 @@ from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.support.cases import together
 from tests.support.processes import run_python
 from tests.support.server import DURABLE, Server

@@ -26,7 +26,7 @@ from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
-from tests.harness.witness import until
+from tests.once.client import until
 from tests.once.script_calls import begin, held
 from tests.once.test_task import make_app, one
 from tests.support.server import Server

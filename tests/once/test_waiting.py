@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.witness import OnceClient, until
-from tests.harness.workers import Stage
+from tests.once.client import OnceClient, until
+from tests.once.pools import Stage
 
 pytestmark = pytest.mark.timeout(120)
 

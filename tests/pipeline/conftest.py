@@ -13,9 +13,9 @@ from celery import Celery
 
 from redbeat_lite.pipeline import store
 from tests.harness.history import HistoryLog
-from tests.harness.lab import Lab, audited_labs, step_worker
-from tests.harness.steps import make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, audited_labs, step_worker
+from tests.pipeline.steps import make_app
 from tests.support.server import Server
 
 __all__ = ["audited_labs"]

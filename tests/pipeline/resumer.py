@@ -14,8 +14,8 @@ from typing import Any
 from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline.store import store_of
 from tests.harness.history import HistoryLog
-from tests.harness.lab import note_successes
-from tests.harness.steps import make_app
+from tests.pipeline.lab import note_successes
+from tests.pipeline.steps import make_app
 
 
 def main(url: str) -> None:

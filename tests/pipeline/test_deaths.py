@@ -25,9 +25,9 @@ from redbeat_lite.runs.row import NESTING
 from redbeat_lite.runs.run import HISTORY_HEADER
 from redbeat_lite.storage.scripts import Scripts
 from tests.harness.audited import audit, forget
-from tests.harness.lab import Lab, handle, note_successes, record
-from tests.harness.steps import make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, handle, note_successes, record
+from tests.pipeline.steps import make_app
 from tests.support.beats import KEYS
 from tests.support.server import Server
 

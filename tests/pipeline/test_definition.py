@@ -19,7 +19,7 @@ from redbeat_lite.pipeline.definition import Definition, task_id
 from redbeat_lite.pipeline.errors import StepFailed
 from redbeat_lite.pipeline.params import decode, encode, merge, outcome
 from redbeat_lite.pipeline.publish import describe
-from tests.harness.steps import make_app
+from tests.pipeline.steps import make_app
 from tests.support.cases import together
 from tests.support.examples import examples
 

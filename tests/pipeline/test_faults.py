@@ -15,9 +15,9 @@ from redbeat_lite.pipeline import publish, store, sweep
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.store import PipelineStore, store_of
 from redbeat_lite.storage.replies import server_ms
-from tests.harness.lab import Lab, handle, record, states
-from tests.harness.steps import LEASE, make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, handle, record, states
+from tests.pipeline.steps import LEASE, make_app
 from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -77,7 +77,7 @@ def test_a_worker_that_was_only_paused_has_lost_its_step(lab: Lab, hire: Callabl
     paused = hire(lab.server.url, queue=queue, concurrency=1)
     run = lab.start(("a", lab.sig("proj.late", queue=queue, how="until", give={"x": 1}), 2), ("b", lab.sig(), 1))
     lab.started(run, "a")
-    with paused.frozen():
+    with paused.frozen_as_a_whole():
         hire(lab.server.url, queue=queue, concurrency=1)
 
         def restarted() -> bool:
@@ -287,9 +287,9 @@ def test_the_leading_beat_sweeps_and_another_one_after_it(
             return lab.start(("a", lab.sig(), 1))
 
     env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}
-    leader = beat("tests.harness.steps", url=lab.server.url, **env)
+    leader = beat("tests.pipeline.steps", url=lab.server.url, **env)
     leader.says("leading", within=20)
-    beat("tests.harness.steps", url=lab.server.url, **env)
+    beat("tests.pipeline.steps", url=lab.server.url, **env)
     assert unpublished().wait(END).state == "SUCCEEDED"
     leader.kill()
     assert unpublished().wait(END).state == "SUCCEEDED"

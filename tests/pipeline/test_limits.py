@@ -16,9 +16,9 @@ from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.storage.scripts import Scripts
-from tests.harness.lab import Lab, states
-from tests.harness.steps import make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, states
+from tests.pipeline.steps import make_app
 from tests.support.server import Server
 
 

@@ -19,8 +19,8 @@ from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.store import Ref, store_of
 from redbeat_lite.storage.json_values import loads
 from redbeat_lite.storage.scripts import Scripts
-from tests.harness.lab import record
-from tests.harness.steps import make_app
+from tests.pipeline.lab import record
+from tests.pipeline.steps import make_app
 from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch

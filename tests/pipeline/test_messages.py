@@ -21,8 +21,8 @@ from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import Scripts
-from tests.harness.lab import Lab, handle, record
-from tests.harness.steps import make_app
+from tests.pipeline.lab import Lab, handle, record
+from tests.pipeline.steps import make_app
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("impatient")

@@ -16,9 +16,9 @@ from redbeat_lite.pipeline.keys import turn, turns_key
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.store import Look, PipelineStore, Ref, store_of
-from tests.harness.lab import Lab
-from tests.harness.steps import make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab
+from tests.pipeline.steps import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.lab import Lab, states, step_worker
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, states, step_worker
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -16,7 +16,7 @@ from redbeat_lite.once.claims import ONCE_HEADER
 from redbeat_lite.pipeline.publish import dispatch
 from redbeat_lite.pipeline.run import PipelineRun
 from redbeat_lite.pipeline.store import Outbox, store_of
-from tests.harness.lab import Lab
+from tests.pipeline.lab import Lab
 
 #: What differs from one message to the next of the same task.
 OF_ITS_OWN = {"reply_to", "correlation_id", "delivery_tag"}

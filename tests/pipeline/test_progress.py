@@ -14,8 +14,8 @@ import redis
 from redbeat_lite.pipeline import progress, progress_line
 from redbeat_lite.pipeline.progress import Progress
 from redbeat_lite.pipeline.store import Ref, store_of
-from tests.harness.lab import Lab, record
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab, record
 from tests.support.waiting import eventually
 
 

@@ -19,7 +19,7 @@ from redbeat_lite.pipeline.store import store_of
 from redbeat_lite.runs.attempt import Fate
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.store import RunStore
-from tests.harness.lab import Lab
+from tests.pipeline.lab import Lab
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("crew")

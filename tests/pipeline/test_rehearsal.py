@@ -13,7 +13,7 @@ from redbeat_lite import Once, Pipeline, PipelineTask
 from redbeat_lite.pipeline import State
 from redbeat_lite.pipeline.pipeline import defined
 from redbeat_lite.testing import rehearse
-from tests.harness.lab import states
+from tests.pipeline.lab import states
 
 #: Nobody listens there.
 NOWHERE = "redis://127.0.0.1:1/0"

@@ -17,9 +17,9 @@ import pytest
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import sweep
 from redbeat_lite.pipeline.store import store_of
-from tests.harness.lab import Lab
-from tests.harness.steps import make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab
+from tests.pipeline.steps import make_app
 from tests.pipeline.test_deaths import ends, left_behind, occurrence, times_resumed
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -73,7 +73,7 @@ def test_300_kills_while_runs_are_resumed(
     conf = '{"redbeat_lite_lease": 1}'
 
     def new_beat() -> Process:
-        return beat("tests.harness.steps", url=server.url, PIPE_URL=server.url, PIPE_CONF=conf)
+        return beat("tests.pipeline.steps", url=server.url, PIPE_URL=server.url, PIPE_CONF=conf)
 
     def new_worker() -> Worker:
         return hire(server.url, concurrency=3, ready=False)

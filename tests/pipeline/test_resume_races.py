@@ -15,8 +15,8 @@ from redbeat_lite.pipeline.publish import conclude, over
 from redbeat_lite.pipeline.run import begin
 from redbeat_lite.pipeline.run_index import Index
 from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
-from tests.harness.lab import states
-from tests.harness.steps import make_app
+from tests.pipeline.lab import states
+from tests.pipeline.steps import make_app
 from tests.support.server import Server
 
 OPEN, ENDED = "{redbeat-lite}:pipelines", "{redbeat-lite}:ended-runs"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineRun, Schedules, at, cron, every
-from tests.harness.lab import Lab
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab
 from tests.support.messages import parse
 from tests.support.processes import Process
 from tests.support.waiting import eventually, never
@@ -61,7 +61,7 @@ def test_an_occurrence_emitted_twice_is_one_run(lab: Lab, schedules: Schedules, 
 
 def test_a_real_beat_starts_a_run(lab: Lab, schedules: Schedules, crew: Worker, beat: Callable[..., Process]) -> None:
     pipeline = Pipeline(lab.app, [("a", lab.sig(give={"x": 1}), 2), ("b", lab.sig(), 1)])
-    beat("tests.harness.steps", url=lab.server.url, PIPE_URL=lab.server.url)
+    beat("tests.pipeline.steps", url=lab.server.url, PIPE_URL=lab.server.url)
     schedules.add("once", pipeline, at(datetime.now(UTC) + timedelta(seconds=1)))
     name = eventually(lambda: schedules["once"].last_task_id, within=END, what="the occurrence")
     run = PipelineRun(lab.app, name)

@@ -14,7 +14,7 @@ from redbeat_lite.pipeline.definition import Definition, Step
 from redbeat_lite.pipeline.keys import index_key
 from redbeat_lite.pipeline.params import encode
 from redbeat_lite.pipeline.store import MAX_DEATHS, PipelineStore, Ref
-from tests.harness.lab import record
+from tests.pipeline.lab import record
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -11,9 +11,9 @@ import pytest
 
 from redbeat_lite import PipelineRun
 from redbeat_lite.pipeline import sweep
-from tests.harness.lab import Lab
-from tests.harness.steps import added_by, make_app
 from tests.harness.workers import Worker
+from tests.pipeline.lab import Lab
+from tests.pipeline.steps import added_by, make_app
 from tests.support.server import Server
 
 #: Steps by stage: thirteen.

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -77,6 +78,21 @@ class Process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)  # it may take a moment to write
             raise
+
+    def ends(self, within: float) -> bool:
+        """Return whether it ends within so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(within)
+        return not self.alive
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze it for the length of the block."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     @property
     def alive(self) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from redbeat_lite.entries.state import EntryState, task_id
+from tests.faults.scenario import BACK, Scenario
 from tests.harness import project
 from tests.harness.history import now_ms
-from tests.harness.scenario import BACK, Scenario
 from tests.support.audit import Record
 from tests.support.server import Server
 
@@ -27,6 +27,17 @@ class Strikes:
     in seconds.
     """
 
+    #: The methods that are faults.
+    names: tuple[str, ...] = (
+        "kill_the_leader",
+        "kill_a_worker",
+        "lose_the_machine_of_a_worker",
+        "kill_a_child",
+        "stop_a_worker",
+        "freeze_a_worker",
+        "crash_the_server",
+    )
+
     def __init__(self, scenario: Scenario, server: Server, lease: float) -> None:
         self._scenario = scenario
         self._server = server
@@ -34,34 +45,35 @@ class Strikes:
         #: Workers that may have had a message in hand when they or the server were killed.
         self.takers = 0
 
-    @property
-    def kinds(self) -> dict[str, Callable[[], None]]:
-        """All faults, by their names."""
-        faults = (
-            self.kill_the_leader,
-            self.kill_a_worker,
-            self.lose_the_machine_of_a_worker,
-            self.kill_a_child,
-            self.stop_a_worker,
-            self.freeze_a_worker,
-            self.crash_the_server,
-        )
-        return {fault.__name__: fault for fault in faults}
+    def strike(self, names: Sequence[str] = ()) -> int:
+        """Let each named fault happen once in random order, and go on while there is time.
+
+        Without names, all faults happen. Returns how many there were.
+        """
+        order = list(names or self.names)
+        count = 0
+        while count < len(order) or self._scenario.left > 0:
+            if count % len(order) == 0:
+                self._scenario.chance.shuffle(order)
+            name = order[count % len(order)]
+            print(f"{now_ms()} {name}")
+            getattr(self, name)()
+            count += 1
+            self._scenario.pause(0.2, 1)
+            self._scenario.workers.revive()
+        return count
 
     def kill_the_leader(self) -> None:
         self._scenario.kill_leader(self._lease)
 
-    def kill_a_worker(self) -> None:
-        self._kill_worker(whole=False)
-
-    def lose_the_machine_of_a_worker(self) -> None:
-        self._kill_worker(whole=True)
-
-    def _kill_worker(self, *, whole: bool) -> None:
+    def kill_a_worker(self, *, whole: bool = False) -> None:
         workers = self._scenario.workers
         self.takers += 1
         workers.kill(workers.pick(), whole=whole)
         workers.start()
+
+    def lose_the_machine_of_a_worker(self) -> None:
+        self.kill_a_worker(whole=True)
 
     def kill_a_child(self) -> None:
         self._scenario.workers.kill_child()
@@ -72,7 +84,7 @@ class Strikes:
         workers.start()
 
     def freeze_a_worker(self) -> None:
-        with self._scenario.beats.frozen(self._scenario.workers.pick()):
+        with self._scenario.workers.pick().frozen():
             self._scenario.pause(0.2, LEASE / 2)
 
     def crash_the_server(self) -> None:
@@ -89,35 +101,18 @@ class Strikes:
         self._scenario.log.append(fault | {"began": began, "ended": ended})
 
 
-def strike(scenario: Scenario, strikes: Strikes, names: Sequence[str] = ()) -> int:
-    """Let each named fault happen once in random order, and go on while there is time.
-
-    Without names, all faults happen. Returns how many there were.
-    """
-    kinds = strikes.kinds
-    order = list(names or kinds)
-    count = 0
-    while count < len(order) or scenario.left > 0:
-        index = count % len(order)
-        if index == 0:
-            scenario.chance.shuffle(order)
-        name = order[index]
-        print(f"{now_ms()} {name}")
-        kinds[name]()
-        count += 1
-        scenario.pause(0.2, 1)
-        scenario.workers.revive()
-    return count
-
-
 def due_records(
-    states: Mapping[str, EntryState], period: int, before: Mapping[str, EntryState] | None = None
+    states: Mapping[str, EntryState],
+    period: int,
+    noted: str,
+    before: Mapping[str, EntryState] | None = None,
 ) -> list[Record]:
     """Return a record of the runs of each entry that were due.
 
     Parameters:
         states: of the entries, when the last beat had ended.
         period: their interval in ms.
+        noted: the kind of records that say what became of the runs.
         before: their states when the load began; by default, before their first run.
     """
     records = []
@@ -128,5 +123,5 @@ def due_records(
         nominals = list(range(start, end, period))
         ids = [task_id(name, state.generation, nominal) for nominal in nominals]
         due = {"kind": "due", "entry": name, "nominals": nominals, "ids": ids}
-        records.append(due | {"left_out": state.skipped})
+        records.append(due | {"left_out": state.skipped, "noted": noted})
     return records

@@ -42,9 +42,9 @@ class OnceClient:
 
     def __init__(self, server: Server, log: HistoryLog) -> None:
         os.environ["ONCE_URL"] = server.url
-        from tests.harness import once_tasks
+        from tests.once import tasks
 
-        self.app: Celery = once_tasks.app
+        self.app: Celery = tasks.app
         if self.app.conf.broker_url != server.url:
             raise AssertionError("all tests of a session have to use the same server")
         self.app.AsyncResult = self.app.subclass_with_self(Polled)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from tests.support.audit import History, Record, stray_lines
-from tests.support.audit_bodies import one_per_key
-
-#: Milliseconds that stand for "never".
-NEVER = 10**9
+from tests.support.audit import History, Record
+from tests.support.audit.runs import Runs
+from tests.support.audit.schedule import stray_lines, time_to_next_message
+from tests.support.audit.work import one_per_key
 
 
 @dataclass
@@ -34,7 +32,6 @@ class Verdict:
         redone: messages that came again although they had been committed: a later message of the
             same beat did not come again.
         tail: the longest row of messages that came again and were the last ones of a beat.
-        stall: the longest time for which the machine kept the suite from running.
         withheld: the most time that the machine kept from beats and suite during one recovery.
         work: the figures of workers, where there are any.
     """
@@ -50,7 +47,6 @@ class Verdict:
     strays: int
     redone: int
     tail: int
-    stall: float = 0.0
     withheld: float = 0.0
     work: dict[str, Any] | None = None
 
@@ -70,8 +66,8 @@ def verdict_of(records: Sequence[Record], entries: Collection[str], period: int 
 
     ``period`` is None where a fault changes the phase.
     """
-    sent = [record for record in records if record["kind"] == "sent" and record["entry"] in entries]
     history = History(records)
+    sent = [message for message in history.records("sent") if message["entry"] in entries]
     nominals: dict[str, set[int]] = defaultdict(set)
     for message in sent:
         nominals[message["entry"]].add(message["nominal"])
@@ -80,15 +76,21 @@ def verdict_of(records: Sequence[Record], entries: Collection[str], period: int 
     lost = None
     if period is not None:
         lost = sum(missing(times, period) for times in nominals.values())
+    delays = [
+        message["at"] - message["nominal"]
+        for message in sent
+        if not history.is_faulty(message["nominal"], message["nominal"])
+    ]
+    back = [time_to_next_message(history, recovered) for recovered in recoveries]
     redone, tail = repeats(sent)
     return Verdict(
         occurrences=occurrences,
         faults=len(recoveries),
         lost=lost,
         doubled=len(sent) - occurrences,
-        late=longest_delay(sent, history) / 1000,
+        late=max(delays, default=0) / 1000,
         wait=longest_wait(sent) / 1000,
-        back=longest_recovery(sent, recoveries) / 1000,
+        back=max(back, default=0) / 1000,
         handovers=sum(before["sender"] != after["sender"] for before, after in pairwise(sent)),
         strays=len(stray_lines(history)),
         redone=redone,
@@ -105,32 +107,23 @@ def work_of(records: Sequence[Record]) -> dict[str, Any]:
         body; ``taken`` by a worker and never heard of again; ``overlaps`` of bodies of one key; and
         ``stuck``, the longest time in seconds for which a lock outlived its run.
     """
-    outcomes = History(records).outcomes
+    history = History(records)
+    runs = Runs(history)
     return {
-        "runs": len(outcomes.bodies),
-        "left_out": outcomes.left_out,
-        "refused": len(outcomes.refused),
-        "vanished": len(outcomes.vanished),
-        "unfinished": len(outcomes.unfinished),
-        "taken": outcomes.taken,
-        "overlaps": len([*one_per_key(outcomes.work)]),
-        "stuck": round(outcomes.stuck / 1000, 2),
+        "runs": len(runs.bodies),
+        "left_out": runs.left_out,
+        "refused": len(runs.refused),
+        "vanished": len(runs.vanished),
+        "unfinished": len(runs.unfinished),
+        "taken": runs.taken,
+        "overlaps": len([*one_per_key(history)]),
+        "stuck": round(max(runs.outlived.values(), default=0) / 1000, 2),
     }
 
 
 def missing(nominals: Collection[int], period: int) -> int:
     """Return how many nominal times between the first and the last one are missing."""
     return len(set(range(min(nominals), max(nominals) + 1, period)) - set(nominals))
-
-
-def longest_delay(sent: Sequence[Record], history: History) -> int:
-    """Return the longest delay in ms of the messages that were not due in a fault."""
-    delays = []
-    for message in sent:
-        nominal = message["nominal"]
-        if not history.is_faulty(nominal, nominal):
-            delays.append(message["at"] - nominal)
-    return max(delays, default=0)
 
 
 def longest_wait(sent: Sequence[Record]) -> int:
@@ -146,17 +139,6 @@ def longest_wait(sent: Sequence[Record]) -> int:
         last[message["entry"]] = message["at"]
     end = max(last.values(), default=0)
     return max([longest, *(end - at for at in last.values())])
-
-
-def longest_recovery(sent: Sequence[Record], recoveries: Collection[int]) -> int:
-    """Return the longest time in ms from one of these instants to the next message."""
-    arrivals = [message["at"] for message in sent]
-    longest = 0
-    for recovered in recoveries:
-        index = bisect_left(arrivals, recovered)
-        took = arrivals[index] - recovered if index < len(arrivals) else NEVER
-        longest = max(longest, took)
-    return longest
 
 
 def repeats(sent: Sequence[Record]) -> tuple[int, int]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tests.harness.beats import STOP, Herd, await_stop
+from tests.faults.beats import STOP, Herd
 from tests.harness.history import HistoryLog, now_ms
 from tests.harness.workers import Worker
 from tests.support.nursery import ROOT
 from tests.support.waiting import eventually
 
-APP = "tests.harness.fault_tasks"
+APP = "tests.faults.tasks"
 
 #: Seconds for which a child of Celery's prefork pool waits, before it ends, until its main process
 #: has read its result. On a stop, the main process no longer reads the result of a task if it has
@@ -142,16 +142,16 @@ class FaultWorkers(Herd[Worker]):
         """
         worker.ready()
         worker.terminate()
-        await_stop(worker)
+        has_ended = worker.ends(STOP)
         if worker.lines(LOST):
-            if worker.alive:
+            if not has_ended:
                 self._kill(worker.pid, *worker.children())
             worker.wait()
             self.leaves(worker)
             return
-        if worker.alive and worker.children():
-            await_stop(worker, UNREAD)  # Its main process waits for a child.
-        assert not worker.alive, f"it has not ended within {STOP:g} s\n{worker.output}"
+        if not has_ended and worker.children():
+            has_ended = worker.ends(UNREAD)  # Its main process waits for a child.
+        assert has_ended, f"it has not ended within {STOP:g} s\n{worker.output}"
         self.has_exited(worker, 0)
 
     def stop_all(self) -> None:

@@ -20,7 +20,7 @@ from tests.support.audit import Record
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
-APP = "tests.harness.steps"
+APP = "tests.pipeline.steps"
 
 
 def step_worker(url: str, *, queue: str = "celery", **options: Any) -> Worker:
@@ -59,7 +59,7 @@ class Lab:
     # -- the history -------------------------------------------------------------------------------
 
     def note_run(self, run: PipelineRun, steps: Sequence[Any], **fields: Any) -> None:
-        """Note that a run was started; the fields are those of `tests.support.audit_bodies`."""
+        """Note that a run was started; the fields are those of `tests.support.audit`."""
         priorities = sorted({priority for *_, priority in steps}, reverse=True)
         stages = {name: priorities.index(priority) for name, *_, priority in steps}
         self.log.append({"kind": "run", "id": run.id, "steps": stages, **fields})

@@ -11,19 +11,18 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import redis
 
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.runs.keys import RunKeys
-from tests.harness.beats import Beats
-from tests.harness.collector import Collector
-from tests.harness.fault_workers import FaultWorkers
+from tests.faults.beats import Beats
+from tests.faults.collector import Collector
+from tests.faults.verdict import Verdict, verdict_of
+from tests.faults.workers import FaultWorkers
 from tests.harness.history import HistoryLog, now_ms
-from tests.harness.verdict import Verdict, verdict_of
 from tests.support.audit import Record, check
 from tests.support.beats import KEYS
 from tests.support.processes import Process
@@ -69,37 +68,7 @@ def load(count: int = ENTRIES, **fields: Any) -> dict[str, Any]:
     return {f"e{number:03}": entry for number in range(count)}
 
 
-@dataclass
-class Expectation:
-    """Promises that the history of a scenario has to keep. Times are in seconds.
-
-    Parameters:
-        entries: names of the entries whose rule the audit knows.
-        period: the interval in ms; None where a fault changes the phase of entries, so that
-            losses cannot be counted.
-        delivery: whether a run may be sent twice.
-        shifted: whether the clock of beats is shifted, so that nominal times say nothing about
-            lateness, and beats cannot say when they began to lead.
-        strays: how many messages may come from a beat that has not noticed yet that it no longer
-            leads.
-        late: the longest delay of a run that is not due in a fault.
-        silent: the longest time from one message of an entry to the next, in faults too.
-        back: the longest time from the end of a fault to the next message; None for the bound of
-            the scenario.
-    """
-
-    entries: Collection[str] = tuple(load())
-    period: int | None = PERIOD_MS
-    delivery: Literal["exactly", "at least"] = "exactly"
-    shifted: bool = False
-    strays: int = 0
-    late: float = PERIOD
-    silent: float | None = None
-    back: float | None = None
-
-
-@dataclass(frozen=True)
-class Begin:
+class Begin(NamedTuple):
     """Entries begin to run between two instants in epoch ms, or begin again with another phase.
 
     ``None`` stands for the entries that were there from the start.
@@ -275,58 +244,78 @@ class Scenario:
 
     # -- judgement ---------------------------------------------------------------------------------
 
-    def verdict(self, **expected: Any) -> Verdict:
+    def verdict(
+        self,
+        *,
+        entries: Collection[str] = tuple(load()),
+        period: int | None = PERIOD_MS,
+        delivery: str = "exactly",
+        shifted: bool = False,
+        strays: int = 0,
+        late: float = PERIOD,
+        silent: float | None = None,
+        back: float | None = None,
+    ) -> Verdict:
         """Wait for the end, stop everything, audit the history, and return its figures.
 
-        The arguments are fields of an Expectation.
+        Times are in seconds.
+
+        Parameters:
+            entries: names of the entries whose rule the audit knows.
+            period: the interval in ms; None where a fault changes the phase of entries, so that
+                losses cannot be counted.
+            delivery: ``exactly``, or ``at least`` where a run may be sent twice.
+            shifted: whether the clock of beats is shifted, so that nominal times say nothing about
+                lateness, and beats cannot say when they began to lead.
+            strays: how many messages may come from a beat that has not noticed yet that it no
+                longer leads.
+            late: the longest delay of a run that is not due in a fault.
+            silent: the longest time from one message of an entry to the next, in faults too.
+            back: the longest time from the end of a fault to the next message; None for the bound
+                of the scenario.
         """
-        expectation = Expectation(**expected)
         assert self._faults, "there was no fault"
         self.rest()
         time.sleep(2 * PERIOD)
-        self.await_latest_runs(expectation.entries)
+        self.await_latest_runs(entries)
         self.log.append({"kind": "end", "at": now_ms()})
         self._end()
         withheld = self.beats.watch.worst(self.bound, since=self._started)
-        self._note_expectation(expectation, withheld)
+
+        def bound(seconds: float) -> int:
+            """Return a bound in ms. It grows by the time that the machine withheld."""
+            return round(1000 * (seconds + withheld))
+
+        back_ms = bound(self.bound if back is None else back)
+        self.log.append(*(fault | {"back": back_ms} for fault in self._faults))
+        setup: Record = {"kind": "setup", "late": bound(PERIOD), "delivery": delivery}
+        setup |= {"strays": strays, "slack": SLACK_MS}
+        bounds = {}
+        if silent is not None:
+            bounds["silent"] = bound(silent)
+        if shifted:
+            setup["slack"] += SHIFT_MS
+        else:
+            bounds["punctual"] = bound(late)
+            self.log.append(*self.beats.terms())
+        self.log.append(setup)
+        self._note_begins(entries, bounds)
         records = self.log.records()
-        verdict = verdict_of(records, expectation.entries, expectation.period)
-        verdict.stall = self.collector.stall
+        verdict = verdict_of(records, entries, period)
         verdict.withheld = withheld
         print(verdict)
         check(records)
         self._check_keys()
         return verdict
 
-    def _note_expectation(self, expected: Expectation, withheld: float) -> None:
-        """Note the bounds for the audit.
-
-        They are known only at the end: each of them grows by the time that the machine withheld.
-        """
-
-        def bound(seconds: float) -> int:
-            return round(1000 * (seconds + withheld))
-
-        back = self.bound if expected.back is None else expected.back
-        self.log.append(*(fault | {"back": bound(back)} for fault in self._faults))
-        setup: Record = {"kind": "setup", "late": bound(PERIOD), "delivery": expected.delivery}
-        setup["strays"] = expected.strays
-        setup["slack"] = SLACK_MS
-        if expected.shifted:
-            setup["slack"] += SHIFT_MS
-        else:
-            self.log.append(*self.beats.terms())
-        self.log.append(setup)
-        add: Record = {"kind": "call", "act": "add", "ok": True, "misfire": self._misfire}
-        add["rule"] = {"every": PERIOD_MS}
-        if expected.silent is not None:
-            add["silent"] = bound(expected.silent)
-        if not expected.shifted:
-            add["punctual"] = bound(expected.late)
+    def _note_begins(self, entries: Collection[str], bounds: Record) -> None:
+        """Note for each begin that its entries were added. They have these bounds in ms."""
         added = {name for begin in self._begins for name in begin.entries or ()}
         for begin in self._begins:
+            add: Record = {"kind": "call", "act": "add", "ok": True, "misfire": self._misfire}
+            add |= {"rule": {"every": PERIOD_MS}, **bounds}
             add |= {"began": begin.began, "returned": begin.returned}
-            names = begin.entries or set(expected.entries) - added
+            names = begin.entries or set(entries) - added
             self.log.append(*(add | {"entry": name} for name in names))
 
     def _end(self) -> None:
@@ -358,7 +347,7 @@ class Scenario:
     def _check_keys(self) -> None:
         """Check that no key is left behind."""
         with self._schedule() as client:
-            keys = {key.decode() for key in all_keys(client)}
+            keys = {key.decode() for key in client.scan_iter(count=1000)}
             passing = {key for key in keys if key.startswith(PASSING_KEYS)}
             expiring = {key for key in passing if client.ttl(key) != -1}
         leaked = keys - expiring - {*LASTING_KEYS}
@@ -373,12 +362,3 @@ class Scenario:
             self.workers.close()
         finally:
             self.beats.close()
-
-
-def all_keys(client: Any) -> list[bytes]:
-    """Return all keys of a server, or of a cluster."""
-    is_cluster = isinstance(client, redis.RedisCluster)
-    if not is_cluster:
-        return list(client.keys("*"))
-    nodes = client.get_primaries()
-    return [key for node in nodes for key in client.keys("*", target_nodes=node)]

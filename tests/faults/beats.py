@@ -1,13 +1,12 @@
-"""Real beats of one scenario: started, killed, frozen, stopped, and checked for what they print."""
+"""Real beats of one scenario: started, killed, stopped, and checked for what they print."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -17,12 +16,11 @@ from tests.support.processes import Process, celery_beat
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
-#: Seconds within which a beat ends after SIGTERM. It promises two; its own tests check that.
+#: Seconds within which a process ends after SIGTERM. A beat promises two; its own tests check that.
 STOP = 10.0
 
 #: No beat may print a line like this.
 BAD_WORDS = "CRITICAL|Traceback"
-
 
 P = TypeVar("P", bound=Process)
 
@@ -50,12 +48,6 @@ class Herd(Generic[P]):
         with ExitStack() as stack:
             for process in (*self.running, *self.ended):
                 stack.callback(process.destroy)
-
-
-def await_stop(process: Process, seconds: float = STOP) -> None:
-    """Wait at most so long for the end of a process."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
 
 
 class Beats(Herd[Process]):
@@ -118,16 +110,8 @@ class Beats(Herd[Process]):
         # A signal that comes earlier may find Python without a handler.
         beat.says("beat: (leading|standing by)")
         beat.terminate()
-        await_stop(beat)
-        assert not beat.alive, f"it has not ended within {STOP:g} s\n{beat.output}"
+        assert beat.ends(STOP), f"it has not ended within {STOP:g} s\n{beat.output}"
         self.has_exited(beat, 0)
-
-    @contextmanager
-    def frozen(self, beat: Process) -> Iterator[None]:
-        """Freeze a beat for the duration of the block."""
-        beat.signal(signal.SIGSTOP)
-        yield
-        beat.signal(signal.SIGCONT)
 
     def stop_all(self) -> None:
         """Stop all beats. None of them may have ended by itself or printed bad words."""
