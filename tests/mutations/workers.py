@@ -81,6 +81,15 @@ WORKERS = (
         room=_LOCKS,
     ),
     Mutation(
+        name="a lock is taken at publish although a task waits for it",
+        file="storage/scripts/lua/once/take.lua",
+        old="elseif owner or redis.call('EXISTS', waiters) == 1 then",
+        new="elseif owner then",
+        promise="test_work.py::TestOnce::test_who_comes_while_a_task_waits_does_not_overtake_it",
+        acceptance=_WORKERS,
+        room=_LOCKS,
+    ),
+    Mutation(
         name="no beginning or end of a run is recorded",
         file="runs/recorder.py",
         old="        self._fates.append(fate)\n",

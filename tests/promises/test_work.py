@@ -15,9 +15,12 @@ import pytest
 
 from redbeat_lite import (
     InvalidEntry,
+    Once,
+    OnceRejected,
     OnceSkipped,
     Pipeline,
     PipelineTask,
+    Task,
     acting_as,
     cron,
     every,
@@ -72,6 +75,25 @@ class TestOnce:
         # The end of each task wakes the next one. Otherwise a sweeper would, once a second.
         watch.at_most(4)
         assert lines(journal) == [str(number) for number in range(8)]
+
+    def test_who_comes_while_a_task_waits_does_not_overtake_it(self, stage: Stage, tmp_path: Path) -> None:
+        """Waiting keeps the order of the queue."""
+        journal = tmp_path / "texts"
+        once = Once(key="key", scope="queue", on_conflict="raise")
+
+        @stage.app.task(name="proj.note", base=Task, once=once, shared=False)
+        def note(path: str, text: str) -> None: ...
+
+        worker = stage.worker()
+        with lock(stage.app, "key"):
+            send(stage, "proj.note", str(journal), "first", once_key="key", on_conflict="wait")
+            eventually(lambda: waiters(stage), within=20)
+            worker.stop()
+        # Nobody holds the lock, and no worker takes the message of the task that waits for it.
+        with pytest.raises(OnceRejected):
+            note.delay(str(journal), "second")
+        stage.worker()
+        eventually(lambda: lines(journal) == ["first"], within=20)
 
     def test_a_skipped_call_hangs_nobody(self, stage: Stage, tmp_path: Path) -> None:
         """Skipping hangs nobody: ``get()`` ends with OnceSkipped."""
