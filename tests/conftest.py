@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -90,17 +91,16 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def own_server() -> Iterator[Callable[..., Server]]:
+def owned() -> Iterator[ExitStack]:
+    """Processes and servers that end with the test: ``owned.enter_context(process)``."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def own_server(owned: ExitStack) -> Callable[..., Server]:
     """Starts servers that a test may stop, kill and configure."""
-    servers: list[Server] = []
-
-    def start(**options: str) -> Server:
-        servers.append(Server(**options))
-        return servers[-1].start()
-
-    yield start
-    for each in servers:
-        each.destroy()
+    return lambda **options: owned.enter_context(Server(**options))
 
 
 @pytest.fixture
@@ -146,14 +146,10 @@ def app(make_app: Callable[..., Celery]) -> Celery:
 
 
 @pytest.fixture
-def beat(server: Server) -> Iterator[Callable[..., Process]]:
+def beat(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts ``celery beat`` processes; keyword arguments are environment variables of the app they run."""
-    processes: list[Process] = []
 
     def start(app: str = "tests.acceptance.proj", *words: str, url: str | None = None, **env: Any) -> Process:
-        processes.append(celery_beat(app, *words, **{"PROJ_URL": url or server.url, **env}))
-        return processes[-1]
+        return owned.enter_context(celery_beat(app, *words, **{"PROJ_URL": url or server.url, **env}))
 
-    yield start
-    for process in processes:
-        process.destroy()
+    return start

@@ -32,8 +32,7 @@ def test_a_health_check_before_each_command_takes_no_reply_from_another_command(
     eventually(
         lambda: client.llen("celery") >= 4 * ENTRIES or not process.alive, within=60, what="four runs of each entry"
     )
-    process.terminate()
-    assert process.wait() == 0
+    process.stop()
     assert "Traceback" not in process.output
     check_queue(client, [f"e{number}" for number in range(ENTRIES)], 1000)
     runs = sum(entry.total_run_count for entry in Schedules(app).values())

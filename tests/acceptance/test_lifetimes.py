@@ -23,10 +23,9 @@ ENTRIES = {
 def worker(server: Server) -> Iterator[Process]:
     """On a machine whose clock is three seconds ahead."""
     words = ("worker", "-P", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
-    process = celery("tests.acceptance.aheadproj", *words, PROJ_URL=server.url, PROJ_AHEAD=3)
-    process.says(r" ready\.$")
-    yield process
-    process.destroy()
+    with celery("tests.acceptance.aheadproj", *words, PROJ_URL=server.url, PROJ_AHEAD=3) as process:
+        process.says(r" ready\.$")
+        yield process
 
 
 def test_a_worker_whose_clock_is_ahead_runs_what_is_sent_and_is_named(

@@ -37,16 +37,9 @@ def set_up(**_):
 def test_a_handler_of_celerys_logger_alone_sees_each_line_of_the_beat_once(server: Server, tmp_path: Path) -> None:
     (tmp_path / "logproj.py").write_text(PROJ)
     log = tmp_path / "log"
-    process = celery(
-        "logproj",
-        *("--workdir", str(tmp_path), "beat", "-S", "redbeat_lite.Scheduler"),
-        PROJ_URL=server.url,
-        PROJ_LOG=log,
-    )
-    try:
+    words = ("--workdir", str(tmp_path), "beat", "-S", "redbeat_lite.Scheduler")
+    with celery("logproj", *words, PROJ_URL=server.url, PROJ_LOG=log):
         eventually(lambda: log.exists() and "beat: leading" in log.read_text(), what="the leader's line")
-    finally:
-        process.destroy()
     lines = [line for line in log.read_text().splitlines() if "config entry 'bad' is refused" in line]
     assert len(lines) == 1
     assert lines[0].startswith("celery.redbeat_lite.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import redis
@@ -21,19 +22,16 @@ CONF = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_once_lease": 2, "worke
 
 
 @pytest.fixture
-def start_worker(server: Server) -> Iterator[Start]:
+def start_worker(server: Server, owned: ExitStack) -> Start:
     """Starts workers with room for four tasks at a time."""
-    workers: list[Process] = []
 
     def start() -> Process:
         words = ("worker", "-P", "threads", "-c", "4", "-l", "INFO")
-        workers.append(celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF))
-        workers[-1].says("ready")
-        return workers[-1]
+        worker = celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF)
+        owned.enter_context(worker).says("ready")
+        return worker
 
-    yield start
-    for worker in workers:
-        worker.destroy()
+    return start
 
 
 @pytest.fixture

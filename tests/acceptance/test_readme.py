@@ -36,8 +36,7 @@ def test_the_quickstart_of_the_readme_works(reader: Reader) -> None:
     first, *others = blocks(page)
     assert others == [*blocks(page, "Quickstart")], "no block of the page is left out"
     reader.do(page, first)
-    beat.terminate()
-    assert beat.wait() == 0
+    beat.stop()
     greeted = len(worker.lines("every five seconds"))
     eventually(lambda: len(worker.lines("every five seconds")) > greeted, within=30, what="the beat of the first lines")
 

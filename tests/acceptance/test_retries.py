@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -22,19 +23,16 @@ APP = "tests.acceptance.retryproj"
 
 
 @pytest.fixture
-def worker(server: Server) -> Iterator[Callable[..., Process]]:
+def worker(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts workers; keyword arguments are environment variables of the app."""
-    processes: list[Process] = []
 
     def start(pool: str = "threads", **env: str) -> Process:
         words = ("worker", "-P", pool, "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
-        processes.append(celery(APP, *words, PROJ_URL=server.url, **env))
-        processes[-1].says(r" ready\.$")
-        return processes[-1]
+        process = owned.enter_context(celery(APP, *words, PROJ_URL=server.url, **env))
+        process.says(r" ready\.$")
+        return process
 
-    yield start
-    for process in processes:
-        process.destroy()
+    return start
 
 
 def test_a_retry_that_is_due_after_the_next_run_runs(

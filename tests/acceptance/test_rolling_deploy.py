@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -41,19 +42,15 @@ def older(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def worker(server: Server) -> Iterator[Callable[..., Process]]:
+def worker(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts workers with ``install()``."""
-    processes: list[Process] = []
 
     def start(name: str, **env: Any) -> Process:
         words = ("worker", "-P", "solo", "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
         env = {"PROJ_URL": server.url, "PROJ_CONF": CONF, **env}
-        processes.append(celery("tests.acceptance.onceproj", *words, **env))
-        return processes[-1]
+        return owned.enter_context(celery("tests.acceptance.onceproj", *words, **env))
 
-    yield start
-    for process in processes:
-        process.destroy()
+    return start
 
 
 def test_an_entry_of_a_schedule_class_that_only_newer_code_knows_waits_for_a_beat_that_knows_it(
@@ -66,8 +63,7 @@ def test_an_entry_of_a_schedule_class_that_only_newer_code_knows_waits_for_a_bea
     eventually(lambda: schedules["report"].known_state.attempts >= 2, what="another try")
     assert schedules.quarantined() == {}
     assert old.output.count("entry 'report' cannot run here") == 1
-    old.terminate()
-    assert old.wait() == 0
+    old.stop()
     beat(PROJ_CONF=json.dumps({"redbeat_lite_lease": 1, "include": ["tests.acceptance.newer"]}))
     eventually(lambda: schedules["report"].total_run_count >= 2, within=30, what="runs")
     assert schedules["report"].last_error is None

@@ -21,9 +21,8 @@ def worker(server: Server) -> Iterator[Process]:
     """A worker that records, as its configuration says."""
     words = ("worker", "-P", "solo", "-n", "w1@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
     conf = json.dumps({"redbeat_lite_lease": 1, "include": ["redbeat_lite.worker"]})
-    process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf)
-    yield process
-    process.destroy()
+    with celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf) as process:
+        yield process
 
 
 def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import redis
@@ -20,19 +21,16 @@ APP = "tests.acceptance.retryproj"
 
 
 @pytest.fixture
-def worker(server: Server) -> Iterator[Callable[[], Process]]:
+def worker(server: Server, owned: ExitStack) -> Callable[[], Process]:
     """Starts workers that record what becomes of runs."""
-    processes: list[Process] = []
 
     def start() -> Process:
         words = ("worker", "-P", "threads", "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
-        processes.append(celery(APP, *words, PROJ_URL=server.url, PROJ_INSTALL="1"))
-        processes[-1].says(r" ready\.$")
-        return processes[-1]
+        process = owned.enter_context(celery(APP, *words, PROJ_URL=server.url, PROJ_INSTALL="1"))
+        process.says(r" ready\.$")
+        return process
 
-    yield start
-    for process in processes:
-        process.destroy()
+    return start
 
 
 @pytest.fixture

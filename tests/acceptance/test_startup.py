@@ -187,10 +187,7 @@ assert threading.active_count() == 1
 print("nothing opened")
 """
     before = client.info("stats")["total_connections_received"]
-    process = Process([sys.executable, "-c", script], {"PROJ_URL": server.url})
-    try:
+    with Process([sys.executable, "-c", script], {"PROJ_URL": server.url}) as process:
         assert process.wait() == 0, process.output
         assert process.lines("nothing opened")
-    finally:
-        process.destroy()
     assert client.info("stats")["total_connections_received"] == before

@@ -20,9 +20,8 @@ RUN = re.compile(r"proj\.traced\[(\S+)\] succeeded in \S+: '00-([0-9a-f]{32})-[0
 @pytest.fixture
 def worker(server: Server) -> Iterator[Process]:
     words = ("worker", "-P", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
-    process = celery("tests.acceptance.proj", *words, PROJ_URL=server.url)
-    yield process
-    process.destroy()
+    with celery("tests.acceptance.proj", *words, PROJ_URL=server.url) as process:
+        yield process
 
 
 @needs_batches

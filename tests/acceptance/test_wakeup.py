@@ -63,15 +63,11 @@ class Sleeper:
 
 @pytest.fixture(scope="module")
 def shared_sleeper() -> Iterator[Sleeper]:
-    with Server() as server:
-        process = celery_beat("tests.acceptance.proj", PROJ_URL=server.url)
-        try:
-            with server.client() as client:
-                leads(process, client)
-            process.says("beat: leading")
-            yield Sleeper(server, process)
-        finally:
-            process.destroy()
+    with Server() as server, celery_beat("tests.acceptance.proj", PROJ_URL=server.url) as process:
+        with server.client() as client:
+            leads(process, client)
+        process.says("beat: leading")
+        yield Sleeper(server, process)
 
 
 @pytest.fixture

@@ -74,17 +74,11 @@ class Shell:
 def live_url() -> Iterator[str]:
     """A server with a beat that runs one config entry five times a second."""
     with Server() as server:
-        beat = celery_beat(
-            "tests.acceptance.proj",
-            PROJ_URL=server.url,
-            PROJ_CONF=conf(schedule={"tick": FAST}),
-        )
-        try:
+        settings = conf(schedule={"tick": FAST})
+        with celery_beat("tests.acceptance.proj", PROJ_URL=server.url, PROJ_CONF=settings) as beat:
             beat.says("beat: leading")
             yield server.url
             assert beat.alive, beat.output
-        finally:
-            beat.destroy()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,15 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def own_server() -> Iterator[StartServer]:
+def own_server(owned: ExitStack) -> StartServer:
     """Starts servers that a test may stop, kill and configure, and that ask for a password."""
-    servers: list[GuardedServer] = []
 
     def start(**options: str) -> GuardedServer:
         server = GuardedServer(**options)
-        servers.append(server)
-        server.start()
+        owned.enter_context(server)
         return server
 
-    yield start
-    for server in servers:
-        server.destroy()
+    return start
 
 
 @pytest.fixture(params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=LONG)])
@@ -65,18 +62,13 @@ def log(tmp_path: Path) -> HistoryLog:
 
 
 @pytest.fixture
-def make_scenario(seconds: float, log: HistoryLog) -> Iterator[MakeScenario]:
+def make_scenario(seconds: float, log: HistoryLog, owned: ExitStack) -> MakeScenario:
     """Makes a scenario."""
-    scenarios: list[Scenario] = []
 
     def make(*args: Any, **settings: Any) -> Scenario:
-        scenario = Scenario(seconds, log, *args, **settings)
-        scenarios.append(scenario)
-        return scenario
+        return owned.enter_context(closing(Scenario(seconds, log, *args, **settings)))
 
-    yield make
-    for scenario in scenarios:
-        scenario.close()
+    return make
 
 
 @pytest.fixture

@@ -47,7 +47,6 @@ def test_beats_are_killed_and_each_occurrence_is_in_the_queue_once(
         eventually(lambda least=least: client.llen("old") > least, within=20)  # type: ignore[misc]
         client.blpop(["never"], timeout=random.uniform(0.001, 0.06))  # type: ignore[arg-type]  # an instant drawn by lot
         leader.kill()
-        leader.wait()
         running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf(lease=1))]
     eventually(lambda: schedules.backfills[backfill.id].ended, within=30)
     messages = queued(client, "old")

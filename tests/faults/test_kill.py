@@ -42,14 +42,12 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
         pause = chance.uniform(0, PERIOD_MS / 1000)
         client.blpop(["never"], timeout=pause)  # type: ignore[arg-type]  # an instant drawn by lot, on purpose
         leader.kill()
-        leader.wait()
         running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf)]
     sent = client.llen("celery")
     eventually(lambda: client.llen("celery") > sent + ENTRIES, within=20)
     for process in running:
         process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
-        process.terminate()
-        assert process.wait() == 0, process.output
+        process.stop()
     check_queue(client, [f"e{n}" for n in range(ENTRIES)], PERIOD_MS)
 
 
@@ -84,7 +82,6 @@ def test_beats_killed_while_a_herd_drains_send_each_of_it_once(
         pid = leader_pid(client)
         [leader] = [process for process in running if process.pid == pid]
         leader.kill()
-        leader.wait()
         assert client.llen("celery") < herd, "while it drains"
         running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf)]
     eventually(lambda: client.llen("celery") >= herd, within=120)

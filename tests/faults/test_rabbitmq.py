@@ -64,8 +64,7 @@ def sent(app: Celery) -> int:
 
 
 def stopped(process: Process) -> None:
-    process.terminate()
-    assert process.wait() == 0, process.output
+    process.stop()
     assert "Traceback" not in process.output, process.output
 
 
@@ -82,7 +81,6 @@ def test_beats_killed_at_random_instants_lose_nothing(
         eventually(lambda before=before: sent(app) > before, what="a run")  # type: ignore[misc]
         client.blpop(["never"], timeout=chance.uniform(0, PERIOD_MS / 1000))  # type: ignore[arg-type]  # drawn by lot
         leader.kill()
-        leader.wait()
         running = [*other, start()]
         eventually(lambda leader=leader: leader_pid(client) not in (None, leader.pid))  # type: ignore[misc]
     for process in running:

@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,14 @@ def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
 
 
 @pytest.fixture
-def start(server: Server) -> Iterator[Callable[..., Process]]:
+def start(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts ``celery -A proj …``."""
-    processes: list[Process] = []
 
     def begin(*words: str, **env: Any) -> Process:
-        processes.append(celery("tests.interchange.proj", *words, **{"MOVING_URL": server.url, "COLUMNS": "80", **env}))
-        return processes[-1]
+        environment = {"MOVING_URL": server.url, "COLUMNS": "80", **env}
+        return owned.enter_context(celery("tests.interchange.proj", *words, **environment))
 
-    yield begin
-    for process in processes:
-        process.destroy()
+    return begin
 
 
 def redbeat(server: Server, *words: str, code: int = 0, **env: str) -> str:
@@ -179,8 +177,7 @@ def test_a_shadow_outlives_the_server_that_it_reads(
     shadow.says("cannot read redis://.*; looking again")
     watched.start()
     eventually(lambda: _clients(watched), what="another look")
-    shadow.terminate()
-    assert shadow.wait() == 0, shadow.output
+    shadow.stop()
     assert json.loads(shadow.output.splitlines()[-1])["watched"] == 0
 
 

@@ -8,7 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -178,20 +179,16 @@ def test_the_beat_may_write_its_file_and_is_stopped_in_time() -> None:
 
 
 @pytest.fixture
-def example(server: Server, tmp_path: Path) -> Iterator[Callable[[], Process]]:
+def example(server: Server, tmp_path: Path, owned: ExitStack) -> Callable[[], Process]:
     """Starts the app of the examples as the manifests do."""
-    started: list[Process] = []
 
     def start() -> Process:
         program, *words = BEAT
         env = {"BROKER_URL": server.url, "HEARTBEAT_FILE": str(tmp_path / "heartbeat")}
-        path = f"{ROOT}{os.pathsep}{EXAMPLES / 'compose'}"
-        started.append(Process([sys.executable, "-m", program, *words], {**env, "PYTHONPATH": path}, cwd=tmp_path))
-        return started[-1]
+        env["PYTHONPATH"] = f"{ROOT}{os.pathsep}{EXAMPLES / 'compose'}"
+        return owned.enter_context(Process([sys.executable, "-m", program, *words], env, cwd=tmp_path))
 
-    yield start
-    for process in started:
-        process.destroy()
+    return start
 
 
 def test_the_example_runs_and_its_probe_tells_whether_it_does(
@@ -209,6 +206,5 @@ def test_the_example_runs_and_its_probe_tells_whether_it_does(
     assert asked().returncode == 0
     eventually(lambda: asked().stdout.startswith(f"leader (pid {beat.pid}): alive"), what="the leader's file")
     assert not list(tmp_path.glob("celerybeat*")), "it writes nothing else"
-    beat.terminate()
-    assert beat.wait() == 0
+    beat.stop()
     assert asked().returncode == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -44,9 +44,8 @@ def pipe_app(pipe_server: Server) -> Iterator[Celery]:
 @pytest.fixture(scope="session")
 def crew(pipe_server: Server, history_path: Path) -> Iterator[Worker]:
     """A prefork worker with four children."""
-    worker = step_worker(pipe_server.url, concurrency=4)
-    yield worker
-    worker.destroy()
+    with step_worker(pipe_server.url, concurrency=4) as worker:
+        yield worker
 
 
 @pytest.fixture
@@ -74,17 +73,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hire() -> Iterator[Callable[..., Worker]]:
+def hire(owned: ExitStack) -> Callable[..., Worker]:
     """Starts workers that a test may kill; queue names keep them apart."""
-    workers: list[Worker] = []
-
-    def start(url: str, **options: Any) -> Worker:
-        workers.append(step_worker(url, **options))
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        worker.destroy()
+    return lambda url, **options: owned.enter_context(step_worker(url, **options))
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ END = 20.0
 @pytest.fixture(scope="module", params=["solo", "gevent"])
 def staffed(request: pytest.FixtureRequest, pipe_server: Server, history_path: Path) -> Iterator[str]:
     """The name of a pool that has a worker, and of that worker's queue."""
-    worker = step_worker(pipe_server.url, pool=request.param, queue=request.param, concurrency=4)
-    yield request.param
-    worker.destroy()
+    pool = request.param
+    with step_worker(pipe_server.url, pool=pool, queue=pool, concurrency=4):
+        yield pool
 
 
 def test_runs_end_as_on_prefork(lab: Lab, staffed: str) -> None:

@@ -8,8 +8,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -37,16 +37,9 @@ return running
 
 
 @pytest.fixture
-def resumer() -> Iterator[Callable[[str], Process]]:
-    started: list[Process] = []
-
-    def start(url: str) -> Process:
-        started.append(Process([sys.executable, "-m", "tests.pipeline.resumer", url], {}))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.destroy()
+def resumer(owned: ExitStack) -> Callable[[str], Process]:
+    command = [sys.executable, "-m", "tests.pipeline.resumer"]
+    return lambda url: owned.enter_context(Process([*command, url], {}))
 
 
 def steps(lab: Lab, chance: random.Random) -> list[Any]:
@@ -103,7 +96,6 @@ def test_300_kills_while_runs_are_resumed(
         if what < 0.2:
             which = chance.randrange(len(others))
             others[which].kill()
-            others[which].wait()
             others[which] = makers[which]()
             killed["beat" if which < 2 else "resumer"] += 1
         elif what < 0.26 or not children:
@@ -141,7 +133,6 @@ def test_300_kills_while_runs_are_resumed(
             look()
     for process in others:
         process.kill()
-        process.wait()
     while lab.client.zcard("{redbeat-lite}:pipelines"):
         assert time.monotonic() < deadline
         sweep(lab.app)

@@ -93,7 +93,6 @@ class TestBrokers:
         stage.gate.holds()
         assert len(of_entry(broker.own_client, "sent")) == 1
         beat.kill()
-        beat.wait()
         stage.beat(**settings)
         eventually(lambda: len(of_entry(broker.own_client, "sent")) >= 2, within=20)
         assert len({message.id for message in of_entry(broker.own_client, "sent")}) == 1

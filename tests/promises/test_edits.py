@@ -87,7 +87,6 @@ class TestEdits:
         for _ in range(2):
             beat = stage.beat(beat_schedule=schedule)
             beat.says("beat: leading")
-            beat.terminate()
-            assert beat.wait() == 0
+            beat.stop()
         assert stage.schedules["hourly"].version == 1
         assert [change.action for change in stage.schedules.changes("hourly")] == ["added"]

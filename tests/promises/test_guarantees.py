@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -82,9 +81,8 @@ class TestOneStream:
         """One that hangs is replaced."""
         beats = [stage.beat(beat_schedule={"stream": STREAM}, redbeat_lite_lease=1) for _ in range(2)]
         leader = stage.leader()
-        leader.signal(signal.SIGSTOP)
-        eventually(lambda: stage.leader() is not leader, within=30)
-        leader.signal(signal.SIGCONT)
+        with leader.frozen():
+            eventually(lambda: stage.leader() is not leader, within=30)
         sent = len(stage.messages("stream"))
         messages = stage.waits_for("stream", sent + 10)
         assert gaps(messages) == {200}
@@ -118,8 +116,7 @@ class TestOneStream:
         leader = stage.leader()
         term = stage.client.hget(LEADER, "term")
         [other] = [beat for beat in beats if beat is not leader]
-        other.terminate()
-        assert other.wait() == 0
+        other.stop()
         sent = len(stage.messages("stream"))
         messages = stage.waits_for("stream", sent + 5)
         assert stage.client.hget(LEADER, "term") == term
@@ -136,7 +133,6 @@ class TestDelivery:
             sent = len(stage.messages("e0"))
             stage.waits_for("e0", sent + 4)
             beat.kill()
-            beat.wait()
         occurrences = stage.occurrences()
         assert len(occurrences) == len(set(occurrences))
         assert all(gaps(stage.messages(name)) == {200} for name in schedule)
@@ -192,8 +188,7 @@ class TestMissedRuns:
         beat = stage.beat()
         for name in ("coalesce", "skip", "all"):
             stage.waits_for(name, 2)
-        beat.terminate()
-        assert beat.wait() == 0
+        beat.stop()
         sent = {name: len(stage.messages(name)) for name in ("coalesce", "skip", "all")}
         time.sleep(3)
         restarted = datetime.now(UTC)
@@ -244,8 +239,7 @@ class TestEdits:
         stage.waits_for("removed", 3)
         stage.schedules.remove("removed")
         sent = len(stage.messages("removed"))
-        beat.terminate()
-        assert beat.wait() == 0
+        beat.stop()
         stage.beat()
         never(lambda: len(stage.messages("removed")) > sent, during=0.5)
         assert "removed" not in stage.schedules
@@ -256,8 +250,7 @@ class TestEdits:
         next_run = stage.schedules["due"].next_run_at
         for _ in range(2):
             beat = stage.beat()
-            beat.terminate()
-            assert beat.wait() == 0
+            beat.stop()
         stage.beat()
         [message, *_] = stage.waits_for("due")
         assert message.scheduled_at == next_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -58,17 +57,16 @@ class TestALostLease:
     def test_a_leader_that_was_frozen_sends_no_batch_to_another_broker(self, stage: Stage, broker: Server) -> None:
         """However many beats run, one sends."""
         settings = {**separate_broker(stage, broker), **GATED, "redbeat_lite_lease": 1}
-        frozen = stage.beat(**settings)
+        first = stage.beat(**settings)
         stage.gate.close()
         stage.add_due("gated", "proj.gated")
         stage.gate.holds()
         other = stage.beat(**settings)
-        frozen.signal(signal.SIGSTOP)
-        eventually(lambda: stage.leader() is other, within=30)
-        eventually(lambda: of_entry(broker.own_client, "gated"), within=30)
-        stage.gate.open()
-        frozen.signal(signal.SIGCONT)
-        frozen.says(LOST)
+        with first.frozen():
+            eventually(lambda: stage.leader() is other, within=30)
+            eventually(lambda: of_entry(broker.own_client, "gated"), within=30)
+            stage.gate.open()
+        first.says(LOST)
         assert origins(of_entry(broker.own_client, "gated")) == {other.pid}
 
     def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(
@@ -95,16 +93,15 @@ class TestALostLease:
         old = {"old": {"task": "proj.add", "schedule": 3600.0}}
         settings = {"redbeat_lite_lease": 1}
         stage.gate.close()
-        frozen = stage.start(*BEAT, beat_schedule=old, proj_gated_entry=True, **settings)
+        first = stage.start(*BEAT, beat_schedule=old, proj_gated_entry=True, **settings)
         stage.gate.holds()
-        assert stage.leader() is frozen
+        assert stage.leader() is first
         other = stage.beat(**settings)
-        frozen.signal(signal.SIGSTOP)
-        eventually(lambda: stage.leader() is other, within=30)
-        other.says("beat: leading")
-        stage.gate.open()
-        frozen.signal(signal.SIGCONT)
-        frozen.says(LOST)
+        with first.frozen():
+            eventually(lambda: stage.leader() is other, within=30)
+            other.says("beat: leading")
+            stage.gate.open()
+        first.says(LOST)
         assert "old" not in stage.schedules
 
     def test_nothing_is_set_aside(self, stage: Stage) -> None:
@@ -117,14 +114,13 @@ class TestALostLease:
 
     def test_a_beat_that_stops_leaves_the_lease_to_the_one_that_has_it(self, stage: Stage) -> None:
         """However many beats run, one sends."""
-        frozen = stage.beat(redbeat_lite_lease=2)
+        first = stage.beat(redbeat_lite_lease=2)
         other = stage.beat(redbeat_lite_lease=2)
-        frozen.signal(signal.SIGSTOP)
-        eventually(lambda: stage.leader() is other, within=30)
-        lease = stage.client.hmget(LEADER, "token", "term")
-        frozen.terminate()
-        frozen.signal(signal.SIGCONT)
-        assert frozen.wait() == 0
+        with first.frozen():
+            eventually(lambda: stage.leader() is other, within=30)
+            lease = stage.client.hmget(LEADER, "token", "term")
+            first.terminate()
+        assert first.wait() == 0
         assert stage.client.hmget(LEADER, "token", "term") == lease
 
     def test_no_alarm_is_given(self, stage: Stage) -> None:
@@ -158,11 +154,9 @@ class TestHandingOver:
     def test_a_stand_by_whose_connection_was_cut_takes_over(self, stage: Stage) -> None:
         """A leader that is stopped hands over within 0.2 s."""
         leader, other = (stage.beat(redbeat_lite_lease=60) for _ in range(2))
-        other.signal(signal.SIGSTOP)
-        stage.client.client_kill_filter(_type="pubsub")
-        leader.terminate()
-        assert leader.wait() == 0
-        other.signal(signal.SIGCONT)
+        with other.frozen():
+            stage.client.client_kill_filter(_type="pubsub")
+            leader.stop()
         eventually(lambda: stage.leader() is other, within=20)
 
     def test_a_beat_whose_turns_fail_leaves_the_lead_to_another(self, stage: Stage) -> None:

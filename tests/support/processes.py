@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 from tests.support.aftermath import dismiss, hear
@@ -30,6 +30,12 @@ class Process:
         self.started = time.monotonic()
         self._process = nursery().start(command, stdout=self._log, env={**own, **env}, cwd=cwd)
         hear(self, f"output of {self.pid}: {' '.join(command)}", lambda: self.output)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.destroy()
 
     @property
     def pid(self) -> int:
@@ -64,7 +70,15 @@ class Process:
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """Kill it by SIGKILL, and wait for its end."""
         self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> None:
+        """Stop it by SIGTERM; it has to exit with 0."""
+        self.terminate()
+        code = self.wait()
+        assert code == 0, f"exit code {code}\n{self.output}"
 
     def wait(self, within: float = 60.0) -> int:
         """Wait for the end and return the exit code. One that does not end says where it hangs, in its output.
@@ -102,7 +116,6 @@ class Process:
         if self.alive:
             self.signal(signal.SIGCONT)
             self.kill()
-            self.wait()
         shown = {each for each in self._passwords if each in self.output or unquote(each) in self.output}
         self._log.close()
         Path(self._log.name).unlink(missing_ok=True)

@@ -16,6 +16,7 @@ import redis
 from celery import Celery
 
 from tests.support.deployments import Cluster, Sentinels
+from tests.support.processes import Process
 from tests.support.server import Server, binaries, with_tls
 from tests.support.tls import Authority
 
@@ -202,3 +203,12 @@ def _no_password_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     logging.getLogger().removeHandler(handler)
     for secret in ("specials", "of-the-sentinels"):
         assert secret not in said.getvalue()
+
+
+@pytest.fixture
+def running() -> Iterator[list[Process]]:
+    """Processes that end with the test."""
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        process.destroy()

@@ -68,14 +68,6 @@ def denied(admin: redis.Redis) -> list[str]:
     return [f"{each['username']}: {each['reason']} {each['object']}" for each in log]
 
 
-@pytest.fixture
-def running() -> Iterator[list[Process]]:
-    processes: list[Process] = []
-    yield processes
-    for each in processes:
-        each.destroy()
-
-
 def test_the_page_has_the_users() -> None:
     assert set(rules()) == {"api", "beat", "worker"}
 
@@ -221,8 +213,7 @@ def test_a_beat_answers_a_ping(guarded: Server, admin: redis.Redis, running: lis
     with Celery(broker=url(guarded, "worker")) as app:
         inspect = app.control.inspect(timeout=1, limit=1)
         eventually(lambda: inspect.ping() == {"celerybeat@one": {"ok": "pong"}}, within=20, what="an answer")
-    beat.terminate()
-    assert beat.wait() == 0
+    beat.stop()
     assert not beat.lines("Traceback|permission"), beat.output
     assert set(denied(admin)) <= {"beat: command config|get"}
 

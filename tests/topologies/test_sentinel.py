@@ -46,8 +46,7 @@ def test_a_beat_connects_to_no_server_that_sentinel_does_not_name(
     process = beat("tests.topologies.dialling", url=sentinels.url, PROJ_CONF=settings)
     with sentinels.client() as client:
         eventually(lambda: client.llen("celery") >= 3 * ENTRIES, within=60, what="three runs of each entry")
-    process.terminate()
-    assert process.wait() == 0
+    process.stop()
     ports = {int(line.split(",")[1].strip(" )")) for line in process.lines("^dialled")}
     named = {int(port) for port in re.findall(r":(\d+)", sentinels.url)}
     assert sentinels.master.port in ports

@@ -48,14 +48,6 @@ def tenant(server: Server, client: redis.Redis) -> Iterator[str]:
     client.execute_command("ACL", "DELUSER", "tenant")
 
 
-@pytest.fixture
-def running() -> Iterator[list[Process]]:
-    processes: list[Process] = []
-    yield processes
-    for process in processes:
-        process.destroy()
-
-
 def start(folder: Path, url: str, prefix: str, *words: str) -> Process:
     (folder / "tenantproj.py").write_text(PROJ)
     return celery("tenantproj", "--workdir", str(folder), *words, "-l", "INFO", PROJ_URL=url, PROJ_PREFIX=prefix)
