@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Entry, EntryNotFound, Freeze, Scheduler, Schedules, at, every
+from redbeat_lite import Entry, EntryNotFound, Scheduler, Schedules, at, every
+from tests.beat.queue_history import QueueHistory
 from tests.beat.test_interleavings import SLOWNESS, running
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp, MakeBeat
@@ -40,83 +42,55 @@ WHAT = ("freeze", "freeze", "freeze", "thaw", "thaw", "pause", "resume", "edit")
 
 
 @dataclass
-class Span:
-    """In lengths of the queue, when an entry was frozen: from the return of the call on, and surely until."""
-
-    name: str
-    start: int
-    end: int
-
-
-@dataclass
 class Hand:
     """What is done to the schedule, and what has to be so because of that."""
 
     schedules: Schedules
+    history: QueueHistory
     client: redis.Redis
     knows: Callable[[str], bool]
     draw: random.Random
-    holding: dict[str, Freeze] = field(default_factory=dict)
-    spans: dict[str, Span] = field(default_factory=dict)
+    #: Id of a freeze -> when it ends by itself.
+    holding: dict[str, datetime] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
-    done: dict[str, int] = field(default_factory=dict)
-    violations: list[str] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
 
     def do(self, what: str) -> None:
-        self.done[what] = self.done.get(what, 0) + 1
+        self.done[what] += 1
         getattr(self, what)()
         time.sleep(self.draw.random() * 0.02)
-        self.look()
-
-    def length(self) -> int:
-        return int(self.client.llen("celery"))
-
-    def is_frozen(self, name: str, at: datetime) -> bool:
-        tags = {**CONFIG.get(name, {}), **RUNTIME.get(name, {})}.get("tags", ())
-        held = (each for each in self.holding.values() if each.until > at)
-        return any(each.selection.covers(Entry(name, "t", 60, tags=tags)) for each in held)
-
-    def look(self) -> None:
-        """What is frozen still has been so until now."""
-        length, now = self.length(), datetime.now(UTC)
-        for name, span in [*self.spans.items()]:
-            if self.is_frozen(name, now):
-                span.end = length
-            else:
-                self.judge([self.spans.pop(name)])
-
-    def judge(self, spans: list[Span]) -> None:
-        sent = [each.entry for each in queued(self.client)]
-        self.violations += [f"{span}: sent" for span in spans if span.name in sent[span.start : span.end]]
 
     def freeze(self) -> None:
         length = timedelta(seconds=self.draw.uniform(0.05, LONGEST))
-        made = self.schedules.freezes.add(**self.draw.choice(SELECTIONS), seconds=length)
-        self.look()  # What another freeze held has had a gap if that ended before this one was there.
-        start = self.length()
-        self.holding[made.id] = made
-        for name in NAMES:
-            if self.is_frozen(name, datetime.now(UTC)):
-                self.spans.setdefault(name, Span(name, start, start))
+        with self.history.call("freeze") as call:
+            made = self.schedules.freezes.add(**self.draw.choice(SELECTIONS), seconds=length)
+            tags = {name: {**CONFIG.get(name, {}), **RUNTIME.get(name, {})}.get("tags", ()) for name in NAMES}
+            entries = [Entry(name, "t", 60, tags=tags[name]) for name in NAMES]
+            call["entries"] = [entry.name for entry in entries if made.selection.covers(entry)]
+            call["freeze"] = made.id
+        self.holding[made.id] = made.until
+        self.history.note_end(made.id, made.until)
 
     def thaw(self) -> None:
-        self.look()
         now = datetime.now(UTC)
-        held = [each for each in self.holding.values() if each.until > now + timedelta(seconds=0.1)]
+        held = [id for id, until in self.holding.items() if until > now + timedelta(seconds=0.1)]
         if held:
             made = self.draw.choice(held)
-            del self.holding[made.id]
-            with suppress(EntryNotFound):  # it has come to its end on a machine that was busy meanwhile
-                self.schedules.freezes.thaw(made.id)
+            del self.holding[made]
+            # On a machine that was busy meanwhile it may have come to its end.
+            with suppress(EntryNotFound), self.history.call("thaw", freeze=made):
+                self.schedules.freezes.thaw(made)
 
     def pause(self) -> None:
         name = self.draw.choice(NAMES)
-        self.schedules.pause(name, "n")
+        with self.history.call("pause", name):
+            self.schedules.pause(name, "n")
         self.paused.add(name)
 
     def resume(self) -> None:
         name = self.draw.choice(NAMES)
-        self.schedules.resume(name, catch_up=self.draw.random() < 0.5)
+        with self.history.call("resume", name):
+            self.schedules.resume(name, catch_up=self.draw.random() < 0.5)
         self.paused.discard(name)
 
     def edit(self) -> None:
@@ -128,12 +102,9 @@ class Hand:
     def flush(self) -> None:
         for each in self.schedules.freezes:
             eventually(lambda id=each.id: self.knows(id), what="the beat knows it")  # type: ignore[misc]
-        self.look()
-        self.judge([*self.spans.values()])
         before = [each.until for each in self.schedules.freezes]
-        self.client.flushall()
-        for span in self.spans.values():
-            span.start = span.end = 0
+        with self.history.flush(self.paused):
+            self.client.flushall()
         eventually(lambda: self.client.hlen(KEYS.entries) == len(CONFIG) and self.back(before), what="it is back")
         self.paused.clear()
         self.add()
@@ -167,7 +138,8 @@ def test_nothing_that_is_frozen_goes_out_and_pauses_stay(
         return commit(*args)
 
     monkeypatch.setattr(beat.store, "commit", late)
-    hand = Hand(Schedules(make_app()), client, lambda id: _knows(beat, id), draw)
+    history = QueueHistory(client)
+    hand = Hand(Schedules(make_app()), history, client, lambda id: _knows(beat, id), draw)
     with running(beat):
         eventually(lambda: client.hlen(KEYS.entries) == len(CONFIG), what="the configuration")
         hand.add()
@@ -176,21 +148,17 @@ def test_nothing_that_is_frozen_goes_out_and_pauses_stay(
                 hand.do(what)
             if number % 20 == 10:
                 hand.do("flush")
-            assert not hand.violations
-        hand.judge([*hand.spans.values()])
         for each in [*hand.schedules.freezes]:
-            with suppress(EntryNotFound):
+            with suppress(EntryNotFound), history.call("thaw", freeze=each.id):
                 hand.schedules.freezes.thaw(each.id)
-        start = hand.length()
+        start = history.length()
         on = {name for name in NAMES if name not in hand.paused and name != "r2"}  # whose message nobody takes
         eventually(lambda: on <= {each.entry for each in queued(client)[start:]}, what="all that is not paused goes on")
         eventually(lambda: (client.hget(KEYS.meta, "freezes") or b"").endswith(b"|[]"), what="the end is seen to")
-    assert not hand.violations
+    history.check()
     assert {name for name, entry in hand.schedules.items() if entry.paused_note is not None} == hand.paused
     assert beat.store.quarantined() == {}
-    ids = [message.id for message in queued(client)]
-    assert len(set(ids)) == len(ids)
-    assert min(hand.done.get(what, 0) for what in (*WHAT, "flush")) > interleavings // 40, hand.done
+    assert min(hand.done[what] for what in (*WHAT, "flush")) > interleavings // 40, hand.done
 
 
 def _knows(beat: Scheduler, id: str) -> bool:

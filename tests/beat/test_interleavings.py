@@ -6,7 +6,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 import redis
 
 from redbeat_lite import EntryExists, EntryNotFound, Scheduler, Schedules, every
+from tests.beat.queue_history import QueueHistory
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
-from tests.support.messages import Message, queued
+from tests.support.messages import queued
 from tests.support.waiting import eventually
 
 #: The threads that make the changes, each to names of its own.
@@ -58,30 +60,17 @@ def running(beat: Scheduler) -> Iterator[None]:
 
 
 @dataclass
-class Span:
-    """A time, in lengths of the queue, during which one name had to behave in one way."""
-
-    name: str
-    start: int
-    rule: int | None  # None: nothing may fire
-    interval: int = 0
-    phase: int = 0
-    end: int | None = None
-
-
-@dataclass
 class Hand:
-    """One thread's changes, and what it may expect after each of them."""
+    """One thread's changes to entries of its own, and what is stored after each of them."""
 
     names: list[str]
     schedules: Schedules
-    length: Callable[[], int]
+    history: QueueHistory
     draw: random.Random
     rules: int = 0
-    current: dict[str, Span] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
     stored: dict[str, str] = field(default_factory=dict)  # name -> "on" or "paused"
-    done: dict[str, int] = field(default_factory=dict)
+    current: dict[str, int] = field(default_factory=dict)  # name -> number of its rule
+    done: Counter[str] = field(default_factory=Counter)
 
     def work(self, changes: int) -> None:
         for _ in range(changes):
@@ -90,96 +79,52 @@ class Hand:
                 what = self.draw.choice(["add", "add", "add", "remove", "edit"])
             else:
                 what = self.draw.choice(["add", "edit", "edit", "pause", "resume", "remove"])
-            self.done[what] = self.done.get(what, 0) + 1
-            getattr(self, what)(name)
+            self.done[what] += 1
+            is_refused = (name in self.stored) == (what == "add")
+            refusal = EntryExists if what == "add" else EntryNotFound
+            if what in ("pause", "resume") or not is_refused:
+                getattr(self, what)(name)
+            else:
+                with pytest.raises(refusal):
+                    getattr(self, what)(name)
             # Long enough that most entries live to fire between two changes, which is where they would go wrong.
             time.sleep(self.draw.random() * PACE)
 
     def add(self, name: str) -> None:
         interval = self.draw.choice(INTERVALS)
-        try:
+        with self.history.call("add", name, rule={"every": interval}) as call:
             entry = self.schedules.add(name, "t", every(interval / 1000), kwargs={"rule": self.rules + 1}, expires=None)
-        except EntryExists:
-            assert name in self.stored
-        else:
-            assert name not in self.stored
-            self.stored[name] = "on"
-            self.follows(name, interval, entry.due)
+            call["rule"]["phase"] = entry.due
+        self.stored[name] = "on"
+        self.follows(name)
 
     def edit(self, name: str) -> None:
         interval = self.draw.choice(INTERVALS)
-        try:
+        with self.history.call("edit", name, rule={"every": interval}) as call:
             entry = self.schedules.update(name, schedule=every(interval / 1000), kwargs={"rule": self.rules + 1})
-        except EntryNotFound:
-            assert name not in self.stored
-            return
-        assert name in self.stored
+            assert entry.state is not None
+            call["rule"]["phase"] = entry.state.nominal
         assert (entry.paused_note is not None) == (self.stored[name] == "paused")
-        assert entry.state is not None
-        self.follows(name, interval, entry.state.nominal)
+        self.follows(name)
 
-    def follows(self, name: str, interval: int, phase: int | None) -> None:
+    def follows(self, name: str) -> None:
         self.rules += 1
-        assert phase is not None
-        span = Span(name, self.length(), self.rules, interval, phase)
-        self.begin(span if self.stored[name] == "on" else Span(name, span.start, None, interval, phase))
+        self.current[name] = self.rules
 
     def pause(self, name: str) -> None:
-        self.schedules.pause(name)
+        with self.history.call("pause", name):
+            self.schedules.pause(name)
         self.stored[name] = "paused"
-        old = self.current[name]
-        self.begin(Span(name, self.length(), None, old.interval, old.phase))
 
     def resume(self, name: str) -> None:
-        entry = self.schedules.resume(name, catch_up=self.draw.random() < 0.5)
+        with self.history.call("resume", name):
+            self.schedules.resume(name, catch_up=self.draw.random() < 0.5)
         self.stored[name] = "on"
-        old = self.current[name]
-        self.begin(Span(name, self.length(), entry.kwargs["rule"], old.interval, old.phase))
 
     def remove(self, name: str) -> None:
-        try:
+        with self.history.call("remove", name):
             del self.schedules[name]
-        except EntryNotFound:
-            assert name not in self.stored
-        else:
-            del self.stored[name]
-        self.begin(Span(name, self.length(), None))
-
-    def begin(self, span: Span) -> None:
-        self.current[span.name] = span
-        self.spans.append(span)
-
-
-def violations(spans: list[Span], messages: list[Message]) -> list[str]:
-    """What was sent while it must not be, or by a rule that did not hold any more or not yet."""
-    found = []
-    latest: dict[str, Span] = {}
-    starts = sorted(spans, key=lambda span: span.start)
-    position = 0
-    # A span starts once its change was acknowledged. What was sent while the change was under way may belong to either.
-    for index, message in enumerate(messages):
-        while position < len(starts) and starts[position].start <= index:
-            latest[starts[position].name] = starts[position]
-            position += 1
-        span = latest.get(message.entry or "")
-        if span is None:
-            continue
-        if message.kwargs["rule"] < (span.rule or 0) or (span.rule is None and not _is_later(message, span, spans)):
-            found.append(f"message {index} of {message.entry} by rule {message.kwargs['rule']}, in {span}")
-            continue
-        at = round(message.scheduled_at.timestamp() * 1000) if message.scheduled_at else 0
-        if message.kwargs["rule"] == span.rule and (at - span.phase) % span.interval:
-            found.append(f"message {index} of {message.entry} at {at}, which is no occurrence of {span}")
-    return found
-
-
-def _is_later(message: Message, span: Span, spans: list[Span]) -> bool:
-    """Whether a change that was under way, and acknowledged right after, had let the entry fire again."""
-    mine = [each for each in spans if each.name == span.name]
-    # By identity: two pauses in a row, with nothing sent between them, make spans that are equal.
-    last = next(index for index, each in enumerate(mine) if each is span)
-    following = mine[last + 1 :]
-    return bool(following) and following[0].rule is not None and message.kwargs["rule"] == following[0].rule
+        del self.stored[name]
 
 
 @needs_batches  # Else a message is out before its commit can refuse it.
@@ -202,11 +147,12 @@ def test_no_ghost_and_no_stale_rule(
         return commit(*args)
 
     monkeypatch.setattr(beat.store, "commit", late)
+    history = QueueHistory(client)
     hands = [
         Hand(
             [f"{thread}-{number}" for number in range(NAMES)],
             Schedules(make_app()),
-            lambda: int(client.llen("celery")),
+            history,
             random.Random(f"{seed}-{thread}"),
         )
         for thread in range(THREADS)
@@ -227,18 +173,15 @@ def test_no_ghost_and_no_stale_rule(
             thread.join()
         assert not failures, failures
         # Each entry that is left to fire goes on by its latest rule.
-        start = client.llen("celery")
-        on = {(name, hand.current[name].rule) for hand in hands for name, kept in hand.stored.items() if kept == "on"}
+        start = history.length()
+        on = {(name, hand.current[name]) for hand in hands for name, kept in hand.stored.items() if kept == "on"}
         eventually(
             lambda: on <= {(each.entry, each.kwargs["rule"]) for each in queued(client)[start:]},
             what="an occurrence of every entry by its latest rule",
         )
-    assert violations([span for hand in hands for span in hand.spans], queued(client)) == []
+    history.check()
     assert sorted(Schedules(app)) == sorted(name for hand in hands for name in hand.stored)
     assert beat.store.quarantined() == {}
     assert client.llen("celery") > changes // 5, "the beat hardly ran between the changes"
-    ids = [message.id for message in queued(client)]
-    assert len(set(ids)) == len(ids)
-    kinds = ("add", "edit", "pause", "resume", "remove")
-    done = {what: sum(hand.done.get(what, 0) for hand in hands) for what in kinds}
-    assert min(done.values()) > changes // 40, f"too few of one kind: {done}"
+    done = sum((hand.done for hand in hands), Counter[str]())
+    assert min(done[what] for what in ("add", "edit", "pause", "resume", "remove")) > changes // 40, done
