@@ -1,4 +1,8 @@
-"""Entries with a once-lock, or that expire with their interval, under real beats and workers."""
+"""Entries with a once-lock, or that expire with their interval, under real beats and workers.
+
+The audit has no law that counts queued messages together with bodies that run, so these tests count
+them. Workers take the messages, so no queue shows all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A deploy in steps: processes of the release before beside those of this one, and a step back."""
+"""A deploy in steps: processes of the release before beside those of this one, and a step back.
+
+Workers of both releases take the messages, and the release before does not note what it runs. So there
+is no history for the audit, and the test asks the schedule.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -20,6 +19,7 @@ from redbeat_lite import Entry, EntryNotFound, Scheduler, Schedules, at, every
 from tests.beat.queue_history import QueueHistory
 from tests.beat.test_interleavings import SLOWNESS, running
 from tests.support.beats import KEYS
+from tests.support.chance import draw_seed
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.messages import queued
@@ -127,8 +127,7 @@ def test_nothing_that_is_frozen_goes_out_and_pauses_stay(
     monkeypatch: pytest.MonkeyPatch,
     interleavings: int,
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(10**6)))
-    print(f"SEED={seed}")
+    seed = draw_seed()
     app = make_app(beat_schedule=CONFIG)
     beat, draw = make_beat(app), random.Random(seed)
     commit = beat.store.commit

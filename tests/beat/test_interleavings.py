@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -17,6 +16,7 @@ import redis
 
 from redbeat_lite import EntryExists, EntryNotFound, Scheduler, Schedules, every
 from tests.beat.queue_history import QueueHistory
+from tests.support.chance import draw_seed
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
 from tests.support.messages import queued
@@ -136,8 +136,7 @@ def test_no_ghost_and_no_stale_rule(
     monkeypatch: pytest.MonkeyPatch,
     changes: int,
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(10**6)))
-    print(f"SEED={seed}")
+    seed = draw_seed()
     app = make_app()
     beat = make_beat(app)
     commit = beat.store.commit

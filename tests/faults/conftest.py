@@ -35,12 +35,7 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
 def own_server(owned: ExitStack) -> StartServer:
     """Starts servers that a test may stop, kill and configure, and that ask for a password."""
 
-    def start(**options: str) -> GuardedServer:
-        server = GuardedServer(**options)
-        owned.enter_context(server)
-        return server
-
-    return start
+    return lambda **options: owned.enter_context(GuardedServer(**options))
 
 
 @pytest.fixture(params=[pytest.param(5, id="5s"), pytest.param(60, id="60s", marks=LONG)])

@@ -25,6 +25,7 @@ from tests.faults.workers import FaultWorkers
 from tests.harness.history import HistoryLog, now_ms
 from tests.support.audit import Record, check
 from tests.support.beats import KEYS
+from tests.support.chance import draw_seed
 from tests.support.processes import Process
 from tests.support.waiting import eventually
 
@@ -102,8 +103,7 @@ class Scenario:
         trim: bool = False,
         **settings: Any,
     ) -> None:
-        seed = int(os.environ.get("SEED", random.randrange(10**6)))
-        print(f"SEED={seed}")
+        seed = draw_seed()
         prefixed = {f"redbeat_lite_{name}": value for name, value in settings.items()}
         conf = {"beat_schedule": load(), **prefixed, **(conf or {})}
         self.seed = seed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from celery import Celery
@@ -22,21 +23,13 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def sentinels() -> Iterator[Sentinels]:
-    sentinels = Sentinels(SECRET, SECRET)
-    try:
-        yield sentinels.start()
-    finally:
-        sentinels.destroy()
+def sentinels(owned: ExitStack) -> Sentinels:
+    return owned.enter_context(Sentinels(SECRET, SECRET))
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster(replicas=True, password=SECRET)
-    try:
-        yield cluster.start()
-    finally:
-        cluster.destroy()
+def cluster(owned: ExitStack) -> Cluster:
+    return owned.enter_context(Cluster(replicas=True, password=SECRET))
 
 
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True], ids=["switched", "killed"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, every
 from tests.harness.queues import check_queue
 from tests.support.beats import leader_pid
+from tests.support.chance import draw_seed
 from tests.support.processes import Process
 from tests.support.waiting import eventually
 
@@ -27,9 +27,7 @@ def leader_of(running: list[Process]) -> Process | None:
 
 
 def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: int) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(10**6)))
-    print(f"SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(draw_seed())
     conf = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_batch_size": 20})
     Schedules(app).add_many(
         [Entry(f"e{n}", "add", every(PERIOD_MS / 1000), misfire="all", expires=None) for n in range(ENTRIES)]

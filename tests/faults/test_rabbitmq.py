@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import redis
@@ -14,6 +14,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, every
 from tests.harness.queues import Sent, check_messages, drained
 from tests.support.beats import leader_pid, settled
+from tests.support.chance import draw_seed
 from tests.support.processes import Process
 from tests.support.proxy import Proxy
 from tests.support.rabbit import SCRIPT, Rabbit
@@ -33,10 +34,8 @@ PERIOD_MS = 500
 
 
 @pytest.fixture
-def rabbit() -> Iterator[Rabbit]:
-    rabbit = Rabbit()
-    yield rabbit.start()
-    rabbit.destroy()
+def rabbit(owned: ExitStack) -> Rabbit:
+    return owned.enter_context(Rabbit())
 
 
 @pytest.fixture
@@ -71,9 +70,7 @@ def stopped(process: Process) -> None:
 def test_beats_killed_at_random_instants_lose_nothing(
     start: Callable[[], Process], rabbit: Rabbit, app: Celery, client: redis.Redis
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(10**6)))
-    print(f"SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(draw_seed())
     running = [start(), start()]
     for _ in range(20):
         leader, other = settled(running, client)

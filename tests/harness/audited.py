@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.history import PATH_VARIABLE, HistoryLog, now_ms
-from tests.support.audit import check
+from tests.harness.history import PATH_VARIABLE, HistoryLog
 
 
 @pytest.fixture(scope="session")
@@ -25,17 +24,6 @@ def history_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def history(history_path: Path) -> Iterator[HistoryLog]:
     """The history of one test, which is audited at its end."""
     log = HistoryLog(history_path)
-    forget(log)
+    log.clear()
     yield log
-    audit(log)
-
-
-def audit(log: HistoryLog) -> None:
-    """Raise AssertionError if the history so far breaks a law."""
-    check([*log.records(), {"kind": "end", "at": now_ms()}])
-
-
-def forget(log: HistoryLog) -> None:
-    """Begin a new history, without marks."""
-    log.path.unlink(missing_ok=True)
-    log.marks.clear()
+    log.audit()

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import redis
 
-from tests.support.audit import Record
+from tests.support.audit import Record, check
 
 #: Environment variable with the path of the log, for processes that a test starts.
 PATH_VARIABLE = "HARNESS_HISTORY"
@@ -179,6 +179,15 @@ class HistoryLog:
                 record = json.loads(line)
                 records[record.get("note", number)] = record
         return list(records.values())
+
+    def clear(self) -> None:
+        """Begin a new history, without marks."""
+        self.path.unlink(missing_ok=True)
+        self.marks.clear()
+
+    def audit(self) -> None:
+        """Raise AssertionError if the history so far breaks a law."""
+        check([*self.records(), {"kind": "end", "at": now_ms()}])
 
     def bodies(self, **fields: Any) -> list[Record]:
         """Return the bodies with these fields so far, in the order in which they began."""

@@ -14,11 +14,9 @@ from celery import Celery
 from redbeat_lite.pipeline import store
 from tests.harness.history import HistoryLog
 from tests.harness.workers import Worker
-from tests.pipeline.lab import Lab, audited_labs, step_worker
+from tests.pipeline.lab import Lab, step_worker
 from tests.pipeline.steps import make_app
 from tests.support.server import Server
-
-__all__ = ["audited_labs"]
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +47,17 @@ def crew(pipe_server: Server, history_path: Path) -> Iterator[Worker]:
 
 
 @pytest.fixture
-def make_lab(audited_labs: list[Lab]) -> Callable[[Server, Celery], Lab]:
-    """Makes what tests ask of the runs of an app."""
+def make_lab(history: HistoryLog) -> Iterator[Callable[[Server, Celery], Lab]]:
+    """Makes labs. Successes of their runs are noted before the history is audited."""
+    labs: list[Lab] = []
 
     def make(server: Server, app: Celery) -> Lab:
-        audited_labs.append(Lab(server, app))
-        return audited_labs[-1]
+        labs.append(Lab(server, app))
+        return labs[-1]
 
-    return make
+    yield make
+    for lab in labs:
+        lab.note_successes()
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
 
@@ -119,15 +118,6 @@ def note_successes(log: HistoryLog, run: PipelineRun) -> None:
         if step.state is State.SUCCEEDED and step.ended_at is not None:
             at = round(1000 * step.ended_at.timestamp())
             log.append({"kind": "success", "run": run.id, "step": step.name, "at": at})
-
-
-@pytest.fixture
-def audited_labs(history: HistoryLog) -> Iterator[list[Lab]]:
-    """The labs of a test. Successes of their runs are noted before the history is audited."""
-    labs: list[Lab] = []
-    yield labs
-    for lab in labs:
-        lab.note_successes()
 
 
 def states(status: RunStatus) -> dict[str, str]:

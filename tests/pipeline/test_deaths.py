@@ -24,7 +24,6 @@ from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import NESTING
 from redbeat_lite.runs.run import HISTORY_HEADER
 from redbeat_lite.storage.scripts import Scripts
-from tests.harness.audited import audit, forget
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, note_successes, record
 from tests.pipeline.steps import make_app
@@ -137,7 +136,7 @@ def later(lab: Lab, runs: list[PipelineRun]) -> None:
 def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
     """Three runs of an entry, of which whoever works, or resumes one, dies at this instant; how many there were."""
     lab.client.flushall()
-    forget(lab.log)
+    lab.log.clear()
     lab.runs.clear()
     late = lab.sig("proj.late")
     steps = [("a", late, 2), ("b", lab.sig("proj.late", how=how), 2), ("c", late, 1)]
@@ -162,7 +161,7 @@ def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
     calls, deaths.at = deaths.calls, -1
     print(f"at {at}")
     lab.note_successes()
-    audit(lab.log)
+    lab.log.audit()
     states = [run.status().state for run in runs]
     assert states == ["SUCCEEDED"] * 3, f"at {at}: {states}"
     resumed = times_resumed(lab, runs)

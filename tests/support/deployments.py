@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import Any, Self
 
 import redis
 
-from tests.support.server import Server, binary, free_port
+from tests.support.server import Server, Startable, binary, free_port
 from tests.support.waiting import eventually
 
 #: Milliseconds of silence after which a server counts as down. As short as a loaded machine allows.
 DOWN_AFTER = 700
 
 
-class Sentinels:
+class Sentinels(Startable):
     """A master, a replica, and three sentinels of which two decide.
 
     Parameters:
@@ -53,7 +52,7 @@ class Sentinels:
         """A client of the present master."""
         return self.master.client()
 
-    def start(self) -> Sentinels:
+    def start(self) -> Self:
         master, replica = self.servers
         replica._options["replicaof"] = f"127.0.0.1 {master.port}"
         master.start()
@@ -108,7 +107,7 @@ class Sentinels:
             each.destroy()
 
 
-class Cluster:
+class Cluster(Startable):
     """A cluster of three masters, each with a replica if wanted.
 
     Parameters:
@@ -128,10 +127,11 @@ class Cluster:
         nodes = ";".join(f"127.0.0.1:{each.port}" for each in self.nodes)
         return f"redis-cluster://:{self._password}@{nodes}" if self._password else f"redis-cluster://{nodes}"
 
-    def start(self) -> Cluster:
+    def start(self) -> Self:
         for node in self.nodes:
             node.start()
-        with self._clients() as clients:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(node.client()) for node in self.nodes]
             for client, (first, last) in zip(clients, ((0, 5460), (5461, 10922), (10923, 16383)), strict=False):
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             for client in clients[1:]:
@@ -161,26 +161,9 @@ class Cluster:
         with self.client() as client:
             client.flushall(target_nodes=client.get_primaries())
 
-    def _clients(self) -> _All:
-        return _All(self.nodes)
-
     def destroy(self) -> None:
         for each in self.nodes:
             each.destroy()
-
-
-class _All(list[redis.Redis]):
-    """A client of each server, closed at the end of the block."""
-
-    def __init__(self, servers: Iterable[Server]) -> None:
-        super().__init__(each.client() for each in servers)
-
-    def __enter__(self) -> _All:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for each in self:
-            each.close()
 
 
 def _is_whole(client: redis.Redis) -> bool:

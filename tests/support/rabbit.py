@@ -8,17 +8,18 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import kombu
 
-from tests.support.server import free_port
+from tests.support.server import Startable, free_port
 from tests.support.waiting import eventually
 
 #: The script itself; the one on PATH of some systems is a wrapper that changes the user.
 SCRIPT = next(filter(None, map(shutil.which, ["/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server"])), None)
 
 
-class Rabbit:
+class Rabbit(Startable):
     """A RabbitMQ of its own, on free ports, that may be stopped and started with its data."""
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class Rabbit:
         """Its URL, where it is reached through another port."""
         return f"amqp://guest:guest@127.0.0.1:{port}//"
 
-    def start(self) -> Rabbit:
+    def start(self) -> Self:
         assert SCRIPT is not None
         self._process = subprocess.Popen(
             [SCRIPT], env=self._env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

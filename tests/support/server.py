@@ -8,9 +8,10 @@ import shutil
 import signal
 import socket
 import tempfile
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 
@@ -61,7 +62,27 @@ def free_port() -> int:
             return port
 
 
-class Server:
+class Startable(ABC):
+    """What a ``with`` block starts, and destroys at its end."""
+
+    @abstractmethod
+    def start(self) -> Self: ...
+
+    @abstractmethod
+    def destroy(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.destroy()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self.destroy()
+
+
+class Server(Startable):
     """One server process with a data directory and a port that outlive restarts.
 
     Parameters:
@@ -89,7 +110,7 @@ class Server:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def start(self) -> Server:
+    def start(self) -> Self:
         options = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -175,12 +196,6 @@ class Server:
         dismiss(self)
         self.stop(kill=True)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Server:
-        return self.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self.destroy()
 
 
 #: The password of every :class:`GuardedServer`.

@@ -122,18 +122,15 @@ def _tls_server(stack: ExitStack, directory: Path) -> Place:
 
 
 def _sentinel(stack: ExitStack) -> Place:
-    sentinels = Sentinels(password=PASSWORD.replace("ö", "o"), sentinel_password="of-the-sentinels")
-    stack.callback(sentinels.destroy)
-    sentinels.start()
+    password = PASSWORD.replace("ö", "o")
+    sentinels = stack.enter_context(Sentinels(password, sentinel_password="of-the-sentinels"))
     sentinels_url = sentinels.url.replace(sentinels.password, QUOTED.replace("%C3%B6", "o"))
     client = sentinels.client()
     return Place({"broker_url": sentinels_url, "broker_transport_options": sentinels.options}, client.flushall, client)
 
 
 def _cluster(stack: ExitStack) -> Place:
-    cluster = Cluster()
-    stack.callback(cluster.destroy)
-    cluster.start()
+    cluster = stack.enter_context(Cluster())
     broker = stack.enter_context(Server())
     client = broker.client()
 

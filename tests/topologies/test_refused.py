@@ -57,17 +57,13 @@ def test_a_beat_with_a_wrong_password_says_so_and_exits(own_server: Callable[...
 
 
 def test_a_beat_sent_to_one_node_of_a_cluster_says_what_to_write(server: Server, beat: Beat) -> None:
-    cluster = Cluster()
-    try:
-        cluster.start()
+    with Cluster() as cluster:
         [other] = [each for each in cluster.nodes if each is not cluster.master_of("{redbeat-lite}:due")][:1]
         process = beat(url=server.url, PROJ_CONF=f'{{"redbeat_lite_url": "{other.url}"}}')
         assert process.wait() == 1
         [line] = process.lines("CRITICAL")
         assert "a node of a Redis Cluster" in line
         assert "redis-cluster://" in line
-    finally:
-        cluster.destroy()
 
 
 def test_a_password_that_a_process_shows_would_be_noticed() -> None:

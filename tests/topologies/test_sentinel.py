@@ -23,9 +23,8 @@ ENTRIES = 250
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[Sentinels]:
-    sentinels = Sentinels()
-    yield sentinels.start()
-    sentinels.destroy()
+    with Sentinels() as sentinels:
+        yield sentinels
 
 
 @pytest.fixture
