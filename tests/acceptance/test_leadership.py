@@ -24,7 +24,6 @@ from tests.support.beats import (
     leader_pid,
     leads,
     nominals,
-    sender,
     sent_by,
     settled,
     stream,
@@ -128,7 +127,7 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
         # Published before committed: at most the batch that was frozen goes out again, under the same ids, and at most
         # the one publish during which the leader froze is completed after.
         assert len(messages) - added <= 20
-        assert len([m for m in messages[before:] if sender(m) == frozen.pid]) <= 1
+        assert len([m for m in messages[before:] if m.sender == frozen.pid]) <= 1
 
 
 def test_beats_started_at_once_give_one_stream_without_configuration(beat: Beat, client: redis.Redis) -> None:
@@ -136,7 +135,7 @@ def test_beats_started_at_once_give_one_stream_without_configuration(beat: Beat,
     leader, others = settled(started, client)
     eventually(lambda: len(stream(client, "each")) >= 10, what="a stream")
     check_queue(client, ["each"], STEP)
-    assert {sender(m) for m in of_entry(client, "each")} == {leader.pid}
+    assert {m.sender for m in of_entry(client, "each")} == {leader.pid}
     assert sum(len(each.lines("beat: leading")) for each in started) == 1
     assert sum(len(each.lines(f"beat: standing by; pid {leader.pid} on ")) for each in others) == 2
 

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.harness.queues import check_queue
-from tests.support.beats import EACH, STEP, conf, leader_pid, sender, stream
+from tests.support.beats import EACH, STEP, conf, leader_pid, stream
 from tests.support.messages import queued
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import Process, celery
@@ -60,7 +60,7 @@ def test_three_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pr
         process.says("beat: (leading|standing by)")
     assert sum(len(process.lines("beat: leading")) for process in workers) == 1
     eventually(lambda: len(stream(client, "each")) >= 5, what="a stream")
-    assert {sender(m) for m in queued(client)} == {leader_pid(client)}
+    assert {m.sender for m in queued(client)} == {leader_pid(client)}
 
     # The worker that holds the leader stops, as in a rolling deployment; the beat inside another one goes on.
     [first] = [process for process in workers if process.lines("beat: leading")]

@@ -20,11 +20,6 @@ from tests.support.server import Server
 from tests.support.waiting import eventually
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
-    """Wait for a condition and return its value."""
-    return eventually(condition, within=seconds, what=what)
-
-
 class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
     """A result that the client polls.
 
@@ -33,7 +28,7 @@ class Polled(AsyncResult):  # type: ignore[misc]  # Celery ships no types
     """
 
     def get(self, timeout: float = 15, **options: Any) -> Any:
-        until(self.ready, timeout, f"the result of {self.id}")
+        eventually(self.ready, within=timeout, what=f"the result of {self.id}")
         return super().get(timeout=timeout, **options)
 
 
@@ -79,12 +74,12 @@ class OnceClient:
 
     def started(self, key: str, times: int = 1, seconds: float = 20) -> list[Record]:
         """Wait until bodies with this key have begun so often."""
-        until(lambda: self.count(key) >= times, seconds, f"{times} start(s) of {key}")
+        eventually(lambda: self.count(key) >= times, within=seconds, what=f"{times} start(s) of {key}")
         return self.bodies(key)
 
     def ended(self, key: str, times: int = 1) -> list[Record]:
         """Wait until bodies with this key have ended so often."""
-        until(lambda: self.count_ended(key) >= times, what=f"{times} end(s) of {key}")
+        eventually(lambda: self.count_ended(key) >= times, what=f"{times} end(s) of {key}")
         return self.ended_bodies(key)
 
     def go(self, key: str) -> None:
@@ -105,7 +100,7 @@ class OnceClient:
         def answers() -> int:
             return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=2))
 
-        until(lambda: answers() >= 2, what="answers of the workers")
+        eventually(lambda: answers() >= 2, what="answers of the workers")
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -140,7 +135,7 @@ class OnceClient:
             return bool(self.client.llen("nowhere"))
 
         try:
-            until(is_sent)
+            eventually(is_sent)
             return self.capture(lambda: None)[1]
         finally:
             beat.close()

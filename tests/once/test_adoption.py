@@ -19,11 +19,12 @@ from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -150,7 +151,7 @@ def test_only_what_runs_in_a_worker_has_started(proj: OnceClient, any_pool: Crew
     proj.started(key + "-free")
     assert (first.state, free.state) == ("STARTED", "STARTED")
     second = call()
-    until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+    eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
     assert second.state == "PENDING"
     proj.go(key)
     proj.go(key + "-free")
@@ -166,11 +167,11 @@ def test_a_call_by_name_with_a_key_is_locked(proj: OnceClient, any_pool: Crew, k
     skipped, waiting = send((key,)), send((key,), on_conflict="wait")
     with pytest.raises(OnceSkipped):
         skipped.get(timeout=10)
-    until(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
+    eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
     proj.go(key)
     assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
     assert proj.count_ended(key) == 2
-    until(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
+    eventually(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
 
 
 @one_pool_will_do
@@ -194,7 +195,7 @@ def test_a_task_of_another_class_is_held_back_too(proj: OnceClient, any_pool: Cr
             with pytest.raises(OnceSkipped):
                 result.get(timeout=10)
         else:
-            until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+            eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
         assert proj.count(key) == 0
     if on_conflict == "wait":
         assert result.get(timeout=10) == key

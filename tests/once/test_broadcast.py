@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.workers import Worker
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import once_worker
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -27,7 +28,7 @@ def listeners(proj: OnceClient, worker_server: Server) -> Iterator[list[Worker]]
         proj.tasks.plain.apply_async(("hear",), queue="everybody")
         return all("] received" in worker.output for worker in workers)
 
-    until(both_hear)
+    eventually(both_hear)
     yield workers
     for worker in workers:
         worker.destroy()
@@ -41,7 +42,7 @@ def test_a_broadcast_runs_in_each_worker(proj: OnceClient, key: str, listeners: 
 def test_a_broadcast_with_a_lock_runs_in_one(proj: OnceClient, key: str, listeners: list[Worker]) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, queue="everybody")
     proj.started(key)
-    until(lambda: any("this copy is kept" in each.output for each in listeners))
+    eventually(lambda: any("this copy is kept" in each.output for each in listeners))
     proj.go(key)
     assert result.get(timeout=10) == key
     assert proj.count(key) == 1

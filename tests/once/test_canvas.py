@@ -12,9 +12,10 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from redbeat_lite import OnceRejected, OnceSkipped
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool"), one_pool_will_do]
 
@@ -56,7 +57,7 @@ def test_chain_chord_and_group_members_that_wait_run(proj: OnceClient, key: str,
     chained = chain(proj.tasks.wait.si(key, n=1), proj.tasks.wait.si(key, n=2)).apply_async()
     joined = chord([proj.tasks.wait.si(key, n=n) for n in (3, 4)])(proj.tasks.collect.s("all"))
     grouped = group(proj.tasks.wait.si(key, n=n) for n in (5, 6)).apply_async()
-    until(lambda: len(proj.waiters(key)) == 5)
+    eventually(lambda: len(proj.waiters(key)) == 5)
     proj.go(key)
     assert chained.get(timeout=20) == 2
     assert sorted(joined.get(timeout=20)[:2]) == [3, 4]
@@ -70,7 +71,7 @@ def test_a_chord_as_an_entry_delivered_twice_runs_once(proj: OnceClient, any_poo
     proj.inject(raw)
     proj.ended(f"{key}-body")
     proj.inject(raw)
-    until(lambda: "has ended already; this copy is dropped" in any_pool.output)
+    eventually(lambda: "has ended already; this copy is dropped" in any_pool.output)
     the_workers_live(proj, any_pool)
     assert (proj.count(key), proj.count(f"{key}-body")) == (2, 1)
 
@@ -108,7 +109,7 @@ def test_a_later_member_of_a_chain_fails_and_the_one_before_it_does_not(
     with pytest.raises(OnceRejected):
         middle.get(timeout=1)
     proj.ended(key + "-errback")
-    until(lambda: proj.count_ended(key + "-chain-errback") >= 1)
+    eventually(lambda: proj.count_ended(key + "-chain-errback") >= 1)
     assert proj.count(key) == 1
     the_workers_live(proj, any_pool)
 
@@ -164,7 +165,7 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(
     proj.started(key)
     joined = chord([tasks.wait.si(key), tasks.add.si(1)])(tasks.collect.s(key))
     chained = chain(tasks.wait.si(key), tasks.add.s("tail")).apply_async()
-    until(lambda: len(proj.waiters(key)) == 2)
+    eventually(lambda: len(proj.waiters(key)) == 2)
     # As time would do.
     proj.client.hset(f"{{t}}:once:parked:once.wait:{key}", mapping={f"d:{one}": 1 for one in proj.waiters(key)})
     proj.go(key)
@@ -174,7 +175,7 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(
     with pytest.raises(ChordError, match="OnceSkipped"):
         proj.app.AsyncResult(joined.id).get(timeout=10)
     assert (chained.parent.state, proj.count(key)) == ("REVOKED", 1)
-    until(lambda: proj.waiters(key) == [])
+    eventually(lambda: proj.waiters(key) == [])
     the_workers_live(proj, any_pool)
 
 
@@ -186,7 +187,7 @@ def test_what_follows_a_task_of_its_own_key_finds_the_lock_free(
     chains = [chain(*[signature(f"{key}-{n}")] * 3).apply_async() for n in range(10)]
     chords = [chord([signature(f"{key}-c{n}")], signature(f"{key}-c{n}")).apply_async() for n in range(3)]
     signature(f"{key}-link").apply_async(link=signature(f"{key}-link"))
-    until(lambda: all(result.ready() for result in (*chains, *chords)), 30)
+    eventually(lambda: all(result.ready() for result in (*chains, *chords)), within=30)
     assert [result.state for result in (*chains, *chords)] == ["SUCCESS"] * 13
     proj.ended(f"{key}-link", 2)
 

@@ -14,8 +14,9 @@ from redbeat_lite import Schedules
 from redbeat_lite.entries.message import headers
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.store import RunStore
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,7 +46,7 @@ class Record:
 
     def comes_to(self, outcome: str, entry: str = "") -> Row:
         """Wait until the one run of an entry has come to this, and no line of the feed says otherwise."""
-        until(lambda: self.outcomes(entry) == [outcome], what=f"{entry} {outcome}, not {self.outcomes(entry)}")
+        eventually(lambda: self.outcomes(entry) == [outcome], what=f"{entry} {outcome}, not {self.outcomes(entry)}")
         return self.rows(entry)[0]
 
     def feed(self, entry: str = "") -> list[dict[str, str]]:
@@ -70,7 +71,7 @@ def test_what_a_body_came_to_in_every_pool(stages: Any, pools: Any) -> None:
             record.send(kind, f"{kind}-again", how="retry until", queue=stage.queue)
             record.send(kind, f"{kind}-quiet", how="ignore", queue=stage.queue)
         for kind in KINDS:
-            until(lambda kind=kind: record.outcomes(f"{kind}-good") == ["succeeded"] * 3)
+            eventually(lambda kind=kind: record.outcomes(f"{kind}-good") == ["succeeded"] * 3)
             record.comes_to("failed", f"{kind}-bad")
             row = record.comes_to("succeeded", f"{kind}-again")
             assert row.attempts == 2
@@ -166,9 +167,9 @@ def test_a_run_that_finds_its_key_taken_is_left_out(record: Record, proj: OnceCl
     record.send("skip", "taken", how="until")
     proj.started(f"{record.key}-taken")
     record.send("skip", "taken")
-    until(lambda: record.outcomes("taken") == ["left out", "running"])
+    eventually(lambda: record.outcomes("taken") == ["left out", "running"])
     proj.go(f"{record.key}-taken")
-    until(lambda: record.outcomes("taken") == ["left out", "succeeded"])
+    eventually(lambda: record.outcomes("taken") == ["left out", "succeeded"])
     assert [row.begin is None for row in record.rows("taken")] == [True, False]
 
 
@@ -179,18 +180,18 @@ def test_a_copy_changes_nothing_and_one_that_waits_says_nothing(
     proj.started(f"{record.key}-copied")
     proj.copy(first.id)
     proj.copy(first.id, expired=True)
-    until(lambda: f"expired copy of task {first.id}" in prefork.output)
-    until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"))
+    eventually(lambda: f"expired copy of task {first.id}" in prefork.output)
+    eventually(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"))
     assert record.outcomes("copied") == ["running"]
     record.send("wait", "parked", how="until")
     proj.started(f"{record.key}-parked")
     record.send("wait", "parked")
-    until(lambda: proj.waiters(f"{record.key}-parked"))
+    eventually(lambda: proj.waiters(f"{record.key}-parked"))
     assert record.outcomes("parked") == ["running"]
     for entry in ("copied", "parked"):
         proj.go(f"{record.key}-{entry}")
     record.comes_to("succeeded", "copied")
-    until(lambda: record.outcomes("parked") == ["succeeded"] * 2)
+    eventually(lambda: record.outcomes("parked") == ["succeeded"] * 2)
 
 
 def test_workers_whose_clocks_are_off_agree(proj: OnceClient, key: str, stages: Any) -> None:
@@ -200,7 +201,7 @@ def test_workers_whose_clocks_are_off_agree(proj: OnceClient, key: str, stages: 
         record = Record(proj, stage.key)
         for kind in KINDS * 3:
             record.send(kind, queue=stage.queue)
-        until(lambda: record.outcomes() == ["succeeded"] * 6)
+        eventually(lambda: record.outcomes() == ["succeeded"] * 6)
         assert all(0 <= (row.begin or 0) < 20_000 for row in record.rows())
 
     stages(["prefork"], play)

@@ -23,9 +23,10 @@ from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.dead_children import is_gone
 from tests.harness.project import LEASE, VISIBILITY
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools
 from tests.support.stopwatch import Stopwatch
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,7 +42,7 @@ def test_a_killed_child_frees_the_key_within_a_second(proj: OnceClient, prefork:
         assert [entry["id"] for entry in proj.started(key, 2)] == [result.id] * 2
         return
     with Stopwatch(*(worker for worker in prefork.workers)) as watch:
-        until(lambda: not proj.lock(key, task))
+        eventually(lambda: not proj.lock(key, task))
     watch.at_most(1)
     with pytest.raises(Exception, match="exited prematurely"):
         result.get(timeout=10)
@@ -52,7 +53,7 @@ def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: OnceClient, pre
     proj.tasks.wait.delay(key, how="until")
     (first,) = proj.started(key)
     waiting = proj.tasks.wait.delay(key, n=2)
-    until(lambda: proj.waiters(key))
+    eventually(lambda: proj.waiters(key))
     os.kill(first["pid"], signal.SIGKILL)
     assert waiting.get(timeout=10) == 2
 
@@ -61,12 +62,12 @@ def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: OnceClient, p
     result = proj.tasks.late.delay(key, how="until")
     (first,) = proj.started(key)
     proj.copy(result.id)
-    until(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
+    eventually(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
     os.kill(first["pid"], signal.SIGKILL)
     proj.started(key, 2)
     proj.go(key)
     proj.ended(key)
-    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
 
 
 def test_a_canvas_whose_worker_dies_while_it_applies_it_is_finished_by_another(
@@ -85,20 +86,20 @@ def test_a_soft_time_limit_frees_the_key(proj: OnceClient, prefork: Crew, key: s
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, soft_time_limit=1)
     with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
         result.get(timeout=15)
-    until(lambda: not proj.lock(key, "skip"), 1)
+    eventually(lambda: not proj.lock(key, "skip"), within=1)
 
 
 def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "stubborn"}, time_limit=1)
     (start,) = proj.started(key)
     # Celery reports the failure first, then asks the child to end, and kills it a tenth of a second later.
-    until(lambda: not proj.lock(key, "skip"))
+    eventually(lambda: not proj.lock(key, "skip"))
     assert is_gone(start["pid"])
     with pytest.raises(Exception, match="TimeLimitExceeded"):
         result.get(timeout=15)
     assert proj.tasks.skip.delay(key + "x").get(timeout=10)
     # It has failed, it did not die: a copy of it is not run.
-    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
@@ -106,8 +107,8 @@ def test_revoking_a_running_task_frees_the_key(proj: OnceClient, prefork: Crew, 
     result = proj.tasks.skip.delay(key, how="until")
     proj.started(key)
     result.revoke(terminate=True, signal=how)
-    until(lambda: result.state == "REVOKED")
-    until(lambda: not proj.lock(key, "skip"), 1)
+    eventually(lambda: result.state == "REVOKED")
+    eventually(lambda: not proj.lock(key, "skip"), within=1)
     assert proj.tasks.skip.delay(key + "x").get(timeout=10)
 
 
@@ -125,7 +126,7 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, pr
         fences.add(fence)
         return ended
 
-    until(over, LEASE + 10)
+    eventually(over, within=LEASE + 10)
     assert fences - {None} == {str(start["fence"])}
     assert stolen == 0
     assert result.get(timeout=10) == key
@@ -163,16 +164,16 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
         proj.all_have_heard()  # a worker of greenlets takes messages before it listens to what is broadcast
         first.revoke(terminate=True)
         if stage.pool == "gevent":
-            until(lambda: first.state == "REVOKED")
+            eventually(lambda: first.state == "REVOKED")
             with Stopwatch(worker) as watch:
-                until(lambda: not proj.lock(stage.key, "skip"))
+                eventually(lambda: not proj.lock(stage.key, "skip"))
             watch.at_most(1)
         else:
             proj.all_have_heard()
         second = stage.send("skip")
-        until(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
+        eventually(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
         proj.go(stage.key)
-        until(lambda: not proj.lock(stage.key, "skip"))
+        eventually(lambda: not proj.lock(stage.key, "skip"))
         [body] = [body for body in proj.bodies(stage.key) if body["id"] == first.id]
         assert body["finished"] == (stage.pool != "gevent")
 
@@ -204,12 +205,12 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
             # Whose start does not count, however busy the machine is.
             second = stage.worker(ready=False)
             name = f"{{t}}:once:lock:once.skip_late:{stage.key}"
-            until(lambda: not stage.proj.client.exists(name))
+            eventually(lambda: not stage.proj.client.exists(name))
         watch.at_most(LEASE + 1)
         second.ready()
         stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
         stage.proj.go(stage.key)
-        until(lambda: result.state == "SUCCESS")
+        eventually(lambda: result.state == "SUCCESS")
         assert stage.ends() == 1
         if foreign is not None:
             stage.proj.started(key, 2)
@@ -231,7 +232,7 @@ def test_a_warm_shutdown_longer_than_the_visibility_timeout_delivers_nothing_aga
         holder = next(worker for worker in first_or_second if result.id in worker.output)
         holder.signal(signal.SIGTERM)
         assert holder.wait(VISIBILITY + 25) == 0
-        until(lambda: result.state == "SUCCESS")
+        eventually(lambda: result.state == "SUCCESS")
         assert (stage.starts(), stage.ends()) == (1, 1)
         (other,) = first_or_second - {holder}
         assert result.id not in other.output
@@ -259,7 +260,7 @@ def test_a_cold_shutdown_frees_the_key(stages: Any, pools: Any) -> None:
             stage.proj.started(stage.key, 2, VISIBILITY + LEASE + 10)
             assert {body["id"] for body in stage.proj.bodies(stage.key)} == {result.id}
         else:
-            until(lambda: not stage.proj.lock(stage.key, "skip_late"), LEASE + 1)
+            eventually(lambda: not stage.proj.lock(stage.key, "skip_late"), within=LEASE + 1)
 
     stages(pools, fault)
 
@@ -273,13 +274,13 @@ def test_a_holder_that_slept_past_its_lease_knows_and_harms_nobody(stages: Any) 
         there = stage.pool == "prefork"
         with sleeper.frozen_as_a_whole():
             stage.worker()
-            until(lambda: not proj.lock(stage.key, "skip"), LEASE + 3)
+            eventually(lambda: not proj.lock(stage.key, "skip"), within=LEASE + 3)
             second = stage.send("skip", how="until" if there else "")
             proj.started(stage.key, 2)
-            until(lambda: there or not proj.lock(stage.key, "skip"))
-        until(lambda: "Lost the once-lock" in sleeper.output, LEASE / 3 + 1.5)
+            eventually(lambda: there or not proj.lock(stage.key, "skip"))
+        eventually(lambda: "Lost the once-lock" in sleeper.output, within=LEASE / 3 + 1.5)
         proj.go(stage.key)
-        until(lambda: {first.state, second.state} == {"SUCCESS"})
+        eventually(lambda: {first.state, second.state} == {"SUCCESS"})
         ends = {body["id"]: body for body in proj.ended_bodies(stage.key)}
         assert (ends[first.id]["lost"], ends[second.id]["lost"]) == (True, False)
         assert ends[first.id]["fence"] == begun["fence"] < ends[second.id]["fence"]
@@ -293,7 +294,7 @@ def test_a_worker_whose_main_process_hangs_gives_up_what_it_does_not_run(stages:
         running = stage.send("late", how="until")
         stage.proj.started(stage.key)
         prefetched = stage.proj.tasks.late.apply_async((stage.key + "-2",), {"how": "hang main"}, queue=stage.queue)
-        until(lambda: stage.proj.marks.count(f"hung-{prefetched.id}"))
+        eventually(lambda: stage.proj.marks.count(f"hung-{prefetched.id}"))
         second = stage.worker()
         # Once for the worker to be noticed, once for its message to become visible. Kombu 5.5 looks every 10 s.
         stage.proj.started(stage.key + "-2", seconds=2 * VISIBILITY + 20)
@@ -317,9 +318,9 @@ def test_messages_held_longer_than_the_visibility_timeout_run_once(stages: Any, 
         stage.proj.started(keys[0])
         results += [tasks.late.apply_async((key,), **options) for key in keys[1:3]]
         results.append(tasks.late.apply_async((keys[3],), countdown=VISIBILITY + 2, **options))
-        until(lambda: all(result.id in first.output for result in results if stage.pool != "solo"))
+        eventually(lambda: all(result.id in first.output for result in results if stage.pool != "solo"))
         second = stage.worker()
-        until(lambda: all(result.state == "SUCCESS" for result in results), VISIBILITY + 20)
+        eventually(lambda: all(result.state == "SUCCESS" for result in results), within=VISIBILITY + 20)
         for key in keys:
             (body,) = stage.proj.bodies(key)
             assert not body["redelivered"], key
@@ -340,7 +341,7 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
         alone = [
             proj.tasks.late.apply_async((f"{stage.key}-{n}",), {"seconds": 0.5}, queue=stage.queue) for n in range(8)
         ]
-        until(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]), 40)
+        eventually(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]), within=40)
         assert [proj.count(f"{stage.key}-{n}") for n in range(8)] == [1] * 8
         assert (stage.starts(), stage.ends()) == (6, 6)
 
@@ -350,9 +351,9 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
 def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any) -> None:
     def fault(stage: Stage) -> None:
         first = stage.worker()
-        until(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
+        eventually(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
         second = stage.worker(conf={"visibility": 60})
-        until(lambda: "with visibility_timeout 4s, this worker with 60s" in second.output)
+        eventually(lambda: "with visibility_timeout 4s, this worker with 60s" in second.output)
 
     stages(["threads"], fault)
 
@@ -388,7 +389,7 @@ def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(sta
             assert sent - done <= 1 or proj.count_ended(stage.key) > done, proj.bodies(stage.key)
             time.sleep(0.1)  # The interval of the entry.
         assert blocker.state == "SUCCESS"
-        until(lambda: proj.count_ended(stage.key) == sent)
+        eventually(lambda: proj.count_ended(stage.key) == sent)
         assert sent >= 2
         assert stage.starts() == sent
 
@@ -412,7 +413,7 @@ def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
         # With nobody to keep it, the lock runs out with its lease: one message for each, not one for each period.
         assert 1 <= len(sent) <= 1 + (time.monotonic() - start) / LEASE
         stage.worker()
-        until(lambda: all(result.state in READY_STATES for result in sent))
+        eventually(lambda: all(result.state in READY_STATES for result in sent))
         assert stage.starts() == stage.ends() == 1
 
     stages(["threads"], fault)

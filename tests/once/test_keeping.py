@@ -30,8 +30,8 @@ from redbeat_lite.once.worker import dead_children, keeper, visibility
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
 from redbeat_lite.storage.replies import server_ms
-from tests.once.client import until
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 #: Above the kernel's greatest process id.
 GONE = 2**22 + 1
@@ -129,7 +129,7 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
         keeper._watch()
         return not runtime.store.client.exists("{t}:once:lock:t:k")
 
-    until(over, 4)
+    eventually(over, within=4)
     end = time.monotonic() + 1.2
     while time.monotonic() < end:
         keeper._watch()
@@ -167,7 +167,7 @@ def test_a_child_that_dies_after_its_success_was_stored_has_ended(
     request.worker_pid = GONE
     active.add(request)
     Keeper(Runtime.of(app), "w")._watch()
-    until(lambda: state_of(request) != "running", 5)
+    eventually(lambda: state_of(request) != "running", within=5)
     assert state_of(request) == state
 
 
@@ -183,7 +183,7 @@ def test_a_child_of_which_no_result_is_kept_may_run_again(
     request.worker_pid = GONE
     active.add(request)
     Keeper(Runtime.of(app), "w")._watch()
-    until(lambda: state_of(request) == "dead", 5)
+    eventually(lambda: state_of(request) == "dead", within=5)
     assert asked == [], "to ask would make a queue"
 
 
@@ -243,9 +243,9 @@ def test_who_looks_after_children_waits_for_no_server(
     active.add(request)
     away = Away(monkeypatch, times=1)
     Keeper(Runtime.of(app), "w")._watch()
-    until(lambda: len(away.asked) == 2, 5)
+    eventually(lambda: len(away.asked) == 2, within=5)
     assert threading.current_thread() not in away.asked
-    until(lambda: not Runtime.of(app).store.client.exists("{t}:once:lock:t:k"), 5)
+    eventually(lambda: not Runtime.of(app).store.client.exists("{t}:once:lock:t:k"), within=5)
 
 
 @pytest.mark.parametrize("conflict", ["skip", "raise"])
@@ -347,7 +347,7 @@ def test_a_renewal_that_hangs_is_given_up_in_time_for_the_shortest_lease() -> No
     renewer = Renewer(records.connect)
     for token, lease, timeout in (("long", 600.0, 2.0), ("short", 3.0, 1.0), ("other", 60.0, 1.0), ("least", 1.0, 0.5)):
         renewer.add(hold(token, lease))
-        until(lambda token=token: token in [asked for asked, _ in records.renewed], 5)
+        eventually(lambda token=token: token in [asked for asked, _ in records.renewed], within=5)
         assert records.timeouts[-1] == timeout
     assert records.timeouts == [2.0, 1.0, 0.5]
     assert records.closed == 2
@@ -364,7 +364,7 @@ def test_a_server_that_is_away_is_told_once_and_not_with_every_renewal(caplog: p
 
     renewer, mine = Renewer(Records(answer).connect), hold("token", 1.0)
     renewer.add(mine)
-    until(lambda: len(asked) >= 6, 5)
+    eventually(lambda: len(asked) >= 6, within=5)
     renewer.remove(mine)
     assert [record.levelname for record in caplog.records if "Renewal of" in record.message].count("WARNING") == 2
 
@@ -373,8 +373,8 @@ def test_a_run_whose_lock_was_cleared_keeps_its_claim_to_the_task_id() -> None:
     records = Records(lambda held: (True, False))
     renewer, mine = Renewer(records.connect), hold("token", 1.0)
     renewer.add(mine)
-    until(lambda: mine.lost, 2)
-    until(lambda: ("token", False) in records.renewed, 2)
+    eventually(lambda: mine.lost, within=2)
+    eventually(lambda: ("token", False) in records.renewed, within=2)
     renewer.remove(mine)
     assert records.renewed[0] == ("token", True)
 
@@ -383,9 +383,9 @@ def test_a_run_that_lost_its_claim_is_renewed_no_more() -> None:
     records = Records(lambda held: (False, False))
     renewer, mine, other = Renewer(records.connect), hold("lost", 1.0), hold("other", 1.0)
     renewer.add(mine)
-    until(lambda: mine.lost, 2)
+    eventually(lambda: mine.lost, within=2)
     renewer.add(other)
-    until(lambda: other.lost, 2)
+    eventually(lambda: other.lost, within=2)
     assert [token for token, _ in records.renewed] == ["lost", "other"]
 
 

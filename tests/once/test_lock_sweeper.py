@@ -25,9 +25,9 @@ from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker.visibility import workers
 from redbeat_lite.storage.replies import server_ms
-from tests.once.client import until
 from tests.support.cases import together
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 HOUR = 3_600_000
 LOCK = "{t}:once:lock:k"
@@ -253,7 +253,7 @@ def parked(once_server: Server, store: LockStore) -> Celery:
         with pytest.raises(Ignore, match="waits"):
             task.before_start(fields["id"], (), {})
         task.pop_request()
-    until(lambda: server_ms(store.client) > soon.timestamp() * 1000 + 1)
+    eventually(lambda: server_ms(store.client) > soon.timestamp() * 1000 + 1)
     store.end(held)
     return app
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import Stage
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,13 +41,13 @@ def test_monitors_see_the_end_of_a_task_that_is_skipped(stages: Any, proj: OnceC
         stage.worker(conf={"worker_send_task_events": True})
         first = stage.send("skip", how="until")
         proj.started(stage.key)
-        until(lambda: seen[""], what="the receiver hears")
+        eventually(lambda: seen[""], what="the receiver hears")
         second = stage.send("skip")
-        until(lambda: seen[second.id] and seen[second.id][-1] == "task-revoked")
+        eventually(lambda: seen[second.id] and seen[second.id][-1] == "task-revoked")
         assert second.state == "REVOKED"
         proj.go(stage.key)
         assert first.get(timeout=10) == stage.key
-        until(lambda: seen[first.id] and seen[first.id][-1] == "task-succeeded")
+        eventually(lambda: seen[first.id] and seen[first.id][-1] == "task-succeeded")
         assert "task-revoked" not in seen[first.id]
 
     with listening(proj) as seen:

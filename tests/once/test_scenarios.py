@@ -16,9 +16,10 @@ from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import Held
 from tests.harness.history import now_ms
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
 
@@ -53,7 +54,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
     # One more copy finds the result final, and leaves it, though the lock may be free by now.
     ended = result.date_done
     proj.inject(raw)
-    until(lambda: any_pool.output.count(f"[{result.id}] received") == 2)
+    eventually(lambda: any_pool.output.count(f"[{result.id}] received") == 2)
     proj.go(key)
     first.get(timeout=10)
     assert proj.tasks.plain.delay(key + "-after").get(timeout=10)
@@ -93,7 +94,7 @@ def test_waiters_run_in_their_order_and_hold_no_slot(proj: OnceClient, key: str,
     waiting = []
     for n in range(1, 9):
         waiting.append(proj.tasks.wait.delay(key, n=n))
-        until(lambda n=n: len(proj.waiters(key)) == n)
+        eventually(lambda n=n: len(proj.waiters(key)) == n)
     # Eight wait for a crew with four slots, and yet a slot is free.
     assert proj.tasks.plain.delay(key + "-plain").get(timeout=10)
     proj.go(key)
@@ -108,11 +109,11 @@ def test_waiters_run_in_their_order_and_hold_no_slot(proj: OnceClient, key: str,
 def test_waiters_do_not_wait_for_the_queue_too(proj: OnceClient, key: str, busy: Any) -> None:
     busy("wait")
     waiting = [proj.tasks.wait.delay(key, n=n) for n in range(6)]
-    until(lambda: len(proj.waiters(key)) == 6)
+    eventually(lambda: len(proj.waiters(key)) == 6)
     for n in range(100):
         proj.tasks.plain.delay(f"{key}-{n}", seconds=0.4)
     proj.go(key)
-    until(lambda: all(result.ready() for result in waiting), 30)
+    eventually(lambda: all(result.ready() for result in waiting), within=30)
     # It is 10 s of work for four slots, and each of the six would have waited for all that is in the queue.
     assert proj.client.llen("once") > 0
     assert [result.get() for result in waiting] == list(range(6))
@@ -122,7 +123,7 @@ def test_waiters_do_not_wait_for_the_queue_too(proj: OnceClient, key: str, busy:
 @pytest.mark.parametrize("most", [20, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_burst_of_one_key_runs_whole_and_in_order(proj: OnceClient, key: str, most: int) -> None:
     waiting = [proj.tasks.wait.delay(key, n=n) for n in range(most)]
-    until(lambda: all(result.ready() for result in waiting), 60)
+    eventually(lambda: all(result.ready() for result in waiting), within=60)
     assert [result.get() for result in waiting] == list(range(most))
     assert len({body["fence"] for body in proj.bodies(key)}) == most
 
@@ -133,7 +134,7 @@ def test_one_that_there_is_no_room_for_is_a_failure_that_says_so(proj: OnceClien
     waiting = []
     for n in range(2):
         waiting.append(proj.tasks.crowded.delay(key, n=n))
-        until(lambda n=n: len(proj.waiters(key, "crowded")) == n + 1)
+        eventually(lambda n=n: len(proj.waiters(key, "crowded")) == n + 1)
     with pytest.raises(OnceRejected, match="max_waiters=2 wait for it already"):
         proj.tasks.crowded.delay(key, n=2).get(timeout=10)
     proj.go(key)
@@ -147,7 +148,7 @@ def test_a_waiter_keeps_its_links_its_chain_and_its_priority(proj: OnceClient, k
         proj.tasks.wait.si(key, n=7).set(link=proj.tasks.plain.si(key + "-link"), priority=3),
         proj.tasks.add.s("tail"),
     ).apply_async()
-    until(lambda: proj.waiters(key))
+    eventually(lambda: proj.waiters(key))
     raw = proj.client.hget(f"{{t}}:once:parked:once.wait:{key}", f"m:{result.parent.id}")
     assert json.loads(raw)["properties"]["priority"] == 3
     proj.go(key)
@@ -164,7 +165,7 @@ def test_per_call_key_and_policy_never_reach_the_arguments(proj: OnceClient, key
     with pytest.raises(OnceRejected):
         proj.tasks.add.apply_async((1,), once_key=key, on_conflict="raise").get(timeout=10)
     waiting = proj.tasks.add.apply_async((1, 2), once_key=key, on_conflict="wait")
-    until(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
+    eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
     proj.go(key)
     assert waiting.get(timeout=10) == [1, 2]
 
@@ -173,12 +174,12 @@ def test_the_lock_is_freed_by_success_failure_and_ignore(proj: OnceClient, key: 
     for n, how in enumerate(("", "fail", "ignore"), 1):
         proj.tasks.skip.delay(key, how=how)
         proj.started(key, n)
-        until(lambda: not proj.lock(key, "skip"), 2)
+        eventually(lambda: not proj.lock(key, "skip"), within=2)
 
 
 def test_a_retry_keeps_the_lock(proj: OnceClient, key: str) -> None:
     first = proj.tasks.skip.delay(key, how="retry until")
-    until(lambda: first.state == "RETRY")
+    eventually(lambda: first.state == "RETRY")
     with pytest.raises(OnceSkipped):
         proj.tasks.skip.delay(key).get(timeout=10)
     proj.go(key)
@@ -190,7 +191,7 @@ def test_a_retry_keeps_the_lock(proj: OnceClient, key: str) -> None:
 def test_a_retry_can_let_go_of_the_lock(proj: OnceClient, key: str) -> None:
     first = proj.tasks.loose.delay(key, how="retry until", seconds=3600)
     # Its result is stored before the lock is given back.
-    until(lambda: first.state == "RETRY" and not proj.lock(key, "loose"))
+    eventually(lambda: first.state == "RETRY" and not proj.lock(key, "loose"))
     assert proj.tasks.loose.delay(key).get(timeout=10) == key
     first.revoke()
 
@@ -199,12 +200,12 @@ def test_a_retry_can_let_go_of_the_lock(proj: OnceClient, key: str) -> None:
 def test_automatic_retries_keep_the_lock_and_run(proj: OnceClient, key: str) -> None:
     assert proj.tasks.auto.delay(key, how="fail twice").get(timeout=15) == key
     assert [body["retries"] for body in proj.bodies(key)] == [0, 1, 2]
-    until(lambda: not proj.lock(key, "auto"))
+    eventually(lambda: not proj.lock(key, "auto"))
 
 
 def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: OnceClient, key: str) -> None:
     result = proj.tasks.skip.delay(key, how="replace")
-    until(lambda: proj.lock(key, "skip").get("state") == "queued")
+    eventually(lambda: proj.lock(key, "skip").get("state") == "queued")
     with pytest.raises(OnceSkipped):
         proj.tasks.skip.delay(key).get(timeout=10)
     proj.go(key)
@@ -216,7 +217,7 @@ def test_a_task_that_replaces_itself_runs_on_under_its_id(proj: OnceClient, key:
 @one_pool_will_do
 def test_a_task_that_replaces_itself_with_another_key_frees_its_own(proj: OnceClient, key: str) -> None:
     assert proj.tasks.skip.delay(key, how="move").get(timeout=15) == key + "-moved"
-    until(lambda: not proj.lock(key, "skip"), 1)
+    eventually(lambda: not proj.lock(key, "skip"), within=1)
 
 
 def test_a_rejected_message_that_is_requeued_runs_again(proj: OnceClient, key: str) -> None:
@@ -233,7 +234,7 @@ def test_only_what_runs_has_started(proj: OnceClient, key: str, busy: Any) -> No
     assert first.state == "STARTED"
     assert first.info.keys() == {"pid", "hostname"}
     parked = proj.tasks.tracked.delay(key, n=7)
-    until(lambda: proj.waiters(key, "tracked"))
+    eventually(lambda: proj.waiters(key, "tracked"))
     assert parked.state == "PENDING"
     proj.go(key)
     assert parked.get(timeout=10) == 7
@@ -244,9 +245,9 @@ def test_a_late_copy_leaves_a_failure_as_it_is(proj: OnceClient, key: str, any_p
     result, raw = proj.capture(lambda: proj.tasks.tracked.apply_async((key, 0, "fail"), queue="nowhere"))
     for _ in range(2):
         proj.inject(raw)
-        until(result.ready)
-        until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
-    until(lambda: f"[{result.id}] has ended already; this copy is dropped" in any_pool.output)
+        eventually(result.ready)
+        eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: f"[{result.id}] has ended already; this copy is dropped" in any_pool.output)
     assert proj.app.AsyncResult(result.id).state == "FAILURE"
 
 
@@ -263,7 +264,7 @@ def test_one_queued_or_running(proj: OnceClient, key: str) -> None:
         proj.tasks.queue_skip.apply_async((key,), link_error=proj.tasks.add.si(1)).get(timeout=10)
     proj.go(key)
     assert first.get(timeout=15) == key
-    until(lambda: not proj.lock(key, "queue_skip"))
+    eventually(lambda: not proj.lock(key, "queue_skip"))
     assert proj.tasks.queue_skip.delay(key).get(timeout=10) == key
 
 
@@ -284,8 +285,8 @@ def test_a_publish_that_raises_frees_the_lock(proj: OnceClient, key: str) -> Non
 @one_pool_will_do
 def test_an_expired_message_frees_the_lock(proj: OnceClient, key: str) -> None:
     result = proj.tasks.queue_skip.apply_async((key,), expires=datetime.now(UTC) - timedelta(seconds=1))
-    until(lambda: result.state == "REVOKED")
-    until(lambda: not proj.lock(key, "queue_skip"))
+    eventually(lambda: result.state == "REVOKED")
+    eventually(lambda: not proj.lock(key, "queue_skip"))
     assert proj.count(key) == 0
 
 
@@ -306,7 +307,7 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: 
     proj.started(key)
     assert emit(key + "-2") is False
     proj.go(key)
-    until(lambda: emit(key + "-3"), 10)
+    eventually(lambda: emit(key + "-3"), within=10)
     proj.ended(key, 2)
 
 
@@ -319,8 +320,8 @@ def test_revoking_a_queued_task_frees_the_key(proj: OnceClient, any_pool: Crew, 
     proj.app.control.revoke(task_id)
     proj.all_have_heard()
     result = proj.tasks.queue_skip.apply_async((key,), task_id=task_id)
-    until(lambda: result.state == "REVOKED")
-    until(lambda: not proj.lock(key, "queue_skip"), 5)
+    eventually(lambda: result.state == "REVOKED")
+    eventually(lambda: not proj.lock(key, "queue_skip"), within=5)
     assert proj.count(key) == 0
 
 
@@ -330,15 +331,15 @@ def test_revoking_a_parked_task_lets_the_next_one_run(proj: OnceClient, any_pool
     first = proj.tasks.wait.delay(key, how="until")
     proj.started(key)
     second = proj.tasks.wait.delay(key, n=2)
-    until(lambda: len(proj.waiters(key)) == 1)
+    eventually(lambda: len(proj.waiters(key)) == 1)
     third = proj.tasks.wait.delay(key, n=3)
-    until(lambda: len(proj.waiters(key)) == 2)
+    eventually(lambda: len(proj.waiters(key)) == 2)
     second.revoke()
     proj.all_have_heard()
     proj.go(key)
     assert first.get(timeout=10) == key
     assert third.get(timeout=10) == 3
-    until(lambda: second.state == "REVOKED")
+    eventually(lambda: second.state == "REVOKED")
     assert proj.count(key) == 2
 
 
@@ -350,10 +351,10 @@ def test_a_copy_delivered_while_the_first_runs_is_dropped_at_its_end(proj: OnceC
     proj.started(key)
     proj.copy(result.id)
     guard = f"{{t}}:guard:{result.id}"
-    until(lambda: proj.client.hexists(guard, "standby"))
+    eventually(lambda: proj.client.hexists(guard, "standby"))
     proj.go(key)
     assert result.get(timeout=15) == key
-    until(lambda: proj.client.hget(guard, "state") == "done")
+    eventually(lambda: proj.client.hget(guard, "state") == "done")
     proj.ended(key + "-link")
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
 
@@ -365,9 +366,9 @@ def test_a_copy_delivered_after_the_end_is_dropped(proj: OnceClient, key: str, a
     raw = next(raw for raw in proj.client.hvals("unacked") if json.loads(raw)[0]["headers"]["id"] == result.id)
     proj.go(key)
     assert result.get(timeout=15) == key
-    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(json.dumps(json.loads(raw)[0]))
-    until(lambda: f"{result.id}] has ended already" in any_pool.output)
+    eventually(lambda: f"{result.id}] has ended already" in any_pool.output)
     assert result.get(timeout=5) == key
     proj.ended(key + "-link")
     assert (proj.count(key), proj.count(key + "-link")) == (1, 1)
@@ -378,9 +379,9 @@ def test_a_late_copy_of_an_older_attempt_is_dropped(proj: OnceClient, key: str, 
     result, raw = proj.capture(lambda: proj.tasks.late.apply_async((key,), {"how": "retry until"}, queue="nowhere"))
     proj.inject(raw)
     # Its result is stored before the guard knows of its end.
-    until(lambda: result.state == "RETRY" and proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: result.state == "RETRY" and proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has ended already" in any_pool.output)
+    eventually(lambda: f"{result.id}] has ended already" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
     assert [body["retries"] for body in proj.bodies(key)] == [0, 1]
@@ -391,7 +392,7 @@ def test_an_expired_copy_does_not_revoke_the_first(proj: OnceClient, key: str, a
     result = proj.tasks.late.apply_async((key,), {"how": "until"})
     proj.started(key)
     proj.copy(result.id, expired=True)
-    until(lambda: f"expired copy of task {result.id}" in any_pool.output)
+    eventually(lambda: f"expired copy of task {result.id}" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
     assert result.state == "SUCCESS"
@@ -404,14 +405,14 @@ def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: OnceClient,
     proj.inject(raw)
     proj.started(key)
     proj.inject(raw)
-    until(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
+    eventually(lambda: proj.client.hexists(f"{{t}}:guard:{result.id}", "standby"))
     proj.inject(raw, expires="2020-01-01T00:00:00+00:00")
-    until(lambda: f"expired copy of task {result.id}" in any_pool.output)
+    eventually(lambda: f"expired copy of task {result.id}" in any_pool.output)
     proj.go(key)
     assert result.get(timeout=15) == key
-    until(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
+    eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
     proj.inject(raw)
-    until(lambda: f"{result.id}] has ended already" in any_pool.output)
+    eventually(lambda: f"{result.id}] has ended already" in any_pool.output)
     assert (proj.count(key), result.state) == (1, "SUCCESS")
 
 
@@ -445,7 +446,7 @@ def test_a_block_and_a_task_hold_each_other_back(proj: OnceClient, key: str) -> 
 def test_a_block_wakes_the_task_that_waits_for_it(proj: OnceClient, key: str) -> None:
     with lock(proj.app, f"once.wait:{key}", lease=3):
         waiting = proj.tasks.wait.delay(key, n=5)
-        until(lambda: proj.waiters(key))
+        eventually(lambda: proj.waiters(key))
     assert waiting.get(timeout=10) == 5
 
 
@@ -455,7 +456,7 @@ def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: OnceCli
     releaser = Held("token", f"block-{key}", 0, 60_000, key=f"once.wait:{key}")
     assert store.begin(releaser).word == "run"
     waiting = proj.tasks.wait.delay(key, n=4)
-    until(lambda: proj.waiters(key))
+    eventually(lambda: proj.waiters(key))
     assert store.end(releaser).waiters
     assert waiting.get(timeout=5) == 4
 
@@ -464,7 +465,7 @@ def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: OnceCli
 def test_locks_are_listed_and_cleared(proj: OnceClient, key: str, busy: Any) -> None:
     first = busy("wait")
     second = proj.tasks.wait.delay(key, n=2)
-    until(lambda: proj.waiters(key))
+    eventually(lambda: proj.waiters(key))
     name = f"once.wait:{key}"
     info = next(info for info in locks(proj.app).list() if info.key == name)
     assert (info.state, info.task_id, info.waiters) == ("running", first.id, (second.id,))
@@ -484,19 +485,19 @@ def test_a_class_with_hooks_of_its_own_works(proj: OnceClient, key: str) -> None
     with pytest.raises(ValueError, match="as asked"):
         result.get(timeout=10)
     for hook in ("before_start", "on_accepted", "on_failure"):
-        until(lambda hook=hook: proj.marks.count(f"{hook}-{key}") == 1, what=hook)
-    until(lambda: not proj.lock(key, "own"))
+        eventually(lambda hook=hook: proj.marks.count(f"{hook}-{key}") == 1, what=hook)
+    eventually(lambda: not proj.lock(key, "own"))
 
 
 def test_max_hold_lets_go_of_a_task_that_hangs(proj: OnceClient, key: str, any_pool: Crew) -> None:
     first = proj.tasks.bounded.delay(key, how="until")
     proj.started(key)
     # Renewed for a second and a half, then the lease of one second runs out.
-    assert until(lambda: not proj.lock(key, "bounded"), 4) is True
-    until(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.output, 2)
+    assert eventually(lambda: not proj.lock(key, "bounded"), within=4) is True
+    eventually(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.output, within=2)
     # It runs on, so a copy of it has to stand by all the same.
     proj.copy(first.id)
-    until(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), 5)
+    eventually(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), within=5)
     proj.go(key)
     assert proj.tasks.bounded.delay(key).get(timeout=10) == key
     first.get(timeout=10)

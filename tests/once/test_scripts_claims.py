@@ -10,8 +10,8 @@ from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
 from redbeat_lite.once.store import LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
-from tests.once.client import until
 from tests.once.script_calls import begin, claim, held
+from tests.support.waiting import eventually
 
 
 def test_a_batch_is_taken_in_one_round_trip(store: LockStore) -> None:
@@ -73,7 +73,7 @@ def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the
     wanted = Wanted("k", "id-1", 1_000, 400, "queued t", "q")
     assert store.take([wanted]) == [True]
     assert 1_000 < store.client.pttl("{t}:once:lock:k") <= 1_400
-    until(lambda: store.client.pttl("{t}:once:lock:k") < 500)
+    eventually(lambda: store.client.pttl("{t}:once:lock:k") < 500)
     assert store.extend([("k", "id-1", True), ("k", "other", True)]) == [True, False]
     assert 500 < store.client.pttl("{t}:once:lock:k") <= 1_000
 
@@ -81,7 +81,7 @@ def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the
 def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> None:
     one = claim("e", "id-1", lease=1)
     take(store, [one])
-    until(lambda: store.client.pttl("{t}:once:lock:" + one.key) < 400)
+    eventually(lambda: store.client.pttl("{t}:once:lock:" + one.key) < 400)
     assert store.extend([(one.key, "id-1", True)]) == [True]
     assert store.client.pttl("{t}:once:lock:" + one.key) > 400
     run = held("id-1", key=one.key)
@@ -94,7 +94,7 @@ def test_a_lock_lasts_as_long_as_its_message_and_is_looked_at_after_a_lease(stor
     assert 60_000 < store.client.pttl("{t}:once:lock:k") <= 60_500
     assert store.client.zscore("{t}:once:index", "k") - server_ms(store.client) <= 1_500
     assert store.wake("k") is None
-    until(lambda: "k" in store.due()[0])
+    eventually(lambda: "k" in store.due()[0])
     assert store.wake("k") is None
     assert 0 < store.client.zscore("{t}:once:index", "k") - server_ms(store.client) <= 1_000, "it is looked at again"
 
@@ -113,7 +113,7 @@ def test_a_queued_one_gives_its_lock_to_the_next_run_when_that_has_come(store: L
     one = Wanted("k", "id-1", 60_000, 0, "entry e", "q", life_ms=90_000, yields_ms=200)
     assert store.take([one]) == [True]
     assert store.take([one._replace(task_id="id-2")]) == [False], "too early"
-    until(lambda: store.take([one._replace(task_id="id-2", yields_ms=1)]) == [True])
+    eventually(lambda: store.take([one._replace(task_id="id-2", yields_ms=1)]) == [True])
     assert store.client.hget("{t}:once:lock:k", "task") == "id-2"
     assert begin(store, held("id-1", key="k")) == "taken", "the message that waited for so long is refused"
     assert begin(store, held("id-2", key="k")) == "run"
@@ -124,5 +124,5 @@ def test_one_with_somebody_behind_it_gives_its_lock_to_nobody_else(store: LockSt
     one = Wanted("k", "id-1", 60_000, 0, "entry e", "q", yields_ms=1)
     assert store.take([one]) == [True]
     assert begin(store, held("waiter", key="k"), on_conflict="wait", message="m") == "parked"
-    until(lambda: server_ms(store.client) > int(store.client.hget("{t}:once:lock:k", "yields")))
+    eventually(lambda: server_ms(store.client) > int(store.client.hget("{t}:once:lock:k", "yields")))
     assert store.take([one._replace(task_id="id-2")]) == [False]

@@ -7,8 +7,8 @@ import pytest
 from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.store import LockStore
 from redbeat_lite.storage.replies import server_ms
-from tests.once.client import until
 from tests.once.script_calls import begin, held
+from tests.support.waiting import eventually
 
 
 def test_a_copy_of_a_finished_attempt_is_dropped(store: LockStore) -> None:
@@ -26,7 +26,7 @@ def test_a_copy_waits_as_standby_and_runs_only_when_the_first_dies(store: LockSt
     assert begin(store, held(key=None)) == "encode"
     assert begin(store, held(key=None), message="copy") == "standby"
     assert store.wake_standby("a") is None
-    until(lambda: store.due()[1] == ["a"])
+    eventually(lambda: store.due()[1] == ["a"])
     assert store.wake_standby("a") == "copy"
     assert begin(store, held(key=None)) == "run"
     assert store.due()[1] == []
@@ -57,7 +57,7 @@ def test_a_lost_wake_up_of_a_standby_is_repeated(store: LockStore) -> None:
     assert store.end(first, again=True).standby
     assert store.wake_standby("a", resend_ms=500) == "copy"
     assert store.wake_standby("a", resend_ms=500) is None
-    until(lambda: store.wake_standby("a", resend_ms=500) == "copy")
+    eventually(lambda: store.wake_standby("a", resend_ms=500) == "copy")
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
@@ -76,7 +76,7 @@ def test_a_discarded_message_takes_its_parked_copy_with_it(store: LockStore, att
 def test_a_discarded_message_leaves_the_next_attempt_that_is_parked(store: LockStore) -> None:
     begin(store, held(key=None, lease_ms=100))
     begin(store, held(key=None, attempt=1), message="retry")
-    until(lambda: store.due()[1] == ["a"])
+    eventually(lambda: store.due()[1] == ["a"])
     store.discard("a", 0)
     assert store.wake_standby("a") == "retry"
     assert begin(store, held(key=None, attempt=1)) == "run"
@@ -130,5 +130,5 @@ def test_whether_a_message_is_a_copy(store: LockStore, attempt: int, state: str,
 def test_a_run_that_outlasts_its_deadline_holds_its_retry_back(store: LockStore) -> None:
     deadline = server_ms(store.client) + 200
     assert begin(store, held(key=None, deadline_ms=deadline)) == "run"
-    until(lambda: server_ms(store.client) > deadline + 50)
+    eventually(lambda: server_ms(store.client) > deadline + 50)
     assert begin(store, held(key=None, attempt=1)) == "encode"

@@ -13,8 +13,8 @@ from redbeat_lite.once.claims import take
 from redbeat_lite.once.store import KEPT_MS, Held, LockStore
 from redbeat_lite.storage.replies import server_ms
 from tests.once.bench import acquire_and_release
-from tests.once.client import until
 from tests.once.script_calls import begin, claim, held, wake
+from tests.support.waiting import eventually
 
 
 def test_a_free_lock_is_taken_and_freed(store: LockStore) -> None:
@@ -58,8 +58,8 @@ def test_only_the_holder_renews_and_releases(store: LockStore) -> None:
 def ran_out(store: LockStore, one: Held) -> None:
     """Wait until a lock and its guard have run out, as they do while nobody renews them."""
     guard = f"{{t}}:guard:{one.record}"
-    until(lambda: not store.client.exists("{t}:once:lock:k"))
-    until(lambda: server_ms(store.client) >= int(store.client.hget(guard, "until") or 0))
+    eventually(lambda: not store.client.exists("{t}:once:lock:k"))
+    eventually(lambda: server_ms(store.client) >= int(store.client.hget(guard, "until") or 0))
 
 
 def test_a_silent_holder_loses_the_lock_after_its_lease_to_whoever_asks_first(store: LockStore) -> None:
@@ -141,7 +141,7 @@ def test_a_copy_that_is_too_old_frees_no_lock_that_is_kept_for_a_retry(store: Lo
     first, soon = held("a"), server_ms(store.client) + 50
     begin(store, first)
     store.end(first, hold_ms=60_000)
-    until(lambda: server_ms(store.client) > soon)
+    eventually(lambda: server_ms(store.client) > soon)
     assert begin(store, held("a", deadline_ms=soon)) == "old"
     assert store.client.hget("{t}:once:lock:k", "state") == "queued"
     assert begin(store, held("a", attempt=1, deadline_ms=soon)) == "old"
@@ -211,7 +211,7 @@ def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
         store.end(one)
         return index if "forgotten" not in index else []
 
-    assert until(index_of_a_run) == ["waiting", "k"]
+    assert eventually(index_of_a_run) == ["waiting", "k"]
     store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
     take(store, [claim("e", "id-1")])
     assert store.client.zscore(store.keys.index, "forgotten") is None

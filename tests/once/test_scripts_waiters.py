@@ -8,8 +8,8 @@ import pytest
 
 from redbeat_lite.once.store import KEPT_MS, LockStore, Wanted
 from redbeat_lite.storage.replies import server_ms
-from tests.once.client import until
 from tests.once.script_calls import begin, held, wake
+from tests.support.waiting import eventually
 
 
 def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStore) -> None:
@@ -20,7 +20,7 @@ def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStor
     assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
     store.end(first)
     assert wake(store) == "m1"
-    until(lambda: server_ms(store.client) > soon)
+    eventually(lambda: server_ms(store.client) > soon)
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "old"
     assert wake(store) == "m2"
 
@@ -35,9 +35,9 @@ def test_a_waiter_that_nobody_has_run_when_its_time_has_passed_makes_room(store:
     store.end(first)
     assert wake(store, resend_ms=400) == "m1"  # into a queue that nobody consumes
     assert wake(store, resend_ms=400) is None
-    until(lambda: "k" in store.due()[0])
+    eventually(lambda: "k" in store.due()[0])
     while (turn := store.wake("k", resend_ms=50)) == ("m1", False):
-        until(lambda: "k" in store.due()[0])
+        eventually(lambda: "k" in store.due()[0])
     assert turn == ("m1", True)
     assert server_ms(store.client) >= soon
     assert store.wake("k") is None, "whoever was told ends it"
@@ -73,7 +73,7 @@ def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockSto
     soon = server_ms(store.client) + 50
     assert store.take([Wanted("k", "a", 60_000, 0, "queued t", "q")]) == [True]
     assert begin(store, held("w"), on_conflict="wait", message="m") == "parked"
-    until(lambda: server_ms(store.client) > soon)
+    eventually(lambda: server_ms(store.client) > soon)
     assert begin(store, held("b", deadline_ms=soon)) == "old"
     assert store.due()[0] == [], "another task's lock stays"
     assert begin(store, held("a", deadline_ms=soon)) == "old"
@@ -129,7 +129,7 @@ def test_a_lost_wake_up_is_repeated_with_growing_pauses(store: LockStore) -> Non
     assert wake(store, resend_ms=300) == "m"
     assert wake(store, resend_ms=300) is None
     for pause in (0.3, 0.6, 1.2):
-        until(lambda: "k" in store.due()[0])
+        eventually(lambda: "k" in store.due()[0])
         assert time.monotonic() - started >= pause * 0.9
         started = time.monotonic()
         assert wake(store, resend_ms=300) == "m"
@@ -148,8 +148,8 @@ def test_the_reaper_finds_what_a_releaser_left_behind(store: LockStore) -> None:
 def test_the_reaper_finds_a_lock_whose_holder_died(store: LockStore) -> None:
     begin(store, held("a", lease_ms=150))
     begin(store, held("w"), on_conflict="wait", message="m")
-    until(lambda: store.due()[0] == ["k"])
-    until(lambda: wake(store) == "m")
+    eventually(lambda: store.due()[0] == ["k"])
+    eventually(lambda: wake(store) == "m")
 
 
 def test_a_waiter_whose_message_was_lost_makes_room(store: LockStore) -> None:

@@ -16,9 +16,10 @@ from redbeat_lite.once.claims import Claim, headers
 from tests.harness.history import HistoryLog
 from tests.harness.project import LEASE
 from tests.harness.workers import Worker
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Stage, in_pools
 from tests.support.server import DURABLE, Server
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,18 +34,18 @@ def test_a_flush_under_a_holder_is_healed_by_its_next_renewal(stages: Any, proj:
         first = stage.send("skip", how="until")
         (begun,) = proj.started(stage.key)
         ready.append(stage.pool)
-        until(lambda: flushed, 20)
-        lock = until(lambda: proj.lock(stage.key, "skip"), LEASE)
+        eventually(lambda: flushed, within=20)
+        lock = eventually(lambda: proj.lock(stage.key, "skip"), within=LEASE)
         assert lock["fence"] == str(begun["fence"])
         proj.app.amqp.queues[stage.queue](proj.app.connection()).declare()
         second = stage.send("skip")
-        until(lambda: second.state == "REVOKED")
+        eventually(lambda: second.state == "REVOKED")
         proj.go(stage.key)
-        until(lambda: first.state == "SUCCESS")
+        eventually(lambda: first.state == "SUCCESS")
         assert proj.ended(stage.key)[0]["lost"] is False
 
     def flush() -> None:
-        until(lambda: len(ready) == len(pools), 30)
+        eventually(lambda: len(ready) == len(pools), within=30)
         proj.client.flushall()
         flushed.append(True)
 
@@ -69,22 +70,22 @@ def test_a_restart_of_the_server_keeps_holders_waiters_and_their_order(
         waiting = []
         for n in (1, 2):
             waiting.append(stage.send("wait", n=n))
-            until(lambda n=n: len(proj.waiters(stage.key)) == n)
+            eventually(lambda n=n: len(proj.waiters(stage.key)) == n)
         parts.append(stage)
-        until(lambda: restarted, 30)
+        eventually(lambda: restarted, within=30)
         # A worker's main process may die of a restart; a supervisor starts another.
         stage.worker()
         assert proj.count(stage.key) == 1
         proj.go(stage.key)
-        until(lambda: all(result.state == "SUCCESS" for result in waiting), 40)
+        eventually(lambda: all(result.state == "SUCCESS" for result in waiting), within=40)
         starts = [body["id"] for body in proj.bodies(stage.key)]
         assert starts == [first.id, *(result.id for result in waiting)]
         assert stage.ends() == 3
 
     def restart() -> None:
-        until(lambda: len(parts) == len(pools), 40)
+        eventually(lambda: len(parts) == len(pools), within=40)
         proj.server.stop()
-        until(lambda: all("onnection to broker lost" in w.output or not w.alive for w in workers))
+        eventually(lambda: all("onnection to broker lost" in w.output or not w.alive for w in workers))
         proj.server.start()
         restarted.append(True)
 
@@ -103,13 +104,13 @@ def test_a_lock_whose_server_was_away_for_longer_than_the_lease_is_lost(stages: 
         with HistoryLog.of_environment().fault(what="the server of the locks is away"):
             locks.freeze() if fault == "hangs" else locks.stop()
             ends = time.time() + LEASE + 0.5
-            until(lambda: time.time() > ends, LEASE + 2)
+            eventually(lambda: time.time() > ends, within=LEASE + 2)
             locks.thaw() if fault == "hangs" else locks.start()
-        until(lambda: "Lost the once-lock" in worker.output, LEASE)
+        eventually(lambda: "Lost the once-lock" in worker.output, within=LEASE)
         second = stage.send("skip")
-        until(lambda: second.state == "SUCCESS")
+        eventually(lambda: second.state == "SUCCESS")
         stage.proj.go(stage.key)
-        until(lambda: first.state == "SUCCESS")
+        eventually(lambda: first.state == "SUCCESS")
         ends_of = {body["id"]: body for body in stage.proj.ended(stage.key)}
         assert (ends_of[first.id]["lost"], ends_of[second.id]["lost"]) == (True, False)
         assert begun["fence"] < ends_of[second.id]["fence"]
@@ -128,11 +129,11 @@ def test_without_the_locks_server_a_task_that_needs_none_runs_and_others_are_sav
         calls = [proj.tasks.plain.si(keys[0]), proj.tasks.skip_late.si(keys[1]), proj.tasks.insists.si(keys[2])]
         plain, late, retried = [call.set(queue=stage.queue).apply_async() for call in calls]
         assert plain.get(timeout=30) == keys[0]
-        until(lambda: "runs without the guard against copies of it" in worker.output)
+        eventually(lambda: "runs without the guard against copies of it" in worker.output)
         said = [line for line in worker.output.splitlines() if "runs without the guard" in line]
         assert [plain.id in line and "did not run" not in line for line in said] == [True]
-        until(lambda: retried.state == "RETRY", 30)
-        until(lambda: f"{late.id}] received" in worker.output and "Reject" in worker.output, 30)
+        eventually(lambda: retried.state == "RETRY", within=30)
+        eventually(lambda: f"{late.id}] received" in worker.output and "Reject" in worker.output, within=30)
         # Whichever of the two it has in its hands goes back to the queue.
         worker.signal(signal.SIGTERM)
         worker.wait(60)  # a child of billiard waits up to 30 s for its parent to read the result of its last task
@@ -157,7 +158,7 @@ def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: An
         members = (tasks.foreign.si(free), tasks.queue_raise.si(stage.key), tasks.foreign.si(tail))
         chained = chain(*(member.set(queue=stage.queue) for member in members)).apply_async()
         for one in (result, proj.app.AsyncResult(foreign.task_id), chained.parent, chained):
-            until(lambda one=one: one.state == "FAILURE", 30)
+            eventually(lambda one=one: one.state == "FAILURE", within=30)
             assert "LockUnavailable" in repr(one.result)
         assert (stage.starts(), proj.count(tail)) == (0, 0)
         assert chained.parent.parent.get(timeout=10) == free

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import once_worker
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
@@ -40,7 +41,7 @@ def test_every_task_runs_to_its_end_and_none_beside_another(proj: OnceClient) ->
                 with suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
                 dead.add(victim)
-        until(lambda: all(result.state == "SUCCESS" for result in results), 240)
+        eventually(lambda: all(result.state == "SUCCESS" for result in results), within=240)
     finally:
         for worker in crew:
             worker.destroy()

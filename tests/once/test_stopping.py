@@ -12,8 +12,8 @@ from celery.contrib.testing.worker import start_worker
 
 from redbeat_lite import Once, Task, install
 from redbeat_lite.once.store import LockStore
-from tests.once.client import until
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 #: Seconds that a lock lives unless somebody keeps it.
 LEASE = 1.0
@@ -55,4 +55,4 @@ def test_a_stopped_worker_leaves_no_thread_and_keeps_no_lock(once_server: Server
     one.delay()
     name = store.keys.lock("k")
     assert store.client.exists(name)
-    until(lambda: not store.client.exists(name), what="the end of the lease")
+    eventually(lambda: not store.client.exists(name), what="the end of the lease")

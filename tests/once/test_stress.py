@@ -16,10 +16,10 @@ import pytest
 
 from redbeat_lite.once.keys import OnceKeys
 from tests.harness.history import HistoryLog
-from tests.once.client import until
 from tests.once.stress import Chaos
 from tests.support.nursery import ROOT
 from tests.support.server import Server
+from tests.support.waiting import eventually
 
 PROCESSES = 8
 
@@ -60,9 +60,9 @@ def _play(server: Server, history: HistoryLog, jobs: int, keys: int) -> float:
     command = [sys.executable, "-m", "tests.once.stress", str(server.socket), str(PROCESSES)]
     troupe = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        until(lambda: int(client.get("ended") or 0) >= jobs, jobs)
+        eventually(lambda: int(client.get("ended") or 0) >= jobs, within=jobs)
         # Copies and standbys that are still about must come to nothing.
-        until(lambda: _is_quiet(server), 30)
+        eventually(lambda: _is_quiet(server), within=30)
         client.set("stop", 1)
         troupe.wait(20)
     finally:

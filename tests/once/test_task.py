@@ -23,10 +23,10 @@ from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
 from redbeat_lite.once.run import finish
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from tests.once.client import until
 from tests.support.cases import together
 from tests.support.processes import run_python
 from tests.support.server import DURABLE, Server
+from tests.support.waiting import eventually
 
 UNSPEAKABLE = object()
 
@@ -358,7 +358,7 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         assert locks(app).clear("k")
         with lock(app, "k", lease=5) as second:
             assert second.fence > held.fence
-            until(lambda: held.lost, 2)
+            eventually(lambda: held.lost, within=2)
     with pytest.raises(LockLost):
         held.check()
 
@@ -398,7 +398,7 @@ def test_an_over_long_key_is_looked_at_and_cleared_as_it_was_given(app: Celery) 
 def test_a_lock_that_was_cleared_stays_free_though_its_holder_lives(app: Celery) -> None:
     with lock(app, "k", lease=1) as held:
         assert locks(app).clear("k")
-        until(lambda: held.lost, 2)
+        eventually(lambda: held.lost, within=2)
         assert locks(app).get("k") is None
     with pytest.raises(LockLost):
         held.check()
@@ -491,7 +491,7 @@ def test_a_cache_lock_that_ran_out_is_not_deleted_under_its_next_holder(once_ser
         client.flushall()
         cache = Cache(client)
         with lock(cache, "k", lease=1) as held:
-            until(lambda: cache.add("k", "another", 60))
+            eventually(lambda: cache.add("k", "another", 60))
             assert held.lost
         assert client.get("k") == "another"
 
@@ -503,18 +503,18 @@ def test_a_block_survives_a_server_that_is_away_and_knows_once_its_lease_has_run
         app = make_app(server.url)
         with lock(app, "short", lease=2) as short:
             server.stop()
-            until(lambda: "Renewal of the once-lock 'short'" in caplog.text, 2)
+            eventually(lambda: "Renewal of the once-lock 'short'" in caplog.text, within=2)
             assert not short.lost
             server.start()
             with lock(app, "short", lease=2) as second:
                 assert not second
             with server.client(decode_responses=True) as client:
                 ends = client.execute_command("PEXPIRETIME", "{u}:once:lock:short")
-                until(lambda: client.execute_command("PEXPIRETIME", "{u}:once:lock:short") > ends, 2)
+                eventually(lambda: client.execute_command("PEXPIRETIME", "{u}:once:lock:short") > ends, within=2)
             assert not short.lost
         with lock(app, "long", lease=1) as long:
             server.stop()
-            until(lambda: long.lost, 4)
+            eventually(lambda: long.lost, within=4)
             server.start()
             with lock(app, "long", lease=5) as second:
                 assert second

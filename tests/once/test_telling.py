@@ -26,11 +26,11 @@ from redbeat_lite.runs.attempt import Attempt, Fate
 from redbeat_lite.runs.row import Row
 from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Outcome
 from redbeat_lite.runs.store import RunStore
-from tests.once.client import until
 from tests.once.script_calls import begin, held
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
+from tests.support.waiting import eventually
 
 NOW = wall_ms()
 
@@ -60,7 +60,7 @@ def rows(app: Celery) -> list[Row]:
 
 
 def outcomes(app: Celery) -> list[str]:
-    until(lambda: not Runtime.of(app).recorder._fates)
+    eventually(lambda: not Runtime.of(app).recorder._fates)
     return [row.outcome for row in rows(app)]
 
 
@@ -123,7 +123,7 @@ def test_the_begin_of_a_run_that_takes_nothing_is_recorded_where_something_is_ex
     seen = []
 
     def body() -> None:
-        seen.extend(until(lambda: [(row.outcome, row.duration) for row in rows(app)]))
+        seen.extend(eventually(lambda: [(row.outcome, row.duration) for row in rows(app)]))
 
     run(app, body, ours=False, fields={EXPECT_HEADER: True})
     assert seen == [("running", None)]
@@ -193,7 +193,7 @@ def test_what_lies_in_the_place_of_the_record_stops_no_run_and_is_told(
     assert client.exists("{u}:once:lock:k") == 0
     if len(broken) == 1:
         assert outcomes(app) == ["succeeded"] * 2
-    until(lambda: [each for each in caplog.messages if "ends of runs" in each and "WRONGTYPE" in each])
+    eventually(lambda: [each for each in caplog.messages if "ends of runs" in each and "WRONGTYPE" in each])
 
 
 def test_a_server_that_is_away_delays_no_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +208,7 @@ def test_a_server_that_is_away_delays_no_run(caplog: pytest.LogCaptureFixture) -
             run(away, body, ours=False)
     watch.at_most(0.5)
     assert len(ran) == 20
-    lines = until(lambda: [each.getMessage() for each in caplog.records if "ends of runs" in each.getMessage()])
+    lines = eventually(lambda: [each.getMessage() for each in caplog.records if "ends of runs" in each.getMessage()])
     assert len(lines) == 1
     Runtime.of(away).recorder._fates.clear()  # of which its thread would tell the tests that follow
 
@@ -235,7 +235,7 @@ def test_who_was_taken_for_dead_says_what_it_came_to_alone(store: LockStore, out
     first, second = held(lease_ms=1), held()
     running = Fate(attempt, "running", time.monotonic())
     assert begin(store, first, fate=running) == "run"
-    until(lambda: begin(store, second, fate=running) == "run")
+    eventually(lambda: begin(store, second, fate=running) == "run")
     store.end(first, fate=Fate(attempt, outcome, time.monotonic()))
     assert [row.outcome for row in record.rows(["e"], 10)[0]] == [recorded]
     store.end(second, fate=Fate(attempt, "succeeded", time.monotonic()))

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.once.client import OnceClient, until
+from tests.once.client import OnceClient
 from tests.once.pools import Stage
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -34,11 +35,11 @@ def test_only_what_is_prefetched_comes_before_a_waiter(
         stage.send("wait", how="until")
         proj.started(stage.key)
         waiting = [stage.send("wait", n=n, options={"priority": priority}) for n in range(WAITERS)]
-        until(lambda: len(proj.waiters(stage.key)) == WAITERS)
+        eventually(lambda: len(proj.waiters(stage.key)) == WAITERS)
         for n in range(size):
             proj.tasks.plain.apply_async((backlog, 0.02), queue=queues[n % 2], priority=priority)
         proj.go(stage.key)
-        until(lambda: all(result.ready() for result in waiting), 60)
+        eventually(lambda: all(result.ready() for result in waiting), within=60)
         assert [result.get() for result in waiting] == list(range(WAITERS))
         freed, last = proj.ended(stage.key)[0]["ended"], proj.started(stage.key)[-1]["began"]
         before = sum(freed < body["began"] < last for body in proj.bodies(backlog))

@@ -189,5 +189,4 @@ def plan_a_bad_entry(stage: Stage) -> Process:
 
 def origins(messages: list[Message]) -> set[int]:
     """The processes that sent these."""
-    nodes = [message.headers["origin"] for message in messages]
-    return {int(node.removeprefix("gen").split("@")[0]) for node in nodes}
+    return {message.sender for message in messages}

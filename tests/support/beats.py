@@ -65,23 +65,14 @@ def complaints(process: Process) -> list[str]:
     return [line for line in lines if not re.search("missed .*, left out by its policy", line)]
 
 
-def sender(message: Message) -> int:
-    """The process that sent this message."""
-    return int(message.headers["origin"].removeprefix("gen").split("@")[0])
-
-
 def sent_by(client: redis.Redis, pid: int) -> list[Message]:
     """The messages of one process, oldest first."""
-    return [message for message in queued(client) if sender(message) == pid]
+    return [message for message in queued(client) if message.sender == pid]
 
 
 def nominals(messages: Iterable[Message]) -> list[int]:
     """Nominal times in whole milliseconds, in the order of the queue."""
-    times = []
-    for message in messages:
-        assert message.scheduled_at is not None
-        times.append(round(message.scheduled_at.timestamp() * 1000))
-    return times
+    return [message.nominal for message in messages]
 
 
 def stream(client: redis.Redis, name: str) -> list[int]:

@@ -23,6 +23,17 @@ class Message(NamedTuple):
     headers: dict[str, Any]
     properties: dict[str, Any]
 
+    @property
+    def sender(self) -> int:
+        """The id of the process that sent it."""
+        return int(self.headers["origin"].removeprefix("gen").split("@")[0])
+
+    @property
+    def nominal(self) -> int:
+        """The nominal time in epoch ms; of messages of entries alone."""
+        assert self.scheduled_at is not None
+        return round(self.scheduled_at.timestamp() * 1000)
+
 
 @functools.lru_cache(maxsize=4096)  # who waits for one more message reads all the others again and again
 def parse(raw: bytes) -> Message:

@@ -40,7 +40,7 @@ class Violation(NamedTuple):
         return f"{text} (lines {lines})"
 
 
-#: What a law yields: a violation without its name.
+#: A violation without the name of its law. Laws yield it.
 Broken = tuple[str, tuple[int, ...], str]
 
 
@@ -281,7 +281,11 @@ def end_of_quiet(spans: Iterable[tuple[int, int]], since: int, length: int) -> i
 # -- windows that calls open and close -------------------------------------------------------------
 
 
-def windows(calls: Sequence[Line], begins: str, ends: Sequence[str]) -> Iterator[tuple[Record, Window]]:
+def windows(
+    calls: Sequence[Line],
+    begins: str,
+    ends: Sequence[str],
+) -> Iterator[tuple[Record, Window]]:
     """Yield the windows that calls of one act open and that later calls close."""
     for line, call in calls:
         if call["act"] != begins or call.get("ok") is False:

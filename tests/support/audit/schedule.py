@@ -158,7 +158,7 @@ def surely_counts(history: History, entry: Entry, message: Record) -> bool:
 
 
 def punctual(history: History, entry: Entry) -> Iterator[Broken]:
-    """A run that is not due in a fault comes in time, where the definition says what that is."""
+    """A run comes within the bound of its definition, unless it is due in a fault."""
     for line, message in entry.runs:
         nominal = message["nominal"]
         definition = entry.definition_at(nominal)

@@ -67,14 +67,15 @@ def one_per_key(history: History) -> Iterator[Broken]:
     notice that it lost the lock.
     """
     for key, bodies in bodies_by(history, "key").items():
-        last_line, last = bodies[0]
-        for line, body in bodies[1:]:
+        holder = bodies[0]
+        for item in bodies[1:]:
+            last_line, last = holder
+            line, body = item
             overlaps = body["began"] < held_until(history, last)
             if overlaps and not knows_its_loss(history, last, body["began"]):
-                what = f"{body['id']} began while {last['id']} ran"
-                yield key, (last_line, line), what
+                yield key, (last_line, line), f"{body['id']} began while {last['id']} ran"
             if held_until(history, body) >= held_until(history, last):
-                last_line, last = line, body
+                holder = item
 
 
 def held_until(history: History, body: Record) -> int:
