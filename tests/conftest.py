@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.support", "tests.harness", "tests.beat.incidents")
+_WITH_ASSERTS = ("support", "harness", "faults", "once", "pipeline", "beat.incidents")
+pytest.register_assert_rewrite(*(f"tests.{module}" for module in _WITH_ASSERTS))
 
 import redis
 from celery import Celery, _state

@@ -32,12 +32,6 @@ class Herd(Generic[P]):
         self.running: list[P] = []
         self.ended: list[P] = []
 
-    def has_exited(self, process: P, code: int) -> None:
-        """Wait for the end of a process, and check its exit code."""
-        actual = process.wait()
-        assert actual == code, f"exit code {actual}\n{process.output}"
-        self.leaves(process)
-
     def leaves(self, process: P) -> None:
         """Count a process among those that ended."""
         self.running.remove(process)
@@ -101,23 +95,23 @@ class Beats(Herd[Process]):
 
     def kill(self, beat: Process) -> None:
         """Kill a beat by SIGKILL."""
-        assert beat.alive, beat.output
+        assert beat.alive
         beat.kill()
-        self.has_exited(beat, -signal.SIGKILL)
+        assert beat.wait() == -signal.SIGKILL
+        self.leaves(beat)
 
     def stop(self, beat: Process) -> None:
         """Stop a beat by SIGTERM; it has to exit with 0 in time."""
         # A signal that comes earlier may find Python without a handler.
         beat.says("beat: (leading|standing by)")
-        beat.terminate()
-        assert beat.ends(STOP), f"it has not ended within {STOP:g} s\n{beat.output}"
-        self.has_exited(beat, 0)
+        beat.stop(STOP)
+        self.leaves(beat)
 
     def stop_all(self) -> None:
         """Stop all beats. None of them may have ended by itself or printed bad words."""
         # The leader is the last one, so that no other beat leads for a moment before it stops too.
         for beat in [*self.followers(), self.leader()]:
-            assert beat.alive, beat.output
+            assert beat.alive
             self.stop(beat)
         for beat in self.ended:
             assert not beat.lines(BAD_WORDS), beat.output

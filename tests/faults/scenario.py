@@ -252,6 +252,7 @@ class Scenario:
         delivery: str = "exactly",
         shifted: bool = False,
         strays: int = 0,
+        batch: int | None = None,
         late: float = PERIOD,
         silent: float | None = None,
         back: float | None = None,
@@ -269,6 +270,8 @@ class Scenario:
                 lateness, and beats cannot say when they began to lead.
             strays: how many messages may come from a beat that has not noticed yet that it no
                 longer leads.
+            batch: how many messages a beat may have sent last without a commit; None for any
+                number.
             late: the longest delay of a run that is not due in a fault.
             silent: the longest time from one message of an entry to the next, in faults too.
             back: the longest time from the end of a fault to the next message; None for the bound
@@ -289,7 +292,7 @@ class Scenario:
         back_ms = bound(self.bound if back is None else back)
         self.log.append(*(fault | {"back": back_ms} for fault in self._faults))
         setup: Record = {"kind": "setup", "late": bound(PERIOD), "delivery": delivery}
-        setup |= {"strays": strays, "slack": SLACK_MS}
+        setup |= {"strays": strays, "batch": batch, "slack": SLACK_MS}
         bounds = {}
         if silent is not None:
             bounds["silent"] = bound(silent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from redbeat_lite import Schedules, every
 from tests.harness.history import HistoryLog
@@ -23,7 +23,7 @@ class User:
         log: HistoryLog,
         *,
         unsure: bool = False,
-        misfire: str = "coalesce",
+        misfire: Literal["coalesce", "all"] = "coalesce",
     ) -> None:
         self.schedules = schedules
         self._log = log

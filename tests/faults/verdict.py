@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 from tests.support.audit import History, Record
 from tests.support.audit.runs import Runs
-from tests.support.audit.schedule import stray_lines, time_to_next_message
+from tests.support.audit.schedule import delays, silences, time_to_next_message
 from tests.support.audit.work import one_per_key
 
 
@@ -28,10 +27,6 @@ class Verdict:
         wait: the longest time from one message of an entry to the next, in faults too.
         back: the longest time from the end of a fault to the next message.
         handovers: how often a message came from another beat than the one before it.
-        strays: messages of beats that did not lead.
-        redone: messages that came again although they had been committed: a later message of the
-            same beat did not come again.
-        tail: the longest row of messages that came again and were the last ones of a beat.
         withheld: the most time that the machine kept from beats and suite during one recovery.
         work: the figures of workers, where there are any.
     """
@@ -44,9 +39,6 @@ class Verdict:
     wait: float
     back: float
     handovers: int
-    strays: int
-    redone: int
-    tail: int
     withheld: float = 0.0
     work: dict[str, Any] | None = None
 
@@ -67,34 +59,26 @@ def verdict_of(records: Sequence[Record], entries: Collection[str], period: int 
     ``period`` is None where a fault changes the phase.
     """
     history = History(records)
+    known = [entry for name, entry in history.entries.items() if name in entries]
     sent = [message for message in history.records("sent") if message["entry"] in entries]
-    nominals: dict[str, set[int]] = defaultdict(set)
-    for message in sent:
-        nominals[message["entry"]].add(message["nominal"])
-    occurrences = sum(map(len, nominals.values()))
+    nominals = [{message["nominal"] for _, message in entry.sent} for entry in known]
+    occurrences = sum(map(len, nominals))
     recoveries = [fault["recovered"] for fault in history.faults if "recovered" in fault]
     lost = None
     if period is not None:
-        lost = sum(missing(times, period) for times in nominals.values())
-    delays = [
-        message["at"] - message["nominal"]
-        for message in sent
-        if not history.is_faulty(message["nominal"], message["nominal"])
-    ]
+        lost = sum(missing(times, period) for times in nominals if times)
+    late = [delay for entry in known for _, _, delay in delays(history, entry)]
+    wait = [silence for entry in known for _, silence in silences(history, entry)]
     back = [time_to_next_message(history, recovered) for recovered in recoveries]
-    redone, tail = repeats(sent)
     return Verdict(
         occurrences=occurrences,
         faults=len(recoveries),
         lost=lost,
         doubled=len(sent) - occurrences,
-        late=max(delays, default=0) / 1000,
-        wait=longest_wait(sent) / 1000,
+        late=max(late, default=0) / 1000,
+        wait=max(wait, default=0) / 1000,
         back=max(back, default=0) / 1000,
         handovers=sum(before["sender"] != after["sender"] for before, after in pairwise(sent)),
-        strays=len(stray_lines(history)),
-        redone=redone,
-        tail=tail,
     )
 
 
@@ -124,36 +108,3 @@ def work_of(records: Sequence[Record]) -> dict[str, Any]:
 def missing(nominals: Collection[int], period: int) -> int:
     """Return how many nominal times between the first and the last one are missing."""
     return len(set(range(min(nominals), max(nominals) + 1, period)) - set(nominals))
-
-
-def longest_wait(sent: Sequence[Record]) -> int:
-    """Return the longest time in ms between two messages of an entry.
-
-    The time from its last message to the last message of all entries counts too.
-    """
-    last: dict[str, int] = {}
-    longest = 0
-    for message in sent:
-        before = last.get(message["entry"], message["at"])
-        longest = max(longest, message["at"] - before)
-        last[message["entry"]] = message["at"]
-    end = max(last.values(), default=0)
-    return max([longest, *(end - at for at in last.values())])
-
-
-def repeats(sent: Sequence[Record]) -> tuple[int, int]:
-    """Return the figures ``redone`` and ``tail``.
-
-    A beat sends again what was not committed, so only what a beat sent last may come again.
-    """
-    last = {(message["entry"], message["nominal"]): i for i, message in enumerate(sent)}
-    redone = 0
-    tail = 0
-    for _, group in groupby(enumerate(sent), key=lambda item: int(item[1]["sender"])):
-        came_again = [last[message["entry"], message["nominal"]] > i for i, message in group]
-        trailing = 0
-        while trailing < len(came_again) and came_again[-1 - trailing]:
-            trailing += 1
-        redone += sum(came_again) - trailing
-        tail = max(tail, trailing)
-    return redone, tail

@@ -82,7 +82,7 @@ class FaultWorkers(Herd[Worker]):
         for worker in list(self.running):
             if worker.alive and not worker.lines(DOOMED):
                 continue
-            assert worker.lines(f"{DOOMED}|{LOST}"), worker.output
+            assert worker.lines(f"{DOOMED}|{LOST}")
             self._kill(worker.pid, *worker.children())
             worker.wait()
             self.leaves(worker)
@@ -111,14 +111,15 @@ class FaultWorkers(Herd[Worker]):
 
     def kill(self, worker: Worker, *, whole: bool = False) -> None:
         """Kill the main process of a worker by SIGKILL, and its children too if ``whole``."""
-        assert worker.alive, worker.output
+        assert worker.alive
         children = worker.children()
         self._kill(worker.pid)
         if whole:
             self._kill(*children)
         # Children without their main process end too.
         self._note_deaths(children)
-        self.has_exited(worker, -signal.SIGKILL)
+        assert worker.wait() == -signal.SIGKILL
+        self.leaves(worker)
 
     def kill_child(self) -> None:
         """Kill one of the processes in which workers run their tasks."""
@@ -151,8 +152,9 @@ class FaultWorkers(Herd[Worker]):
             return
         if not has_ended and worker.children():
             has_ended = worker.ends(UNREAD)  # Its main process waits for a child.
-        assert has_ended, f"it has not ended within {STOP:g} s\n{worker.output}"
-        self.has_exited(worker, 0)
+        assert has_ended, f"it has not ended within {STOP:g} s"
+        assert worker.wait() == 0
+        self.leaves(worker)
 
     def stop_all(self) -> None:
         """Stop all workers; none of them may have printed bad words."""
@@ -160,4 +162,4 @@ class FaultWorkers(Herd[Worker]):
         for worker in list(self.running):
             self.stop(worker)
         for worker in self.ended:
-            assert not worker.lines(BAD_WORDS), worker.output
+            assert not worker.lines(BAD_WORDS)

@@ -389,6 +389,19 @@ def test_a_message_of_a_beat_that_does_not_lead_is_found() -> None:
     assert broken(add(), term(0, 2), *one) == ["one sender"], "it never led"
 
 
+def test_a_message_that_comes_again_although_it_was_committed_is_found() -> None:
+    """What a beat sent before something else was committed with that."""
+
+    def sends(names: str, sender: int) -> list[Record]:
+        return [sent(1000, entry=name, sender=sender) for name in names]
+
+    setup: Record = {"delivery": "at least", "batch": 2}
+    assert broken(*sends("abc", 1), *sends("bcd", 2), **setup) == []
+    assert broken(*sends("abcd", 1), *sends("bcd", 2), **setup) == ["sent again"]
+    assert broken(*sends("abc", 1), *sends("acd", 2), **setup) == ["sent again"]
+    assert broken(*sends("abcd", 1), *sends("bcd", 2), delivery="at least") == []
+
+
 def test_a_message_that_was_read_late_may_have_been_sent_before() -> None:
     pause = call("pause", 4100)
     assert broken(add(), *runs(1, 4), pause, sent(5000, 7000, since=4000)) == []

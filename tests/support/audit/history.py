@@ -54,6 +54,8 @@ class Setup:
             it.
         delivery: ``exactly``, or ``at least`` where a fault may send a run twice.
         strays: how many messages may come from beats that do not lead any more.
+        batch: how many messages a beat may have sent last without a commit, so that they come
+            again; None where that is not bounded.
         ordered: whether each entry's messages are noted in the order in which they were sent, so
             that their nominal times may not go back.
         lease: ms for which a lock may outlive its run; None where nobody looked at locks.
@@ -65,6 +67,7 @@ class Setup:
     slack: int = 0
     delivery: str = "exactly"
     strays: int = 0
+    batch: int | None = None
     ordered: bool = False
     lease: int | None = None
     takers: int = 0

@@ -33,7 +33,7 @@ class Runs:
         #: The bodies of each run that was due, in the order in which they began.
         self.bodies = {task: bodies for task, bodies in all_bodies.items() if task in self.ids}
         #: How many runs the beat left out.
-        self.left_out = sum(due["left_out"] for _, due in self.due)
+        self.left_out: int = sum(due["left_out"] for _, due in self.due)
         received = [record["id"] for record in history.records("received") if record["stayed"]]
         self._refused = {record["id"] for record in history.records("refused")} & self.ids
         #: Runs whose message a worker received that stayed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tests.support.audit.history import (
     FOREVER,
@@ -88,7 +88,7 @@ def is_used_up(entry: Entry, definition: Definition) -> bool:
     began = [add["began"] for add in adds if add["began"] <= definition.window.maybe_since]
     since = max(began, default=0)
     runs = {message["nominal"] for _, message in entry.runs if message["at"] >= since}
-    return len(runs) >= limit
+    return bool(len(runs) >= limit)
 
 
 def has_substitute(history: History, entry: Entry, definition: Definition, nominal: int) -> bool:
@@ -159,31 +159,38 @@ def surely_counts(history: History, entry: Entry, message: Record) -> bool:
 
 def punctual(history: History, entry: Entry) -> Iterator[Broken]:
     """A run comes within the bound of its definition, unless it is due in a fault."""
-    for line, message in entry.runs:
-        nominal = message["nominal"]
+    for line, nominal, delay in delays(history, entry):
         definition = entry.definition_at(nominal)
         bound = None if definition is None else definition.call.get("punctual")
-        if bound is None or history.is_faulty(nominal, nominal):
-            continue
-        delay = message["at"] - nominal
-        if delay > bound:
+        if bound is not None and delay > bound:
             what = f"{nominal} came {delay} ms late, and {bound} ms are allowed"
             yield entry.name, (line,), what
+
+
+def delays(history: History, entry: Entry) -> Iterator[tuple[int, int, int]]:
+    """Yield the runs that were not due in a fault: line, nominal time, and delay in ms."""
+    for line, message in entry.runs:
+        nominal = message["nominal"]
+        if not history.is_faulty(nominal, nominal):
+            yield line, nominal, message["at"] - nominal
 
 
 def silent(history: History, entry: Entry) -> Iterator[Broken]:
     """No entry is silent for longer than its definition says."""
     calls = [definition.call for definition in entry.definitions]
-    bounds = [call["silent"] for call in calls if "silent" in call]
-    if not bounds:
-        return
+    bound = max((call["silent"] for call in calls if "silent" in call), default=FOREVER)
+    for line, silence in silences(history, entry):
+        if silence > bound:
+            what = f"nothing came for {silence} ms, and {bound} ms are allowed"
+            yield entry.name, (line,), what
+
+
+def silences(history: History, entry: Entry) -> Iterator[tuple[int, int]]:
+    """Yield the times in ms from each message to the next or to the end, and its line."""
     arrivals = sorted((message["at"], line) for line, message in entry.sent)
     arrivals.append((history.end, 0))
-    for (before, line), (next_arrival, _) in pairwise(arrivals):
-        pause = next_arrival - before
-        if pause > max(bounds):
-            what = f"nothing came for {pause} ms, and {max(bounds)} ms are allowed"
-            yield entry.name, (line,), what
+    for (before, line), (after, _) in pairwise(arrivals):
+        yield line, after - before
 
 
 def in_order(history: History, entry: Entry) -> Iterator[Broken]:
@@ -368,6 +375,35 @@ def stray_lines(history: History) -> list[int]:
     return strays
 
 
+def sent_again(history: History) -> Iterator[Broken]:
+    """A message comes again only if it was among the last ones of its beat, at most a batch.
+
+    A beat commits in the order in which it sends. So a message was committed if a later one of the
+    same beat never came again. A stray message doubles one that the new leader has committed, so
+    there may be as many of those as there are strays.
+    """
+    batch = history.setup.batch
+    if batch is None:
+        return
+    messages = history.lines("sent")
+    last = {(message["entry"], message["nominal"]): line for line, message in messages}
+    committed: list[int] = []
+    for _, group in groupby(messages, key=lambda item: int(item[1]["sender"])):
+        tail: list[int] = []
+        for line, message in group:
+            if last[message["entry"], message["nominal"]] > line:
+                tail.append(line)
+            elif tail:
+                committed += tail
+                tail = []
+        if len(tail) > batch:
+            what = f"{len(tail)} messages came again, and {batch} may"
+            yield "all entries", tuple(tail[:20]), what
+    if len(committed) > len(stray_lines(history)):
+        what = f"{len(committed)} messages came again although they were committed"
+        yield "all entries", tuple(committed[:20]), what
+
+
 def backfills(history: History) -> Iterator[Broken]:
     """A backfill sends each of its runs once, and says that it is done when all are sent."""
     if not history.is_exact:
@@ -395,5 +431,6 @@ def backfills(history: History) -> Iterator[Broken]:
 SENDER_LAWS: tuple[Callable[[History], Iterator[Broken]], ...] = (
     goes_on,
     one_sender,
+    sent_again,
     backfills,
 )
