@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 
 from redbeat_lite import Scheduler, Schedules, every
 from tests.harness.history import HistoryLog
+from tests.harness.workers import Worker
 from tests.support.audit import Record
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -94,13 +95,15 @@ class OnceClient:
     def waiters(self, key: str, task: str = "wait") -> list[str]:
         return self.client.zrange(f"{{t}}:once:wait:once.{task}:{key}", 0, -1)
 
-    def all_have_heard(self) -> None:
-        """Wait until two workers have got a broadcast. They have when they answer a later one."""
+    def have_heard(self, *workers: Worker) -> None:
+        """Wait until these workers have got a broadcast. They have when they answer a later one."""
+        names = [worker.name for worker in workers]
+        ping = {"destination": names, "reply": True, "timeout": 1, "limit": len(names)}
 
-        def answers() -> int:
-            return len(self.app.control.broadcast("ping", reply=True, timeout=1, limit=2))
+        def have_answered() -> bool:
+            return len(self.app.control.broadcast("ping", **ping)) == len(names)
 
-        eventually(lambda: answers() >= 2, what="answers of the workers")
+        eventually(have_answered, what="answers of the workers")
 
     # -- messages ----------------------------------------------------------------------------------
 

@@ -161,7 +161,7 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
         worker = stage.worker()
         first = stage.send("skip", how="until")
         proj.started(stage.key)
-        proj.all_have_heard()  # a worker of greenlets takes messages before it listens to what is broadcast
+        proj.have_heard(worker)  # a worker of greenlets takes messages before it listens to what is broadcast
         first.revoke(terminate=True)
         if stage.pool == "gevent":
             eventually(lambda: first.state == "REVOKED")
@@ -169,7 +169,7 @@ def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, pro
                 eventually(lambda: not proj.lock(stage.key, "skip"))
             watch.at_most(1)
         else:
-            proj.all_have_heard()
+            proj.have_heard(worker)
         second = stage.send("skip")
         eventually(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
         proj.go(stage.key)

@@ -316,9 +316,9 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: 
 
 def test_revoking_a_queued_task_frees_the_key(proj: OnceClient, any_pool: Crew, key: str) -> None:
     task_id = uuid4().hex
-    proj.all_have_heard()  # a worker of greenlets takes messages before it listens to what is broadcast
+    proj.have_heard(*any_pool.workers)  # a worker of greenlets takes messages before it listens to what is broadcast
     proj.app.control.revoke(task_id)
-    proj.all_have_heard()
+    proj.have_heard(*any_pool.workers)
     result = proj.tasks.queue_skip.apply_async((key,), task_id=task_id)
     eventually(lambda: result.state == "REVOKED")
     eventually(lambda: not proj.lock(key, "queue_skip"), within=5)
@@ -335,7 +335,7 @@ def test_revoking_a_parked_task_lets_the_next_one_run(proj: OnceClient, any_pool
     third = proj.tasks.wait.delay(key, n=3)
     eventually(lambda: len(proj.waiters(key)) == 2)
     second.revoke()
-    proj.all_have_heard()
+    proj.have_heard(*any_pool.workers)
     proj.go(key)
     assert first.get(timeout=10) == key
     assert third.get(timeout=10) == 3
