@@ -63,7 +63,7 @@ def free_port() -> int:
 
 
 class Startable(ABC):
-    """What a ``with`` block starts, and destroys at its end."""
+    """Servers that a ``with`` block starts, and destroys at its end."""
 
     @abstractmethod
     def start(self) -> Self: ...
