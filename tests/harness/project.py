@@ -167,10 +167,8 @@ def act(part: Part, how: str, seconds: float) -> None:
     end_early(part, how, seconds)
     if how == "hang":
         seconds = _FOREVER
-    if how in ("until", "until kept", "retry until"):
+    if how in ("until", "retry until"):
         part.wait_for("go")
-        while how == "until kept" and current(part.task).lost:
-            part.sleep(_LOOK)
     elif how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         part.sleep(_FOREVER)
@@ -187,12 +185,9 @@ def act(part: Part, how: str, seconds: float) -> None:
 
 def fail(part: Part, how: str) -> None:
     """Raise an error if the body has to fail this time."""
-    fails = how in ("fail", "fail when marked")
-    if how == "fail twice":
-        fails = part.task.request.retries < 2
-    if how.startswith("fail until "):
-        fails = part.times <= int(how.removeprefix("fail until "))
-    if fails:
+    if how.startswith("fail until ") and part.times > int(how.removeprefix("fail until ")):
+        return
+    if how in ("fail", "fail when marked") or how.startswith("fail until "):
         raise ValueError("as asked")
     if how == "fail oddly":
         raise ValueError("caf\udce9")

@@ -198,7 +198,7 @@ def test_a_retry_can_let_go_of_the_lock(proj: OnceClient, key: str) -> None:
 
 @one_pool_will_do
 def test_automatic_retries_keep_the_lock_and_run(proj: OnceClient, key: str) -> None:
-    assert proj.tasks.auto.delay(key, how="fail twice").get(timeout=15) == key
+    assert proj.tasks.auto.delay(key, how="fail until 2").get(timeout=15) == key
     assert [body["retries"] for body in proj.bodies(key)] == [0, 1, 2]
     eventually(lambda: not proj.lock(key, "auto"))
 

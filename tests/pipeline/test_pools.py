@@ -27,7 +27,7 @@ def test_runs_end_as_on_prefork(lab: Lab, staffed: str) -> None:
     queue = staffed
     good = lab.start(
         ("a", lab.sig(queue=queue, give={"a": 1}), 3),
-        ("b", lab.sig("proj.auto", queue=queue, how="fail twice", give={"b": 2}), 2),
+        ("b", lab.sig("proj.auto", queue=queue, how="fail until 2", give={"b": 2}), 2),
         ("c", lab.sig(queue=queue, seconds=0.2), 2),
         ("d", lab.sig(queue=queue, how="show"), 1),
     )
@@ -66,7 +66,7 @@ def test_a_task_class_may_do_something_around_the_body(
         run = lab.start(
             ("a", lab.sig(task, queue=queue, give={"a": 1}), 4),
             ("b", lab.sig(task, queue=queue, how="retry", give={"b": 2}), 3),
-            ("c", lab.sig(f"{task}.auto", queue=queue, how="fail twice", give={"c": 3}), 2),
+            ("c", lab.sig(f"{task}.auto", queue=queue, how="fail until 2", give={"c": 3}), 2),
             ("d", lab.sig(task, queue=queue, how="show"), 1),
             params={"first": True},
         )
@@ -88,7 +88,7 @@ def test_a_task_class_may_do_something_around_the_body(
 def test_a_run_needs_no_installed_locks(lab: Lab, hire: Callable[..., Worker], queue: str) -> None:
     hire(lab.server.url, queue=queue, concurrency=4, PIPE_NO_INSTALL=1)
     good = lab.start(
-        *((f"s{n}", lab.sig("proj.auto", queue=queue, how="fail twice", give={f"s{n}": n}), 2) for n in range(3)),
+        *((f"s{n}", lab.sig("proj.auto", queue=queue, how="fail until 2", give={f"s{n}": n}), 2) for n in range(3)),
         ("last", lab.sig(queue=queue, how="show"), 1),
     )
     bad = lab.start(("no", lab.sig(queue=queue, how="fail"), 2), ("never", lab.sig(queue=queue), 1))

@@ -142,7 +142,7 @@ def test_siblings_of_a_failure_are_revoked_where_that_is_wanted(lab: Lab) -> Non
 
 def test_a_retry_is_the_same_step(lab: Lab) -> None:
     run = lab.start(
-        ("retry", lab.sig(how="retry"), 2), ("auto", lab.sig("proj.auto", how="fail twice", give={"a": 1}), 2),
+        ("retry", lab.sig(how="retry"), 2), ("auto", lab.sig("proj.auto", how="fail until 2", give={"a": 1}), 2),
         ("requeue", lab.sig("proj.late", how="requeue"), 2), ("after", lab.sig(how="show"), 1),
     )  # fmt: skip
     status = run.wait(END)
