@@ -1,33 +1,85 @@
-"""One process of many: it leads or stands by, keeps the schedule whole, waits, and ends.
+"""The beat: one process of many. One of them leads, and the others stand by.
 
-The states of a beat::
+Overview
+========
 
-    standing by --acquire()--> leading --peek, plan, publish, commit, wait--> leading
-         ^                        |
-         |                        | the lease is gone, the loop hangs, or somebody else leads
-         +---- step_down() or -----+----- a signal: commit, resign, close -----> ended
-               yield_lease()
+``celery beat`` calls :meth:`Scheduler.tick` again and again. Each call is one turn of the main
+loop: lead or stand by (:mod:`.leadership`), dispatch due entries (:mod:`.dispatch`), take a step of
+a backfill (:mod:`.backfills`), wait for the next due time or a change (:mod:`.wakeup`). The object
+that holds everything is built by :mod:`.parts`.
 
-Redis says who leads: a lease with a token and a *term*, which grows with each leader. A leader trusts its lease for
-less time than it lasts, counted from when a renewal was sent, so that it stops before another can begin. What it
-writes names token and term, and is refused once they are over; so a leader that was frozen for an hour does no harm
-when it thaws.
+These threads run beside the main loop:
 
-What fails how:
+- The renewal (:mod:`.leader`) extends the lease four times per lease, brings news from the server,
+  and watches whether the main loop makes progress.
+- The incident watch (:mod:`.incidents`) reads every two seconds what happened to runs.
+- The pipeline sweeper continues runs of pipelines that nobody continues.
+- Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.
+- The heartbeat URL (:mod:`.heartbeat_url`) has one, if it is set.
 
-- The server is away or refuses: the turn ends, the beat tries again and says so once (``outage``); the lease runs out,
-  and who can reach the server leads.
-- The loop hangs: after ``redbeat_lite_stall_timeout`` the lease is no longer renewed, and the thread's stack is logged
-  (``leader``).
-- Part of the schedule is gone: the next renewal notices, and the configuration is written anew (``repair``,
-  ``config_entries``).
-- The wall clock is set, or the app's zone changes: what was planned by the old one is planned anew (``replanning``).
-- One entry cannot be used: it is set aside, and the others go on (``dispatch``).
-- A turn fails with an unexpected error: it is repeated. This is safe, because each write names its
-  term and is idempotent (``outage``).
-- The leader cannot reach the broker for ``redbeat_lite_stall_timeout``, or three turns in a row fail: it gives the
-  lease back and does not ask for it for two leases or a minute, so that another beat can lead (``outage``).
-- A signal asks the process to stop: the loop commits the batch that it is sending, and ends. If
-  messages are sent one by one, it commits those that were sent (``stop``).
-- The process is killed: the lease runs out.
+Only the main loop dispatches. The other threads have connections of their own, and share only
+:class:`.beat_state.BeatState` and a few flags of :class:`.leader.Leader` with it.
+
+States of a beat
+================
+
+::
+
+                    acquire: the lease is free
+    standing by ---------------------------------> leading ----+
+      ^   |  ^                                      |   |      | peek, plan, publish,
+      |   |  |      lose: the lease is gone, or     |   |      | commit, wait
+      |   |  +----- the main loop hangs ------------+   |      |
+      |   |  |                                      |   +------+
+      |   |  +----- yield: this beat fails, and ----+
+      |   |         leaves the lease to others      |
+      |   |                                         |
+      |   +-----> ended <--- stop: commit, resign --+
+      |
+    started
+
+The lease is a hash in Redis. It holds the token of the leader and the number of its *term*, which
+grows with each leader. Redis alone decides who leads. Every write of a leader names its token and
+its term, and the server refuses the write if another term has begun. So a leader that was frozen
+for an hour does no harm when it wakes up.
+
+The trust window
+================
+
+A leader trusts its lease for less time than the lease lasts, and counts from before the request::
+
+    trusted until = time at which the renewal was sent + lease * (1 - 1/8)
+
+The server extends the lease after that time was read, so the window closes before the lease can
+expire, and before another beat can begin. The eighth covers clocks that run at different rates, and
+a slow reply. The local clock is used for nothing else.
+
+What may be sent twice
+======================
+
+Nothing, if the broker is the database of the schedule: one script advances the entries and sends
+their messages, or does neither.
+
+With any other broker, messages are sent before the commit. If the beat dies between the two, or
+loses the reply, the next leader sends these messages again. They have the same task ids, because an
+id is made from the entry and the nominal time. Workers with ``install()`` drop the second one.
+
+What fails how
+==============
+
+- The server does not answer, or refuses: the turn ends, and the beat tries again (:mod:`.outage`).
+  The lease expires, and a beat that can reach the server leads.
+- The main loop hangs: after ``redbeat_lite_stall_timeout`` the lease is not renewed any more, and
+  the stack of the loop is logged (:mod:`.leader`).
+- The broker is out of reach for ``redbeat_lite_stall_timeout``, or three turns in a row fail: the
+  leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
+- A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
+- One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
+- Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
+  its configuration again (:mod:`.repair`, :mod:`.config_entries`).
+- Somebody sets the clock, or the app's time zone changes: the leader reschedules the entries that
+  it affects (:mod:`.repair`).
+- A signal asks the process to stop: the loop commits the batch under way, releases the lease and
+  ends. If messages are sent one by one, it commits those that were sent (:mod:`.stop`).
+- The process is killed: its lease expires.
 """

@@ -1,4 +1,7 @@
-"""Telling the hooks: each has a thread of its own, so that one that hangs delays neither the beat nor another."""
+"""Announcements to hooks.
+
+Each subscriber has a thread, so one that hangs delays neither the beat nor another subscriber.
+"""
 
 from __future__ import annotations
 
@@ -14,80 +17,102 @@ from ..events import _METHODS, Event, Hooks
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Events that may wait for one subscriber; what comes beyond them is dropped. Some 25 MB at most.
+#: Most events that wait for one subscriber, some 25 MB. Later ones are dropped.
 BACKLOG = 50_000
 
-#: Seconds after which a subscriber that has ended with no event meanwhile hangs; a notice may take 110.
+#: Seconds without a handled event after which a subscriber counts as hanging. A notice may take
+#: 110.
 HANGS = 120.0
 
-#: Seconds that a stopping beat waits until its subscribers have handled the last events.
-_FAREWELL = 0.3
+#: Seconds that a stopping beat waits for its subscribers to handle the last events.
+_LAST_WAIT = 0.3
 
 
 class Announcer:
-    """Tells the subscribers of one beat. Starts no thread before the first event."""
+    """Announces events to the subscribers of one beat. Starts no thread before the first event."""
 
     def __init__(self, hooks: Sequence[Hooks]) -> None:
         self._subscribers = [_Subscriber(each) for each in hooks]
 
     def add(self, hooks: Hooks) -> None:
-        """Tell these hooks too, from now on."""
+        """Announce to these hooks, too, from now on."""
         self._subscribers.append(_Subscriber(hooks))
 
     @property
     def listening(self) -> bool:
-        """Whether anybody wants to hear; if not, an event need not be made."""
+        """Whether there is a subscriber; if not, an event need not be made."""
         return bool(self._subscribers)
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Hand these events to every subscriber's thread, and return at once."""
+    def announce(self, events: Sequence[Event]) -> None:
+        """Queue events for every subscriber, and return at once."""
         for subscriber in self._subscribers:
-            subscriber.tell(events)
+            subscriber.announce(events)
 
-    def hearing(self) -> Callable[[], bool]:
-        """What tells whether all have heard what was told until now, but for those that hang."""
-        since, told = elapsed(), [(subscriber, subscriber.told) for subscriber in self._subscribers]
+    def delivery(self) -> Callable[[], bool]:
+        """Return a function that says whether every event announced until now was handled.
 
-        def heard() -> bool:
+        A subscriber that hangs does not count.
+        """
+        since = elapsed()
+        announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
+
+        def is_done() -> bool:
             hung = elapsed() - HANGS
-            return all(one.heard >= far or max(since, one.moved) < hung for one, far in told)
+            return all(
+                subscriber.handled >= number or max(since, subscriber.handled_at) < hung
+                for subscriber, number in announced
+            )
 
-        return heard
+        return is_done
 
     def close(self) -> None:
-        """Let the subscribers hear what was told, for a third of a second at most. May be called twice."""
+        """Wait a third of a second at most for queued events to be handled. May be called twice."""
         for subscriber in self._subscribers:
             subscriber.stop()
-        deadline = elapsed() + _FAREWELL
+        deadline = elapsed() + _LAST_WAIT
         for subscriber in self._subscribers:
             subscriber.join(max(deadline - elapsed(), 0.0))
 
 
 class _Subscriber:
+    """Hooks with their queue and their thread.
+
+    The thread that announces writes ``queued``; the subscriber's thread writes ``handled`` and
+    ``handled_at``.
+    """
+
     def __init__(self, hooks: Hooks) -> None:
         self._name = type(hooks).__qualname__
         self._handlers = _handlers(hooks)
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
-        self.told = self.heard = 0  # each written by one thread alone
-        self.moved = 0.0  #: when it was last done with an event
-        self._dropping = False
+        self.queued = 0
+        self.handled = 0
+        self.handled_at = 0.0
+        self._is_dropping = False
         self._failed: set[type] = set()
         self._thread: threading.Thread | None = None
 
-    def tell(self, events: Sequence[Event]) -> None:
+    def announce(self, events: Sequence[Event]) -> None:
         events = [event for event in events if type(event) in self._handlers]
         if not events:
             return
-        if self.told - self.heard > BACKLOG:
-            if not self._dropping:
-                self._dropping = True
-                logger.error("beat: hooks %s are slower than the beat; events are dropped from now on", self._name)
+        if self.queued - self.handled > BACKLOG:
+            self._log_dropping()
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._listen, name=f"redbeat-lite-{self._name}", daemon=True)
+            name = f"redbeat-lite-{self._name}"
+            self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
             self._thread.start()
-        self.told += len(events)
+        self.queued += len(events)
         self._queue.put(events)
+
+    def _log_dropping(self) -> None:
+        if not self._is_dropping:
+            self._is_dropping = True
+            logger.error(
+                "beat: hooks %s are slower than the beat; events are dropped from now on",
+                self._name,
+            )
 
     def stop(self) -> None:
         self._queue.put(None)
@@ -99,23 +124,24 @@ class _Subscriber:
     def _listen(self) -> None:
         while (events := self._queue.get()) is not None:
             for event in events:
-                self._deliver(event)
-                self.moved = elapsed()
-            self.heard += len(events)
+                self._handle(event)
+                self.handled_at = elapsed()
+            self.handled += len(events)
 
-    def _deliver(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         kind = type(event)
         try:
             self._handlers[kind](event)
-        except Exception as exc:  # somebody else's code must not end the thread
+        except Exception as exc:  # A user's code must not end the thread.
             if kind not in self._failed:
                 self._failed.add(kind)
-                what = f"{self._name}.{_METHODS[kind]}"
-                logger.error("beat: hook %s failed, which is said once: %r", what, exc, exc_info=True)
+                hook = f"{self._name}.{_METHODS[kind]}"
+                text = "beat: hook %s failed, which is said once: %r"
+                logger.error(text, hook, exc, exc_info=True)
 
 
 def _handlers(hooks: Hooks) -> dict[type, Callable[[Any], None]]:
-    """The methods that were overridden; the others need not be called."""
+    """Return the methods that were overridden; the others need not be called."""
     return {
         kind: getattr(hooks, name)
         for kind, name in _METHODS.items()

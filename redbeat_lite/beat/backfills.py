@@ -1,11 +1,15 @@
-"""Sends backfills, after what is due: a schedule of their own, dispatched as the other one is."""
+"""Backfills: sent by the leader in steps, after due entries.
+
+Stored backfills form a schedule of their own. A step of one is a job of a batch, as a due entry is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from itertools import islice
 from typing import Any
 
@@ -22,6 +26,7 @@ from ..entries.stored_entry import UNREADABLE, state_of
 from ..errors import CorruptEntry, NotKnownHere, describe
 from ..once.store import LockStore
 from ..runs.keys import RunKeys
+from ..runs.row import LETTERS
 from ..runs.run import BACKFILL_HEADER
 from ..schedules import every
 from ..schedules.misfire import Plan
@@ -30,68 +35,82 @@ from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.replies import text
-from ..storage.stored import Advance, Bad, Refrozen, Stored
-from .dispatch.advances import Advances
-from .dispatch.dispatcher import Dispatcher
-from .dispatch.once_locks import Claiming
+from ..storage.stored import Advance, Refrozen, Stored
+from .beat_state import BeatState
+from .dispatch.dispatcher import BatchSender
 from .dispatch.planner import Ahead, Job, Planner, quarantined
-from .dispatch.publisher import Publisher
-from .dispatch.reports import Reports
 from .leader import Leader
-from .vitals import Vitals
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Milliseconds until the first new look at a backfill that waits for an end, a lock or a thaw. Each
-#: wait is twice the one before it.
+#: Milliseconds until the first new look at a backfill that waits for a run to end, a lock or a
+#: thaw. Each wait is twice the one before it.
 _FIRST_LOOK = 200
 
 #: Longest of these waits in milliseconds.
 _LAST_LOOK = 4000
 
-#: Milliseconds between two steps of a backfill that sends by ``max_active``.
+#: Milliseconds between two steps of a backfill with ``max_active``.
 _STEP = 10
 
-#: Milliseconds before an entry is due in which nothing else is begun; for so many seconds at most.
-_MAKES_WAY, _PATIENCE = 30, 1.0
+#: Milliseconds before the next due time of an entry in which no step begins.
+_MAKES_WAY = 30
 
-#: Lines of the feed of one look, and backfills that run at once.
-_LINES, _TWINS = 1000, 100
+#: Seconds after which a step begins nevertheless.
+_PATIENCE = 1.0
+
+#: Outcome in the feed of a run that will be retried, so it has not ended.
+_RETRYING = LETTERS["retrying"].encode()
+
+#: Most lines of the feed that one look reads.
+_LINES = 1000
+
+#: Most backfills that are sent in turn, and whose entries and waits are remembered.
+_AT_ONCE = 100
 
 
 @dataclass(slots=True, kw_only=True)
-class _Job(Job):
-    """A step of a backfill; what it is after that, unless something fails."""
+class BackfillJob(Job):
+    """One step of a backfill. ``after`` is the backfill after the step."""
 
     backfill: Backfill
     is_last: bool = False
     after: Backfill | None = None
 
     def id_of(self, nominal: int) -> str:
-        return _id_of(self.backfill, nominal)
+        return _task_id(self.backfill, nominal)
 
 
-class BackfillPlanner(Planner):
-    """Plans steps of backfills."""
+class BackfillPlanner:
+    """Plans steps of backfills.
 
-    def __init__(self, live: LeaderStore, **planned: Any) -> None:
-        super().__init__(**planned)
-        self._live, self._feed = live, RunKeys(live.keys.prefix).feed
-        self._guards = LockStore(live.backend.client, live.keys.prefix)
-        #: Of each backfill its entry, and the one that is sent in its place.
-        self._twins: dict[str, tuple[Entry, Entry]] = {}
+    Parameters:
+        store: the store of entries.
+        planner: the planner of entries.
+    """
 
-    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = 0) -> tuple[list[Job], list[Bad]]:
-        [stored] = due
-        if (backfill := backfill_of(stored)) is None:
-            return [], [quarantined(stored, CorruptEntry("it is no backfill"), now)]
-        about = EntryState(0, "", None), Plan((), None, 0), Ahead(None, None)
-        job = _Job(stored, Entry(backfill.name, "unknown", every(1)), *about, backfill=backfill)
-        [found] = self._live.read([backfill.name])
+    def __init__(self, store: LeaderStore, planner: Planner, zone: tzinfo) -> None:
+        self._store = store
+        self._planner = planner
+        self._zone = zone
+        self._feed = RunKeys(store.keys.prefix).feed
+        self._guards = LockStore(store.backend.client, store.keys.prefix)
+        #: By backfill, its entry and the copy that is sent instead.
+        self._copies: dict[str, tuple[Entry, Entry]] = {}
+
+    def plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
+        """Return the next step of a backfill at ``now`` (epoch ms)."""
+        stand_in = Entry(backfill.name, "unknown", every(1))
+        nothing = Plan((), None, 0)
+        state = EntryState(0, "", None)
+        job = BackfillJob(stored, stand_in, state, nothing, Ahead(None, None), backfill=backfill)
+        [stored_entry] = self._store.read([backfill.name])
         try:
-            state, entry = state_of(found), self._entry(found)
+            state = state_of(stored_entry)
+            entry = self._planner.read_entry(stored_entry)
             if state.generation != backfill.generation:
-                raise CorruptEntry("another one has its name")  # noqa: TRY301 - as where it cannot be read
+                # Handled as an entry that cannot be read.
+                raise CorruptEntry("another one has its name")  # noqa: TRY301
             if freezes.until(now, entry) is None:
                 self._plan(job, entry, state, now)
         except NotKnownHere as exc:
@@ -100,115 +119,80 @@ class BackfillPlanner(Planner):
             job.backfill = replace(backfill, ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             job.error = describe(exc)
-            logger.error("beat: backfill %s of %r waits, trying again later: %s", backfill.id, backfill.name, job.error)
-        return [job], []
+            text = "beat: backfill %s of %r waits, trying again later: %s"
+            logger.error(text, backfill.id, backfill.name, job.error)
+        return job
 
-    def _plan(self, job: _Job, entry: Entry, state: EntryState, now: int) -> None:
-        job.backfill = backfill = self._with_ends(job.backfill)
-        job.entry, most = self._twin(entry, backfill), room(backfill, entry)
+    def _plan(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
+        backfill = self._drop_ended(job.backfill)
+        job.backfill = backfill
+        job.entry = self._copy(entry, backfill)
+        most = room(backfill, entry)
         if most < 1:
             return
-        found = [*islice(times(backfill, entry, state, self._zone), most + 1)]
-        job.plan, job.is_last = Plan(tuple(found[:most]), None, 0), len(found) <= most
-        if (once := job.entry.once) is not None:
-            job.wanted = [self._claim(job, once, nominal, now) for nominal in job.plan.emit]
+        nominals = [*islice(times(backfill, entry, state, self._zone), most + 1)]
+        job.plan = Plan(tuple(nominals[:most]), None, 0)
+        job.is_last = len(nominals) <= most
+        once = job.entry.once
+        if once is not None:
+            job.wanted = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
 
-    def _twin(self, entry: Entry, backfill: Backfill) -> Entry:
-        """The entry as its messages are made: nothing is expected of them, and they say of which backfill they are."""
-        known, twin = self._twins.get(backfill.id, (None, None))
-        if known is not entry or twin is None:
-            twin = copy(entry)
-            twin.written = None
-            headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
-            twin._put(expect=False, options={**entry.options, "headers": headers})
-            if entry.once is not None and not entry.once.at_publish and entry.once.on_conflict != "wait":
-                twin._put(once=entry.once.but(on_conflict="wait", max_waiters=None))  # or the worker would leave it out
-            if backfill.max_active is not None:
-                twin._put(history=MAX_HISTORY)  # Of an old run, the end is told only where there is room for its row.
-            if len(self._twins) >= _TWINS:
-                self._twins.clear()
-            self._twins[backfill.id] = entry, twin
+    def _copy(self, entry: Entry, backfill: Backfill) -> Entry:
+        """Return a copy of the entry that expects nothing and has the backfill's id in a header."""
+        known, twin = self._copies.get(backfill.id, (None, None))
+        if known is entry and twin is not None:
+            return twin
+        twin = copy(entry)
+        twin.written = None
+        headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
+        twin._put(expect=False, options={**entry.options, "headers": headers})
+        once = entry.once
+        if once is not None and not once.at_publish and once.on_conflict != "wait":
+            # Otherwise the worker would leave out a run whose lock is held.
+            twin._put(once=once.but(on_conflict="wait", max_waiters=None))
+        if backfill.max_active is not None:
+            # The end of an old run is recorded only if there is room for its row.
+            twin._put(history=MAX_HISTORY)
+        if len(self._copies) >= _AT_ONCE:
+            self._copies.clear()
+        self._copies[backfill.id] = entry, twin
         return twin
 
-    def _with_ends(self, backfill: Backfill) -> Backfill:
-        """The backfill without those, where it waits for one, of whose end the feed tells, or whose worker has died."""
+    def _drop_ended(self, backfill: Backfill) -> Backfill:
+        """Drop active runs that ended, or whose worker died, if the backfill waits for one."""
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        client: Any = self._live.backend.client
+        client: Any = self._store.backend.client
         lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
-        ended = {text(fields.get(b"id", b"")) for _, fields in lines if fields.get(b"outcome") != b"y"}
-        out = {id_: nominal for nominal in backfill.active if (id_ := _id_of(backfill, nominal)) not in ended}
-        lapsed = self._guards.lapsed(out)
-        active = [nominal for id_, nominal in out.items() if id_ not in lapsed]
-        return replace(backfill, active=active, feed=text(lines[-1][0]) if lines else backfill.feed)
+        ended = {
+            text(fields.get(b"id", b""))
+            for _, fields in lines
+            if fields.get(b"outcome") != _RETRYING
+        }
+        ids = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
+        running = {task_id: nominal for task_id, nominal in ids.items() if task_id not in ended}
+        lapsed = self._guards.lapsed(running)
+        active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
+        feed = text(lines[-1][0]) if lines else backfill.feed
+        return replace(backfill, active=active, feed=feed)
 
 
-class Backfills(Dispatcher):
-    """Dispatches backfills; ``live`` is the schedule of the entries."""
+class BackfillSteps:
+    """Next steps of backfills, for the commit."""
 
-    def __init__(
-        self, live: LeaderStore, leader: Leader, publisher: Publisher, locks: LockStore, vitals: Vitals, **by: Any
-    ) -> None:
-        own = LeaderStore(live.backend, live.keys.of_backfills)
-        super().__init__(own, leader, publisher, locks, vitals, **by)
-        self._live, self._vitals, self._last = live, vitals, 0.0
-        self._claiming, self._reports = _Claiming(locks), _Reports(live, vitals, by["zone"])
-        self._advances = self._next = _Advances(RunKeys(live.keys.prefix), by["deadlines"], by["zone"])
+    def __init__(self, store: LeaderStore, state: BeatState) -> None:
+        self._store = store
+        self._state = state
+        #: When the backfill that was advanced last is due next, in epoch ms.
+        self.due: int | None = None
+        #: Last wait in ms of each backfill that could not send, by id.
+        self._waits: dict[str, int] = {}
 
-    def run_beside(self, upcoming: int | None) -> int | None:
-        """Take a step of the backfill whose turn it is, before the next entry is due; raises as :meth:`run`.
-
-        Returns when there is something to do next, in epoch milliseconds.
-        """
-        due, now = self._live.backfill_due, wall_ms()
-        if due is None:
-            self._vitals.backfill_left = 0
-            return upcoming
-        if due > now:
-            return due if upcoming is None else min(due, upcoming)
-        if upcoming is not None and upcoming - now < _MAKES_WAY and elapsed() - self._last < _PATIENCE:
-            return upcoming
-        self._last = elapsed()
-        running = [stored for stored in self._store.page(0, _TWINS) if stored.score is not None]
-        self._vitals.backfill_left = sum(each.left for each in map(backfill_of, running) if each is not None)
-        if running:
-            with suppress(Refrozen):
-                self._dispatch(self._leader.term, running[:1], now)
-        dues = upcoming, self._next.due, *(stored.score for stored in running[1:2])
-        return min((due for due in dues if due is not None), default=None)
-
-
-class _Claiming(Claiming):
-    def _tell_held(self, name: str, key: str) -> None:
-        """It waits, and is not left out."""
-
-
-class _Reports(Reports):
-    def __init__(self, live: LeaderStore, *about: Any) -> None:
-        super().__init__(*about)
-        self._live = live
-
-    def advanced(self, job: Job) -> None:
-        assert isinstance(job, _Job)
-        after = job.after
-        if after is not None and after.ended and not job.error:
-            line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
-            self._live.record(line, [after.name])
-
-    def committed(self, jobs: Iterable[Job]) -> None:
-        self._vitals.sent += sum(len(job.plan.emit) for job in jobs if not job.error)
-
-
-class _Advances(Advances):
-    due: int | None = None  #: of the backfill that was advanced last
-
-    def __init__(self, *of: Any) -> None:
-        super().__init__(*of)
-        self._waits: dict[str, int] = {}  #: last wait in ms of each backfill that waits, by id
-
-    def of(self, job: Job, now: int) -> Advance:
-        assert isinstance(job, _Job)
-        before, sent = job.backfill, job.plan.emit
+    def advance(self, job: Job, now: int) -> Advance:
+        """Return what the commit writes for a step at ``now`` (epoch ms)."""
+        assert isinstance(job, BackfillJob)
+        before = job.backfill
+        sent = job.plan.emit
         if job.error:
             after = replace(before, attempts=before.attempts + 1)
             wait = 1000 * retry_delay(after.attempts)
@@ -217,7 +201,20 @@ class _Advances(Advances):
             wait = self._pace(before, len(sent)) if sent else self._back_off(before)
         job.after = after
         self.due = None if after.ended else now + wait
-        return Advance(job.stored.name, (job.stored.state or b"").decode(), after.state, self.due, job.commands)
+        guard = (job.stored.state or b"").decode()
+        return Advance(job.stored.name, guard, after.state, self.due, job.commands)
+
+    def report_advanced(self, jobs: Sequence[Job]) -> None:
+        """Count messages, and record backfills that have ended."""
+        for job in jobs:
+            assert isinstance(job, BackfillJob)
+            after = job.after
+            if job.error or after is None:
+                continue
+            self._state.sent += len(job.plan.emit)
+            if after.ended:
+                line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
+                self._store.record(line, [after.name])
 
     def _pace(self, backfill: Backfill, sent: int) -> int:
         """Return the milliseconds to wait after a step that has sent so many messages."""
@@ -229,11 +226,77 @@ class _Advances(Advances):
     def _back_off(self, backfill: Backfill) -> int:
         """Return the milliseconds until the next look at a backfill that could not send."""
         wait = min(2 * self._waits.get(backfill.id, _FIRST_LOOK // 2), _LAST_LOOK)
-        if len(self._waits) >= _TWINS:
+        if len(self._waits) >= _AT_ONCE:
             self._waits.clear()
         self._waits[backfill.id] = wait
         return wait
 
 
-def _id_of(backfill: Backfill, nominal: int) -> str:
+class Backfills:
+    """Backfills of a schedule, sent in turn by the leader.
+
+    Parameters:
+        store: the store of backfills.
+    """
+
+    def __init__(
+        self,
+        store: LeaderStore,
+        leader: Leader,
+        state: BeatState,
+        planner: BackfillPlanner,
+        steps: BackfillSteps,
+        sender: BatchSender,
+    ) -> None:
+        self._store = store
+        self._leader = leader
+        self._state = state
+        self._planner = planner
+        self._steps = steps
+        self._sender = sender
+        self._last_step = 0.0
+
+    def run(self, due: int | None, upcoming: int | None) -> int | None:
+        """Take a step of the backfill whose turn it is, unless an entry is due soon.
+
+        Returns when there is something to do next; all times are in epoch milliseconds.
+
+        Parameters:
+            due: when the first backfill is due; ``None`` if there is none.
+            upcoming: when the next entry is due.
+
+        Raises:
+            BrokerDown: the broker cannot be reached; the step stays due.
+            Lost: another process leads.
+        """
+        now = wall_ms()
+        if due is None:
+            self._state.backfill_left = 0
+            return upcoming
+        if due > now:
+            return due if upcoming is None else min(due, upcoming)
+        makes_way = upcoming is not None and upcoming - now < _MAKES_WAY
+        if makes_way and elapsed() - self._last_step < _PATIENCE:
+            return upcoming
+        self._last_step = elapsed()
+        running = [stored for stored in self._store.page(0, _AT_ONCE) if stored.score is not None]
+        backfills = [backfill_of(stored) for stored in running]
+        self._state.backfill_left = sum(backfill.left for backfill in backfills if backfill)
+        if running:
+            with suppress(Refrozen):
+                self._take_step(running[0], backfills[0], now)
+        dues = (upcoming, self._steps.due, *(stored.score for stored in running[1:2]))
+        return min((due for due in dues if due is not None), default=None)
+
+    def _take_step(self, stored: Stored, backfill: Backfill | None, now: int) -> None:
+        term = self._leader.term
+        if backfill is None:
+            bad = quarantined(stored, CorruptEntry("it is no backfill"), now)
+            self._sender.quarantine(term, [bad])
+            return
+        job = self._planner.plan(stored, backfill, now, self._state.freezes)
+        self._sender.send(term, now, [job])
+
+
+def _task_id(backfill: Backfill, nominal: int) -> str:
     return backfill_id(backfill.name, backfill.generation, nominal, backfill.again)

@@ -30,8 +30,8 @@ from ..settings import Settings
 from ..storage.calendars import stored_calendars
 from ..storage.store import Store
 from ..storage.stored import PAGE, Stored, chunks
+from .beat_token import Beat
 from .status import present
-from .tokens import Beat
 
 logger = get_logger(f"celery.{__name__}")
 

@@ -1,8 +1,7 @@
-"""The freezes as a beat knows them, and what a leader does when they change and end."""
+"""Freezes of a schedule: a beat restores them if they are lost, and removes them when they end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import tzinfo
 
@@ -15,94 +14,116 @@ from ..errors import UnsupportedFormat
 from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
+from .beat_state import BeatState
+from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
 
 class Freezing:
-    """Keeps the freezes of a schedule. Progress is told what is done, again and again while it goes on."""
+    """Freezes of a schedule, as this beat knows them."""
 
-    def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None]) -> None:
+    def __init__(self, store: LeaderStore, leader: Leader, state: BeatState, zone: tzinfo) -> None:
         self._store = store
+        self._leader = leader
+        self._state = state
         self._zone = zone
-        self._progress = progress
-        self.known = Freezes()
-        self._seen = b""  #: the last text of them, to be put back if it is lost
-        #: When those that were thawed would have ended, epoch ms: what waits for that is still to be given back. Of
-        #: what is due at the last of these times, so many stay, and this is the last of them by name.
+        #: The last stored text of the freezes, to be restored if the server loses it.
+        self._seen = b""
+        #: Planned ends of thawed freezes, in epoch ms. Entries that wait for one of them are
+        #: rescheduled.
         self._thawing: list[int] = []
-        self._stay, self._last = 0, b""
+        #: Number of entries at the last of these ends that keep it, and the last of them by name.
+        self._kept = 0
+        self._last_kept = b""
+
+    @property
+    def known(self) -> Freezes:
+        """The freezes that this beat knows."""
+        return self._state.freezes
 
     def look(self) -> None:
-        """Have a look at them, for a beat that stands by."""
-        if not self._put_back(text := self._store.freezes()):
+        """Read the freezes, for a beat that stands by."""
+        text = self._store.freezes()
+        if not self._restore_lost(text):
             self._seen = text
-        self.known = Freezes(text=b"?")  # which is no revision: it asks for them when it leads
+        # No stored freezes have this revision, so the first peek as leader reads them again.
+        self._state.freezes = Freezes(text=b"?")
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
-        """As :meth:`LeaderStore.peek`, for what these freezes say; while they hold everything, nothing is read.
+        """Return due entries and the next due time, with respect to freezes.
 
-        Before each look, some of those that wait for the end of a freeze that was thawed are given back; until all are,
-        more comes at once.
+        While a freeze holds everything, no entry is read. Before each peek, some entries that wait
+        for the end of a thawed freeze are rescheduled; until all are, the next due time is now.
         """
         while True:
             if self._thawing:
-                self._thaw(self._thawing[-1], term)
-            frozen = self.known.until(now)
+                self._reschedule_thawed(self._thawing[-1], term)
+            frozen_until = self.known.until(now)
+            number = 0 if frozen_until else limit
             try:
-                due, upcoming = self._store.peek(term, now, 0 if frozen else limit, self.known.revision)
+                due, upcoming = self._store.peek(term, now, number, self.known.revision)
             except Refrozen as exc:
                 self._learn(exc.args[0])
                 continue
             if self._thawing:
                 return due, now
-            if not due and not frozen:
+            if not due and not frozen_until:
                 self._drop_ended(now)
-            return due, frozen or upcoming
+            return due, frozen_until or upcoming
 
     def _learn(self, text: bytes) -> None:
-        if self._put_back(text):
+        """Take over the freezes of a new revision."""
+        if self._restore_lost(text):
             return
-        self.known, self._seen = Freezes.of(text), text
-        # Those that were thawed are forgotten when that is done, not before: who leads next does it over.
-        self._thawing = [to_ms(each.until) for each in self.known.all if each.thawed]
-        self._stay = 0
+        self._state.freezes = Freezes.of(text)
+        self._seen = text
+        # Thawed freezes stay stored until all their entries are rescheduled, so the next leader can
+        # do it again.
+        self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]
+        self._kept = 0
 
-    def _thaw(self, until: int, term: Term) -> None:
-        """Have at most ``AT_ONCE`` of those that wait for this end of a freeze wait no longer."""
-        self._progress("thawing entries")
-        names = self._store.due_at(until, max(self._stay - 1, 0), AT_ONCE)
-        if self._stay and names[:1] != [self._last]:
-            self._stay = 0  # others came or went before it: nobody may be missed
+    def _reschedule_thawed(self, until: int, term: Term) -> None:
+        """Reschedule at most ``AT_ONCE`` of the entries that wait for this end of a freeze."""
+        self._leader.checkpoint("thawing entries")
+        names = self._store.due_at(until, max(self._kept - 1, 0), AT_ONCE)
+        if self._kept and names[:1] != [self._last_kept]:
+            self._kept = 0  # Entries before it came or went, so begin again in order to miss none.
             return
-        self._store.rewrite(names[1:] if self._stay else names, self._edits, term)
+        waiting = names[1:] if self._kept else names
+        self._store.rewrite(waiting, self._edits, term)
         if len(names) < AT_ONCE:
             self._thawing.pop()
-            self._stay = 0
-
-    def _put_back(self, text: bytes) -> bool:
-        """Whether freezes were gone from Redis, and are put back beside those that were made since."""
-        found = Freezes.of(text)
-        lost = found.lost(Freezes.of(self._seen), wall_ms())
-        if lost:
-            logger.warning("beat: the freezes were gone from Redis, and are put back")
-            # Where a beat leads that would not keep to them, this one does it when it leads.
-            with suppress(UnsupportedFormat):
-                self._store.set_freezes(text, found.replaced(*lost, *found.all).text)
-        return bool(lost)
+            self._kept = 0
 
     def _edits(self, stored: Stored) -> list[Edit]:
-        with suppress(Exception):  # what cannot be read or asked is left to the tick that meets it
-            edit = edit_of(*parts_of(stored), self._zone, expected=stored.state)
+        """Return the edit that reschedules an entry, unless it keeps its due time."""
+        with suppress(Exception):  # The tick that meets a faulty entry quarantines it.
+            entry, state = parts_of(stored)
+            edit = edit_of(entry, state, self._zone, expected=stored.state)
             if edit.score != stored.score:
                 return [edit]
-        self._stay, self._last = self._stay + 1, stored.name
+        self._kept += 1
+        self._last_kept = stored.name
         return []
 
+    def _restore_lost(self, text: bytes) -> bool:
+        """Restore freezes that the server has lost; return whether there were any."""
+        stored = Freezes.of(text)
+        lost = stored.lost(Freezes.of(self._seen), wall_ms())
+        if lost:
+            logger.warning("beat: the freezes were gone from Redis, and are put back")
+            # If an older beat leads that ignores freezes, this one restores them when it leads.
+            with suppress(UnsupportedFormat):
+                self._store.set_freezes(text, stored.replaced(*lost, *stored.all).text)
+        return bool(lost)
+
     def _drop_ended(self, now: int) -> None:
-        """Forget those that have ended: nothing is due that waited for that."""
-        left = self.known.holding(now)
-        if len(left) < len(self.known.all):
-            later = self.known.replaced(*left)
-            if self._store.set_freezes(self.known.text, later.text):
-                self.known, self._seen = later, later.text
+        """Remove freezes that have ended. No entry is due, so none waits for their end."""
+        holding = self.known.holding(now)
+        if len(holding) == len(self.known.all):
+            return
+        revised = self.known.replaced(*holding)
+        if self._store.set_freezes(self.known.text, revised.text):
+            self._state.freezes = revised
+            self._seen = revised.text

@@ -1,4 +1,7 @@
-"""The heartbeat file: signs of life of one beat for probes that do not ask Redis. Needs nothing but Python itself."""
+"""Heartbeat file: signs of life of one beat, for probes that do not ask Redis.
+
+The module needs only Python itself, so that a probe starts fast.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from ..storage.whole_files import write_whole
 #: Seconds between two writes.
 PERIOD = 1.0
 
-#: Most that is read of a file; a beat writes some 400 bytes.
+#: Most bytes that are read of a file. A beat writes some 400.
 _MAX_BYTES = 65_536
 
+#: Mode of the file. The probe may run as another user.
 _READABLE = 0o644
 
 
@@ -32,7 +36,11 @@ class Health(NamedTuple):
 
 
 def heartbeat_file(path: str | None) -> HeartbeatFile | None:
-    """The writer of a heartbeat file, if there shall be one; raises ConfigurationError if it may not be written."""
+    """Return the writer of the heartbeat file; ``None`` if none is set.
+
+    Raises:
+        ConfigurationError: the file cannot be written there.
+    """
     if path is None:
         return None
     directory = Path(path).absolute().parent
@@ -43,19 +51,23 @@ def heartbeat_file(path: str | None) -> HeartbeatFile | None:
 
 
 class HeartbeatFile:
-    """Writes the file, at most once a second. A beat removes it when it ends."""
+    """The file, written at most once a second. A beat removes it when it ends."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._written = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
-        """Say that the loop is alive; ``False`` if that was said just now. Raises OSError if it cannot be written.
+        """Write a sign of life; return ``False`` if that was done less than a second ago.
 
         Parameters:
             role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
-            failing_since: since when (:func:`~redbeat_lite.clock.elapsed`) the server or the broker is out of reach.
-            why: which one, and what it said.
+            failing_since: since when the server or the broker is out of reach, in seconds of
+                :func:`~redbeat_lite.clock.elapsed`; ``None`` if both can be used.
+            why: which of the two, and its error.
+
+        Raises:
+            OSError: the file cannot be written.
         """
         now = elapsed()
         if now - self._written < PERIOD:
@@ -70,7 +82,7 @@ class HeartbeatFile:
             "failing_since": failing_since,
             "why": why,
         }
-        write_whole(self.path, [json.dumps(record), "\n"], _READABLE)  # the probe may be another user's
+        write_whole(self.path, [json.dumps(record), "\n"], _READABLE)
         return True
 
     def remove(self) -> None:
@@ -83,15 +95,17 @@ class HeartbeatFile:
 
 
 def _read(path: Path | str) -> Any:
-    # A pipe, of which nobody knows when its writer comes, is read as an empty file.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as read:
-        return json.loads(read.read(_MAX_BYTES))
+    # If the path is a pipe without a writer, O_NONBLOCK reads it as an empty file instead of
+    # waiting.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return json.loads(file.read(_MAX_BYTES))
 
 
 def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
-    For ``limit`` seconds its loop may be silent, and it may fail to reach the server or the broker.
+    Parameters:
+        limit: seconds for which the loop may be silent, or the server or the broker out of reach.
     """
     try:
         return _judge(_read(path), limit)
@@ -104,20 +118,24 @@ def judge(path: str, limit: float) -> Health:
 
 
 def _judge(record: dict[str, Any], limit: float) -> Health:
-    now, at = elapsed(), _seconds(record["at"])
-    since = None if record["failing_since"] is None else _seconds(record["failing_since"])
+    now = elapsed()
+    at = _seconds(record["at"])
+    failing_since = record["failing_since"]
+    failing_for = 0.0
+    if failing_since is not None:
+        failing_for = now - _seconds(failing_since)
     who = f"{record['role']} (pid {record['pid']})"
-    if at > now + PERIOD:  # this clock counts from the start of the machine
+    if at > now + PERIOD:  # This clock begins at the start of the machine.
         return Health(False, f"{who}: the file is from before the machine's last start")
     if now - at > limit:
         return Health(False, f"{who}: no sign of life for {now - at:.1f} s")
-    if since is not None and now - since > limit:
-        return Health(False, f"{who}: {record['why']}, for {now - since:.1f} s")
+    if failing_for > limit:
+        return Health(False, f"{who}: {record['why']}, for {failing_for:.1f} s")
     return Health(True, f"{who}: alive {max(now - at, 0.0):.1f} s ago")
 
 
 def _seconds(value: Any) -> float:
-    found = float(value)
-    if not isfinite(found):  # no silence is longer than that
-        raise ValueError(f"{found} s")
-    return found
+    seconds = float(value)
+    if not isfinite(seconds):  # A comparison with NaN would call the beat healthy.
+        raise ValueError(f"{seconds} s")
+    return seconds

@@ -1,4 +1,4 @@
-"""A URL that the leader asks for every minute, so that somebody outside notices when it does not."""
+"""Heartbeat URL: requested every minute by the leader, so that a service notices when it stops."""
 
 from __future__ import annotations
 
@@ -16,36 +16,47 @@ from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds between two requests, for which one may take, and between two lines in the log that they fail.
-PERIOD, TIMEOUT, _SILENCE = 60.0, 10.0, 3600.0
+#: Seconds between two requests.
+PERIOD = 60.0
 
-#: Seconds between two looks whether it is time.
+#: Seconds that a request may take.
+TIMEOUT = 10.0
+
+#: Seconds between two warnings that requests fail.
+_SILENCE = 3600.0
+
+#: Seconds between two checks whether a request is due.
 _LOOK = 1.0
 
 
 class HeartbeatUrl:
-    """Asks in a thread of its own. The path of the URL may be a secret, so that only its host is shown."""
+    """Requests the URL in a thread. Only its host is logged, because its path may be a secret."""
 
     def __init__(self, url: str, leader: Leader, now: Callable[[], float] = elapsed) -> None:
         self._url = url
         self._leader = leader
         self._now = now
-        self._asked = self._said = float("-inf")
+        self._requested_at = float("-inf")
+        self._warned_at = float("-inf")
         self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)
 
     def ask(self) -> None:
-        """Ask, if this process leads and has not done so within a minute."""
-        if not self._leader.leading or self._now() - self._asked < PERIOD:
+        """Request the URL, if this process leads and has not done so within a minute."""
+        if not self._leader.leading or self._now() - self._requested_at < PERIOD:
             return
-        self._asked = self._now()
+        self._requested_at = self._now()
         try:
             with urlopen(self._url, timeout=TIMEOUT) as reply:
                 reply.read(1)
         except (OSError, HTTPException, ValueError) as exc:
-            if self._now() - self._said >= _SILENCE:
-                self._said = self._now()
-                host = urlsplit(self._url).hostname
-                logger.warning("beat: the heartbeat URL of %s cannot be asked for: %s", host, _reason(exc))
+            self._warn(exc)
+
+    def _warn(self, exc: Exception) -> None:
+        if self._now() - self._warned_at < _SILENCE:
+            return
+        self._warned_at = self._now()
+        host = urlsplit(self._url).hostname
+        logger.warning("beat: the heartbeat URL of %s cannot be asked for: %s", host, _reason(exc))
 
 
 def _reason(exc: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counted from what the beat tells its hooks, served on a port of their own."""
+"""Metrics for Prometheus: counted from a beat's events, and served on a port of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import ConfigurationError
 from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
 from ..runs.incident import KINDS
 from ..settings import Settings
-from .vitals import Vitals
+from .beat_state import BeatState
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -21,60 +21,103 @@ if TYPE_CHECKING:
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Bounds of the lateness histogram in seconds: a healthy beat fills the first ones, an outage the last.
-LATENESS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+#: Bounds of the lateness histogram in seconds. A healthy beat fills the first ones, an outage the
+#: last.
+LATENESS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    3600.0,
+)
 
-#: Bounds of the tick histogram in seconds: one command takes less than a millisecond, a full batch some 20.
+#: Bounds of the tick histogram in seconds. One command takes less than a millisecond, a full batch
+#: some 20.
 TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: Seconds between two tries to get a port that somebody else has.
+#: Seconds between two tries to use a port that another process has.
 _RETRY = 10.0
 
-#: Label that the other tasks share. No task has this name.
+#: Label of tasks that have none of their own. No task has this name.
 _OTHERS = ""
 
-#: Most tasks with labels of their own, because the two series of a task take 7 kB for good.
+#: Most tasks with labels of their own. The two series of a task take 7 kB as long as the beat runs.
 _TASKS = 1000
 
 
 class Metrics(Hooks):
-    """The metrics of one beat."""
+    """Metrics of one beat."""
 
-    def __init__(self, registry: CollectorRegistry, vitals: Vitals) -> None:
+    def __init__(self, registry: CollectorRegistry, state: BeatState) -> None:
         from prometheus_client import Counter, Histogram
 
-        self._vitals = vitals
+        self._state = state
         self._tasks = {_OTHERS}
-        lateness = "From the due time of an occurrence, jitter included, until its message was in the queue."
-        self._lateness = Histogram("redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry)
+        lateness = (
+            "From the due time of an occurrence, jitter included, "
+            "until its message was in the queue."
+        )
+        self._lateness = Histogram(
+            "redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry
+        )
         tick = "One turn of the leader's loop, without the wait that follows it."
-        self._tick = Histogram("redbeat_lite_tick_duration_seconds", tick, buckets=TICK, registry=registry)
-        self._dispatched = Counter("redbeat_lite_dispatched", "Occurrences sent.", ["task"], registry=registry)
-        self._failed = Counter("redbeat_lite_failed", "Publishes that failed.", ["task"], registry=registry)
+        self._tick = Histogram(
+            "redbeat_lite_tick_duration_seconds", tick, buckets=TICK, registry=registry
+        )
+        self._dispatched = Counter(
+            "redbeat_lite_dispatched", "Occurrences sent.", ["task"], registry=registry
+        )
+        self._failed = Counter(
+            "redbeat_lite_failed", "Publishes that failed.", ["task"], registry=registry
+        )
         skipped = "Occurrences left out, by a misfire policy or for a once-lock."
         self._skipped = Counter("redbeat_lite_skipped", skipped, ["reason"], registry=registry)
-        self._quarantined = Counter("redbeat_lite_quarantined", "Entries set aside.", registry=registry)
+        self._quarantined = Counter(
+            "redbeat_lite_quarantined", "Entries set aside.", registry=registry
+        )
         for reason in ("misfire", "once-lock"):
-            self._skipped.labels(reason)  # so that both are there, as 0, from the start
+            self._skipped.labels(reason)  # Both series exist from the start, with the value 0.
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """What is a state: who leads, and as the leader knows, how many entries are stored, due and refused."""
+        """Yield gauges: whether this beat leads, and as leader the counts that it knows."""
         from prometheus_client.core import GaugeMetricFamily
 
-        vitals = self._vitals
-        yield GaugeMetricFamily("redbeat_lite_leader", "Whether this beat leads.", value=int(vitals.is_leader))
-        if vitals.is_leader:
-            yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=vitals.entries)
-            yield GaugeMetricFamily("redbeat_lite_due", "Entries that are due and not yet sent.", value=vitals.due)
-            yield GaugeMetricFamily("redbeat_lite_refused", "Config entries refused.", value=vitals.refused)
-            yield GaugeMetricFamily("redbeat_lite_freezes", "Freezes.", value=len(vitals.freezes().all))
-            left = vitals.backfill_left
-            yield GaugeMetricFamily("redbeat_lite_backfill_left", "Occurrences of backfills to be sent.", value=left)
-            incidents = GaugeMetricFamily("redbeat_lite_incidents", "Incidents that are open.", labels=["kind"])
-            for kind in KINDS:
-                incidents.add_metric([kind], vitals.incidents.get(kind, 0))
-            yield incidents
+        state = self._state
+        yield GaugeMetricFamily(
+            "redbeat_lite_leader", "Whether this beat leads.", value=int(state.is_leader)
+        )
+        if not state.is_leader:
+            return
+        freezes = len(state.freezes.all)
+        left = state.backfill_left
+        yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=state.entries)
+        yield GaugeMetricFamily(
+            "redbeat_lite_due", "Entries that are due and not yet sent.", value=state.due
+        )
+        yield GaugeMetricFamily(
+            "redbeat_lite_refused", "Config entries refused.", value=state.refused
+        )
+        yield GaugeMetricFamily("redbeat_lite_freezes", "Freezes.", value=freezes)
+        yield GaugeMetricFamily(
+            "redbeat_lite_backfill_left", "Occurrences of backfills to be sent.", value=left
+        )
+        incidents = GaugeMetricFamily(
+            "redbeat_lite_incidents", "Incidents that are open.", labels=["kind"]
+        )
+        for kind in KINDS:
+            incidents.add_metric([kind], state.incidents.get(kind, 0))
+        yield incidents
 
     def dispatched(self, event: Dispatched) -> None:
         self._dispatched.labels(self._label(event.task)).inc()
@@ -96,50 +139,64 @@ class Metrics(Hooks):
         self._tick.observe(event.seconds)
 
     def _label(self, task: str) -> str:
+        """Return the label of a task; tasks beyond the limit share one."""
         if len(self._tasks) <= _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS
 
 
 class Exporter:
-    """Serves the metrics of one beat. Opens no port before :meth:`serve`. Refused without prometheus-client."""
+    """Serves the metrics of one beat. Opens no port before :meth:`serve`.
 
-    def __init__(self, port: int, settings: Settings, vitals: Vitals) -> None:
+    Raises:
+        ConfigurationError: prometheus-client is not installed.
+    """
+
+    def __init__(self, port: int, settings: Settings, state: BeatState) -> None:
         if find_spec("prometheus_client") is None:
             raise ConfigurationError(
-                f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is not installed; "
-                "in the checkout of redbeat_lite: pip install '.[prometheus]'"
+                f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is "
+                "not installed; in the checkout of redbeat_lite: pip install '.[prometheus]'"
             )
         from prometheus_client import CollectorRegistry
 
-        self._host, self._port = settings.metrics_host, port
+        self._host = settings.metrics_host
+        self._port = port
         self._registry = CollectorRegistry()
         self._server: Any = None
-        self._tried = float("-inf")
-        self._refused = False
-        vitals.announcer.add(Metrics(self._registry, vitals))
+        self._tried_at = float("-inf")
+        self._is_refused = False
+        state.announcer.add(Metrics(self._registry, state))
 
     def serve(self) -> None:
-        """Listen on the port, if that is not so yet; where somebody else does, try again later."""
-        if self._server is not None or elapsed() - self._tried < _RETRY:
+        """Open the port, if it is not open. If another process has it, try again after a while."""
+        if self._server is not None or elapsed() - self._tried_at < _RETRY:
             return
         from prometheus_client import start_http_server
 
-        self._tried = elapsed()
+        self._tried_at = elapsed()
         try:
             self._server, _ = start_http_server(self._port, self._host, self._registry)
         except OSError as exc:
-            if not self._refused:
-                self._refused = True
-                reason = exc.strerror or exc
-                where = (self._host, self._port)
-                logger.error("beat: cannot serve metrics on %s, port %d, trying again later: %s", *where, reason)
+            self._log_refusal(exc)
         else:
             logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
 
+    def _log_refusal(self, exc: OSError) -> None:
+        if self._is_refused:
+            return
+        self._is_refused = True
+        logger.error(
+            "beat: cannot serve metrics on %s, port %d, trying again later: %s",
+            self._host,
+            self._port,
+            exc.strerror or exc,
+        )
+
     def close(self) -> None:
-        """Give the port back. May be called twice."""
-        server, self._server = self._server, None
+        """Close the port. May be called twice."""
+        server = self._server
+        self._server = None
         if server is not None:
             server.shutdown()
             server.server_close()

@@ -20,22 +20,21 @@ from ..settings import Settings
 from ..storage.connections import FAULTS, Backend, refusal
 from ..storage.key_types import ForeignKey
 from ..storage.keys import Keys
-from .dispatch.broker import BrokerDown
-from .dispatch.publisher import Publisher
-from .terms import Terms
-from .vitals import Vitals
+from .beat_state import BeatState
+from .dispatch.publisher import BrokerDown, Publisher
+from .leadership import Leadership
 from .wakeup import Wakeup
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Longest wait in seconds between two tries. Due entries should be sent within five seconds of a
-#: recovery, and the first batch needs a part of these.
+#: Longest wait in seconds between two tries. Due entries should be sent within five seconds after a
+#: recovery, and the first batch needs some of that time.
 _LAST_RETRY = 3.0
 
-#: After so many unexpected failures in a row another beat should try.
+#: Unexpected failures in a row after which another beat should try.
 _MOST_UNEXPECTED = 3
 
-#: Seconds between two notices that nobody leads, as far as this beat can see.
+#: Seconds between two notices that, as far as this beat can see, no beat leads.
 _AGAIN = 3600.0
 
 
@@ -45,18 +44,18 @@ class Outage:
     def __init__(
         self,
         backend: Backend,
-        terms: Terms,
+        settings: Settings,
+        leadership: Leadership,
         publisher: Publisher,
         wakeup: Wakeup,
-        vitals: Vitals,
-        settings: Settings,
+        state: BeatState,
     ) -> None:
         self._backend = backend
         self._root = Keys.of(settings.key_prefix).prefix
-        self._terms = terms
+        self._leadership = leadership
         self._publisher = publisher
         self._wakeup = wakeup
-        self._vitals = vitals
+        self._state = state
         self._patience = settings.lease + LEADERLESS
         self._stall_timeout = settings.stall_timeout
         self._failures = 0
@@ -65,8 +64,10 @@ class Outage:
         self._unexpected = 0
         #: Failures whose traceback is in the log: type, file and line.
         self._traced: set[tuple[type, str, int | None]] = set()
-        self._cut_off: float | None = None  #: since when Redis cannot be used
-        self._says_at = 0.0
+        #: Since when Redis cannot be used, and when to tell the hooks next, in seconds of
+        #: :func:`elapsed`.
+        self._cut_off: float | None = None
+        self._next_notice = 0.0
         self._opened: IncidentOpened | None = None
         #: The last error that named a key of another program, so that it is logged once.
         self._foreign_key = ""
@@ -84,7 +85,8 @@ class Outage:
             self._give_up(str(exc))
         # redis-py 5 raises a plain ResponseError.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
-            self._give_up(f"{server} is a node of a Redis Cluster; redbeat_lite_url has to begin with redis-cluster://")
+            fix = "redbeat_lite_url has to begin with redis-cluster://"
+            self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
             return self._handle_login(f"{server} refuses to let us in", refusal(exc, self._root))
         if isinstance(exc, ForeignKey):
@@ -106,10 +108,10 @@ class Outage:
         self._failures = 0
         self._unexpected = 0
         self._without_broker_since = None
-        self._vitals.recovered()
+        self._state.end_failure()
         self._note_redis()
 
-    # -- kinds of failures --------------------------------------------------------------------------------------------
+    # -- kinds of failures ------------------------------------------------------------------------
 
     def _give_up(self, message: str) -> None:
         logger.log(logging.CRITICAL, "beat: %s", message)
@@ -117,7 +119,7 @@ class Outage:
         raise SystemExit
 
     def _handle_login(self, what: str, exc: Exception) -> float:
-        if not self._terms.introduced:
+        if not self._leadership.introduced:
             self._give_up(f"{what}: {exc}")
         return self._handle_redis(f"{what}: {exc}")
 
@@ -126,29 +128,29 @@ class Outage:
         return self._next_wait(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
-        """Stand by until the other program's key is gone. Its data may be precious, so we do not delete it."""
+        """Stand by until the other program's key is gone; its data may be precious."""
         why = str(exc)
         if why != self._foreign_key:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key = why
-        self._terms.leave()
-        self._terms.foreign_key = exc.key
+        self._leadership.leave()
+        self._leadership.foreign_key = exc.key
         if not self._failures:
             self._since = elapsed()
         self._failures += 1
         self._note_cut_off(why)
-        self._vitals.failing(why)
+        self._state.begin_failure(why)
         return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
         """Let another beat try after ``stall_timeout``, as only this one may be cut off."""
-        self._note_redis()  # The due entries have been read.
+        self._note_redis()  # Redis works, because the due entries were read.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
         if missing_for >= self._stall_timeout:
             self._without_broker_since = None
-            self._terms.yield_lease(f"no message could be sent for {missing_for:.0f} s")
+            self._leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
         return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:
@@ -159,7 +161,7 @@ class Outage:
         self._start_over()
         if self._unexpected >= _MOST_UNEXPECTED:
             self._unexpected = 0
-            self._terms.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
+            self._leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
         return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     def _is_new(self, exc: Exception) -> bool:
@@ -173,12 +175,12 @@ class Outage:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Have the schedule checked before the next turn, over new connections.
+        """Check the whole schedule in the next turn, over new connections.
 
-        A server that was demoted to a replica keeps its connections, so only new ones lead to its
+        A server that was demoted to a replica keeps its connections, and only new ones lead to its
         successor behind a name or a proxy.
         """
-        self._terms.begin_anew()
+        self._leadership.start_over()
         self._wakeup.close()
         self._backend.close()
 
@@ -188,24 +190,27 @@ class Outage:
         # The exponent is bounded, because 2.0 ** 1024 overflows after some days.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
-        self._vitals.failing(why)
+        self._state.begin_failure(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
     def _note_cut_off(self, why: str) -> None:
-        """Tell the hooks in time that nobody leads, as far as this beat can see; the reason contains no password."""
+        """Tell the hooks, after a while, that no beat leads, as far as this one can see.
+
+        The reason contains no password.
+        """
         now = elapsed()
         if self._cut_off is None:
             self._cut_off = now
-            self._says_at = now + self._patience
-        if now <= self._says_at:
+            self._next_notice = now + self._patience
+        if now <= self._next_notice:
             return
-        self._says_at = now + _AGAIN
+        self._next_notice = now + _AGAIN
         if self._opened is None:
             case = Case("no_leader", "", wall_ms(), "")
             self._opened = IncidentOpened(case.id, case.kind, None, from_ms(case.since), "")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
-        self._vitals.tell(self._opened)
+        self._state.announce(self._opened)
 
     def _note_redis(self) -> None:
         """Tell the hooks that Redis can be used again, by this beat or by another that leads."""
@@ -213,4 +218,4 @@ class Outage:
         self._opened = None
         self._cut_off = None
         if opened is not None:
-            self._vitals.tell(IncidentClosed(*opened, from_ms(wall_ms())))
+            self._state.announce(IncidentClosed(*opened, from_ms(wall_ms())))

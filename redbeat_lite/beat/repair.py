@@ -1,68 +1,97 @@
-"""Mending the schedule as a whole: parts of it that are gone from Redis."""
+"""Repair of the schedule as a whole, by the leader.
+
+:class:`Repair` restores parts that the server has lost. :class:`Replanning` reschedules all entries
+after a change of the clock or of the app's time zone. A large schedule takes seconds, so the leader
+does it in slices between its dispatches, in the order of due times. Unfinished work is noted in
+Redis, for the next leader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import tzinfo
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from ..actors import BEAT
+from ..clock import elapsed, wall_ms
 from ..entries import lifecycle
+from ..entries.entry import Entry
 from ..entries.state import EntryState
-from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, state_of
-from ..errors import CorruptEntry
+from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, parts_of, state_of
+from ..errors import CorruptEntry, InvalidEntry
+from ..schedules.zones import zone_name, zone_of
 from ..storage.changes import line_of
+from ..storage.json_values import dumps, loads_as
 from ..storage.leader_store import LeaderStore
 from ..storage.stored import PAGE, Edit, Stored, Term, chunks
 from .config_entries import ConfigPauses
 
 logger = get_logger(f"celery.{__name__}")
 
+#: Seconds that dispatches wait for a slice, or for one page of entries if that takes longer.
+_SLICE = 0.1
+
+#: Milliseconds by which the wall clock may differ from the time that passed before it counts as
+#: set.
+SLACK = 1000
+
 
 class Repair:
-    """Finds and mends what a server may have lost."""
+    """Restores parts of the schedule that the server has lost.
 
-    def __init__(self, store: LeaderStore, zone: tzinfo, progress: Callable[[str], None], pauses: ConfigPauses) -> None:
+    Parameters:
+        progress: called for each page of entries, with a text for the log.
+        pauses: pauses of config entries, which this process remembers.
+    """
+
+    def __init__(
+        self,
+        store: LeaderStore,
+        zone: tzinfo,
+        progress: Callable[[str], None],
+        pauses: ConfigPauses,
+    ) -> None:
         self._store = store
         self._zone = zone
         self._progress = progress
         self._pauses = pauses
 
     def run(self, term: Term, now: int) -> None:
-        """Remove what belongs to no definition; give the rest the state and due time it lacks.
+        """Remove entries without a definition, and give others the state and due time they lack.
 
         Entries are read only if three counts differ, so a large and healthy schedule costs little.
         """
-        entries, states, due = self._counts()
+        keys = self._store.keys
+        counted = [keys.entries, keys.state, keys.due]
+        entries, states, due = self._store.backend.scripts.run("schedule/counts", counted)
         if not entries == states == due:
             self._rebuild(term, now)
 
-    def _counts(self) -> list[int]:
-        keys = self._store.keys
-        counted = [keys.entries, keys.state, keys.due]
-        counts: list[int] = self._store.backend.scripts.run("schedule/counts", counted)
-        return counts
-
     def _rebuild(self, term: Term, now: int) -> None:
-        logger.error("beat: parts of the schedule are gone from Redis; rebuilding them from what is left")
+        logger.error(
+            "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
+        )
         client: Any = self._store.backend.client
         keys = self._store.keys
-        names = {name for key in (keys.entries, keys.state) for name, _ in client.hscan_iter(key, count=PAGE)}
-        names |= {name for name, _ in self._store.scan()}
+        names = {name for name, _ in self._store.scan()}
+        for key in (keys.entries, keys.state):
+            names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
             self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         try:
-            return [self._restored(stored, now)]
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything; the others must be mended
+            return [self._restore(stored, now)]
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             return []
 
-    def _restored(self, stored: Stored, now: int) -> Edit:
+    def _restore(self, stored: Stored, now: int) -> Edit:
+        """Return the edit that makes an entry complete again, or removes it."""
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
             line = line_of(BEAT, "removed", "its definition was gone from Redis")
@@ -70,10 +99,173 @@ class Repair:
         try:
             entry = entry_of(stored)
         except UNREADABLE:
-            # Due at once: the tick that meets it puts it in quarantine.
+            # It becomes due at once, and the tick that meets it puts it in quarantine.
             return Edit(stored.name, stored.state, EntryState.new(now).encode(), None, now)
         try:
             state = state_of(stored).edited()
         except CorruptEntry:
             state = self._pauses.restored(entry.name, lifecycle.created(entry, now, self._zone))
         return edit_of(entry, state, self._zone, expected=stored.state)
+
+
+class Replanning:
+    """Reschedules all entries, because another clock or time zone has planned them.
+
+    Parameters:
+        completed: returns an entry with the parts that only the app's configuration holds.
+        progress: called for each page of entries, with a text for the log.
+    """
+
+    def __init__(
+        self,
+        store: LeaderStore,
+        zone: tzinfo,
+        completed: Callable[[Entry], Entry],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._zone = zone
+        self._completed = completed
+        self._progress = progress
+        #: Latest wall clock in epoch ms that may have planned an entry, if it is ahead; else 0.
+        self._ahead = 0
+        #: Other time zones that may have planned an entry.
+        self._zones: list[tzinfo] = []
+        #: Pages that are still to be rescheduled.
+        self._pages: Iterator[None] | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether :meth:`advance` has something left to do."""
+        return bool(self._ahead or self._zones)
+
+    def begin(self, term: Term, clock: int, zones: str) -> None:
+        """Find out what a new leader must reschedule, and note its own time zone.
+
+        Parameters:
+            clock: latest wall clock that planned entries, in epoch ms; 0 if none is known.
+            zones: time zones that planned entries, as an earlier leader noted them.
+        """
+        self._ahead = 0
+        self._pages = None
+        ahead = clock - wall_ms()
+        if ahead > SLACK:
+            self.clock_went_back(term, ahead)
+        own = zone_name(self._zone)
+        names = [name for name in loads_as(list, zones) if isinstance(name, str)]
+        others = [name for name in names if name != own]
+        self._zones = _find_zones(others)
+        if self._zones:
+            before = " and ".join(map(repr, others))
+            logger.warning(
+                "beat: the app's time zone is %r, and was %s; planning anew what goes by it",
+                own,
+                before,
+            )
+        if names != [own]:
+            planned_by = [*others, own] if self._zones else [own]
+            self._store.remember("zones", dumps(planned_by), term)
+
+    def clock_went_back(self, term: Term, milliseconds: int) -> None:
+        """Begin to reschedule entries that would wait too long, because the clock was set back."""
+        seconds = milliseconds / 1000
+        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", seconds)
+        self._ahead = max(self._ahead, wall_ms() + milliseconds)
+        self._pages = None
+        self._store.remember("ahead", str(self._ahead), term)
+
+    def advance(self, term: Term) -> None:
+        """Reschedule entries for a tenth of a second, if any are left."""
+        if not self.unfinished:
+            return
+        pages = self._pages or self._reschedule_pages(term)
+        # A generator that raised would look finished, so after a failure all pages are done again.
+        self._pages = None
+        until = elapsed() + _SLICE
+        for _ in pages:
+            if elapsed() >= until:
+                self._pages = pages
+                return
+        if self._ahead:
+            self._store.remember("ahead", "", term)
+        if self._zones:
+            self._store.remember("zones", dumps([zone_name(self._zone)]), term)
+        self._ahead = 0
+        self._zones = []
+
+    def _reschedule_pages(self, term: Term) -> Iterator[None]:
+        for page in self._store.paged():
+            self._progress("planning every entry anew")
+            edits = [edit for stored in page for edit in self._edits(stored)]
+            results = self._store.put(edits, term)
+            changed = [
+                edit.name for edit, is_done in zip(edits, results, strict=True) if not is_done
+            ]
+            self._store.rewrite(changed, self._edits, term)
+            yield
+
+    def _edits(self, stored: Stored) -> list[Edit]:
+        try:
+            return self._edit(stored, wall_ms())
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+            return []
+
+    def _edit(self, stored: Stored, now: int) -> list[Edit]:
+        entry, state = parts_of(stored)
+        entry = self._completed(entry)
+        moved = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
+        if self._ahead:
+            moved = lifecycle.pulled_back(entry, moved, now, self._zone)
+        edit = edit_of(entry, moved, self._zone, expected=stored.state)
+        if moved is not state:
+            return [edit]
+        # A failed publish does not change the state, but by the earlier clock its next try may be
+        # far away.
+        is_retry = self._ahead and _is_sooner(edit.score, stored.score)
+        return [edit] if is_retry else []
+
+
+def _is_sooner(score: int | None, other: int | None) -> bool:
+    return score is not None and other is not None and score < other
+
+
+def _find_zones(names: list[str]) -> list[tzinfo]:
+    """Return the time zones of these names, as far as this machine knows them."""
+    zones = []
+    for name in names:
+        with suppress(InvalidEntry):
+            zones.append(zone_of(name))
+    return zones
+
+
+class ClockWatch:
+    """Compares the wall clock with the time that has passed, to notice that somebody has set it."""
+
+    def __init__(self) -> None:
+        #: Wall clock in epoch ms and :func:`elapsed` at the last look.
+        self._seen: tuple[int, float] | None = None
+
+    @property
+    def was_set(self) -> bool:
+        """Whether the clock was set since the last look, forwards or back."""
+        return abs(self._shift()) > SLACK
+
+    def look(self) -> int:
+        """Remember the time; return the milliseconds by which the clock went back, or 0.
+
+        If the clock still shows a later time than at the last look, no time is lived through twice,
+        and the answer is 0.
+        """
+        now = wall_ms()
+        back = -self._shift()
+        went_back = self._seen is not None and back > SLACK and now < self._seen[0]
+        self._seen = (now, elapsed())
+        return back if went_back else 0
+
+    def _shift(self) -> int:
+        """Return the milliseconds by which the clock was set since the last look."""
+        if self._seen is None:
+            return 0
+        wall, passed = self._seen
+        return wall_ms() - wall - round(1000 * (elapsed() - passed))

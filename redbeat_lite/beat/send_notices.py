@@ -1,7 +1,9 @@
-"""The child process that sends notices: the only one that imports apprise, so that what hangs there delays no beat.
+"""Child process that sends notices.
 
-A line of JSON comes on its standard input: ``urls``, and ``title`` and ``body`` of a notice. Without a notice the URLs
-are only looked at. The place of each that is right, and whose service has taken the notice, is printed at once.
+Only this process imports apprise, so a service that hangs delays no beat.
+It reads one line of JSON from its standard input, with ``urls``, and with ``title`` and ``body`` of
+a notice. Without a notice it only checks the URLs. It prints the place of each URL that is right,
+and whose service has taken the notice, as soon as that is known.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-# Where chat services begin a mention (@everyone, <@7>, <!channel>, <users/all>) or a Markdown link.
+# Beginnings of a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or of a
+# Markdown link.
 _MARKUP = re.compile(r"(?<!\w)@(?=[\w!&])|<(?=[!#]|users/)|\](?=\()")
 _ZERO_WIDTH_SPACE = "\u200b"
 
@@ -20,26 +23,32 @@ _ZERO_WIDTH_SPACE = "\u200b"
 def main() -> None:
     import apprise
 
+    request: dict[str, Any] = json.load(sys.stdin)
+    title = _inert(request.get("title", ""))
+    body = _inert(request.get("body", ""))
+
     def send(place: int, url: str) -> None:
-        service, sender = apprise.Apprise.instantiate(url), apprise.Apprise()
+        service = apprise.Apprise.instantiate(url)
+        sender = apprise.Apprise()
         if service is None or not sender.add(service):
             return
-        # Without a format apprise takes the text for the markup of each service, such as HTML in a mail.
-        if "body" in asked and not sender.notify(title=title, body=body, body_format="text"):
+        # Without a format, apprise would take the text for the markup of each service, such as HTML
+        # in a mail.
+        if "body" in request and not sender.notify(title=title, body=body, body_format="text"):
             return
         print(f"{place}\n", end="", flush=True)
 
-    asked: dict[str, Any] = json.load(sys.stdin)
-    title = _inert(asked.get("title", ""))
-    body = _inert(asked.get("body", ""))
-    # Each by itself, so that one that fails or hangs keeps none of the others from its notice.
-    with ThreadPoolExecutor(len(asked["urls"])) as threads:
-        for place, url in enumerate(asked["urls"]):
+    # Each service has a thread, so that one that fails or hangs does not affect the others.
+    with ThreadPoolExecutor(len(request["urls"])) as threads:
+        for place, url in enumerate(request["urls"]):
             threads.submit(send, place, url)
 
 
 def _inert(text: str) -> str:
-    """Return text that looks the same without mentions and links, as errors may quote anybody."""
+    """Return text that looks the same but has no mentions and links.
+
+    Error texts may quote any user.
+    """
     return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)
 
 

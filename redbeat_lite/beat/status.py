@@ -1,4 +1,4 @@
-"""How the beats of a schedule fare, as they left it in Redis: who leads, who stands by, what is late."""
+"""Status of the beats of a schedule: who leads, who stands by, which entries are late."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from ..storage.keys import Keys
 from ..storage.refused import Refused
 from ..storage.scripts import Call
 from ..storage.store import Store
-from .tokens import beat_of
+from .beat_token import beat_of
 
-#: Milliseconds after its due time from which an entry counts as overdue: more than any healthy beat needs.
+#: Milliseconds after its due time at which an entry counts as overdue; a healthy beat never needs
+#: them.
 OVERDUE_MS = 1000
 
 #: Milliseconds by which a stand-by may be late with its sign of life.
@@ -38,13 +39,16 @@ _GRACE_MS = 5000
 @public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """The beat that leads. ``sent``, ``failed`` and ``skipped`` count from when its process first led.
+    """The beat that leads.
+
+    ``sent``, ``failed`` and ``skipped`` count from when its process first led.
 
     Parameters:
         since: when it began to lead, to the second.
-        dispatch: how messages go out, in words; empty before the first one.
-        failing_for: seconds for which it has not been able to use the server or the broker; ``None`` if it can.
-        why: what it could not do.
+        dispatch: text that says how messages are sent; empty before the first one.
+        failing_for: seconds for which it has not been able to use the server or the broker;
+            ``None`` if it can.
+        why: text that says what it could not do.
         backfill_left: occurrences that backfills have still to send.
         owner: whose configuration it knows; empty if it does not say.
     """
@@ -69,7 +73,7 @@ class StandBy:
     """A beat that does not lead.
 
     Parameters:
-        silent_for: for how many seconds a sign of life is overdue, 0 if none is.
+        silent_for: seconds for which a sign of life is overdue, 0 if none is.
         owner: whose configuration it knows.
     """
 
@@ -80,7 +84,7 @@ class StandBy:
 
     @property
     def well(self) -> bool:
-        """Whether it is there."""
+        """Whether its sign of life is not long overdue."""
         return self.silent_for * 1000 <= _GRACE_MS
 
 
@@ -89,23 +93,27 @@ class StandBy:
 class Status:
     """All beats of a schedule at one moment, by the clock of the server.
 
+    Workers with ``install()`` count that reported within the last minute.
+
     Parameters:
         now: that moment.
-        leader: who leads; ``None`` while nobody does.
-        standbys: who does not lead, those included that fell silent within the last hour.
-        last_tick: the last sign of life of the loop of any leader; ``None`` if there never was one.
-        lag: seconds by which the first entry in line is late; 0 while all is frozen, and so is ``overdue``.
-        overdue: entries that are late by more than a second.
-        entries: how many are stored.
-        quarantined: how many are set aside.
-        clocks: by how many seconds the clock of each worker with ``install()`` is ahead of the server's, negative where
-            it is behind. Those heard of within the last minute, by their node names.
-        refused: what the leader has refused of its configuration, or the last one to lead.
-        freezes: those that hold.
-        queues: that the workers with ``install()`` take from, of which was heard within the last minute.
-        pipelines: how many runs of pipelines go on.
-        messages: while a freeze holds, how many wait in these queues and the default one; ``None`` where that is not
-            known: the broker is not the server of the schedule, or does not answer.
+        leader: the beat that leads; ``None`` while none does.
+        standbys: the other beats, including those that fell silent within the last hour.
+        last_tick: last sign of life of the loop of any leader; ``None`` if there never was one.
+        lag: seconds by which the first due entry is late; 0 while a freeze holds everything, as
+            is ``overdue``.
+        overdue: number of entries that are late by more than a second.
+        entries: number of stored entries.
+        quarantined: number of entries in quarantine.
+        clocks: by node name of a worker, the seconds by which its clock is ahead of the server's;
+            negative if it is behind.
+        refused: config entries that the present or the last leader has refused.
+        freezes: freezes that hold.
+        queues: queues that workers consume.
+        pipelines: number of pipeline runs that have not ended.
+        messages: while a freeze holds, the number of messages in these queues and the default one;
+            ``None`` if it is not known, because the broker is not the server of the schedule, or
+            does not answer.
     """
 
     now: datetime
@@ -126,17 +134,25 @@ class Status:
     @property
     def silence(self) -> float | None:
         """Seconds since :attr:`last_tick`."""
-        return None if self.last_tick is None else max((self.now - self.last_tick).total_seconds(), 0.0)
+        if self.last_tick is None:
+            return None
+        return max((self.now - self.last_tick).total_seconds(), 0.0)
 
     def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
-        """The owners of whom a beat is there: it leads, or its sign of life is overdue by these seconds at most."""
-        leading = {self.leader.owner} if self.leader is not None else set()
-        return leading | {each.owner for each in self.standbys if each.silent_for <= within}
+        """Return the owners of the leader and of present stand-bys.
+
+        Parameters:
+            within: seconds by which a stand-by's sign of life may be overdue.
+        """
+        owners = {standby.owner for standby in self.standbys if standby.silent_for <= within}
+        if self.leader is not None:
+            owners.add(self.leader.owner)
+        return owners
 
 
 @public_in("redbeat_lite.operate")
 def status(app: Celery, *, timeout: Duration | None = None) -> Status:
-    """Ask Redis how the beats of an app fare.
+    """Read the status of the beats of an app.
 
     Parameters:
         timeout: length of time until a server that does not answer is given up.
@@ -146,26 +162,35 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    found = status_of(settings, timeout=None if timeout is None else check_seconds("timeout", timeout, 0))
-    is_here = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
-    return replace(found, messages=_waiting(app, settings, found.queues)) if found.freezes and is_here else found
+    seconds = None if timeout is None else check_seconds("timeout", timeout, 0)
+    current = status_of(settings, timeout=seconds)
+    is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
+    if not current.freezes or not is_on_broker:
+        return current
+    return replace(current, messages=_count_messages(app, settings, current.queues))
 
 
-def _waiting(app: Celery, settings: Settings, queues: Sequence[str]) -> int | None:
-    """How many messages wait in these queues and the default one; ``None`` where the broker does not say."""
+def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> int | None:
+    """Return the number of messages in these queues and the default one.
+
+    Returns ``None`` if the broker does not answer.
+    """
     count = 0
-    with suppress(Exception), app.connection_for_read() as connection:  # each kind of trouble is its driver's own
-        connection.transport_options |= publish_timeouts(connection, settings.publish_timeout) | TWICE
+    # Each driver raises exceptions of its own.
+    with suppress(Exception), app.connection_for_read() as connection:
+        connection.transport_options |= (
+            publish_timeouts(connection, settings.publish_timeout) | TWICE
+        )
         for queue in {app.conf.task_default_queue, *queues}:
-            with suppress(*connection.channel_errors):  # where nothing waits, there is no such queue
+            with suppress(*connection.channel_errors):  # An empty queue does not exist.
                 count += connection.default_channel.queue_declare(queue, passive=True).message_count
         return count
     return None
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
-    """As :func:`status`, from the settings."""
-    # A connection is tried twice.
+    """Read the status, as :func:`status`, from the settings."""
+    # A connection is tried twice, so each try gets half of the time.
     store = Store.of(settings, timeout=None if timeout is None else timeout / 2)
     try:
         return read(store)
@@ -174,48 +199,69 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 
 def read(store: Store) -> Status:
-    """As :func:`status`, over a connection that is there; one round trip."""
+    """Read the status over the connection of a store, in one round trip."""
     return status_in(store.backend.scripts.run(*asking(store.keys)))
 
 
 def present(store: Store, settings: Settings) -> set[str]:
-    """The owners of whom a beat is there.
+    """Return the owners of which a beat runs.
 
-    A leader that died has been silent for a whole lease when another leads; one that gave its lease back is in no list.
+    A leader that died has been silent for a whole lease before another leads. One that released its
+    lease is not listed any more.
     """
     return read(store).owners(within=settings.lease / 2)
 
 
 def asking(keys: Keys) -> Call:
-    """What :func:`read` asks, to be read with other things, and by :func:`status_in` and :func:`reports_in`."""
+    """Return the call whose reply :func:`status_in` and :func:`reports_in` decode."""
     workers = OnceKeys(keys.prefix).workers
-    where = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine, workers)
-    return Call("schedule/status", (*where, index_key(keys.prefix)), (OVERDUE_MS,))
+    pipelines = index_key(keys.prefix)
+    schedule = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
+    return Call("schedule/status", (*schedule, workers, pipelines), (OVERDUE_MS,))
 
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
-    """What the workers with ``install()`` say that were heard of within the last minute, by their node names."""
+    """Decode the reports of workers with ``install()`` within the last minute, by node name."""
     return heard_of(_pairs(reply[8]), reply[0] / 1000)
 
 
 def status_in(reply: Sequence[Any]) -> Status:
-    """The status that the reply tells."""
-    now, leader, beats, ticked, entries, overdue, head, quarantined, workers, refused, freezes, pipelines = reply
-    fields, known = _pairs(leader), Freezes.of(freezes)
-    late, heard = head and known.until(now) is None, heard_of(_pairs(workers), now / 1000)
+    """Decode the status."""
+    (
+        now,
+        leader,
+        beats,
+        ticked,
+        entries,
+        overdue,
+        first_due,
+        quarantined,
+        _,
+        refused,
+        stored_freezes,
+        pipelines,
+    ) = reply
+    fields = _pairs(leader)
+    freezes = Freezes.of(stored_freezes)
+    reports = reports_in(reply)
+    lag = 0.0
+    if freezes.until(now) is not None:
+        overdue = 0
+    elif first_due:
+        lag = max(now - float(first_due[1]), 0.0) / 1000
     return Status(
         now=from_ms(now),
         leader=_leader(fields),
         standbys=tuple(_standbys(_pairs(beats), fields.get(b"token"), now)),
         last_tick=_instant(ticked),
-        lag=max(now - float(head[1]), 0.0) / 1000 if late else 0.0,
-        overdue=overdue if late else 0,
+        lag=lag,
+        overdue=overdue,
         entries=entries,
         quarantined=quarantined,
-        clocks={name: said.ahead for name, said in heard.items()},
+        clocks={name: report.ahead for name, report in reports.items()},
         refused=Refused.decode(refused),
-        freezes=tuple(each for each in known.all if each.holds(now)),
-        queues=tuple(sorted({queue for said in heard.values() for queue in said.queues})),
+        freezes=tuple(freezes.holding(now)),
+        queues=tuple(sorted({queue for report in reports.values() for queue in report.queues})),
         pipelines=pipelines,
     )
 
@@ -224,7 +270,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-# What lies there may be anything: whoever asks is told what can be told.
+# Stored values may be garbage. Each is read for what it is worth, so that the others can be shown.
 
 
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
@@ -232,16 +278,20 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
         return None
     report = loads_as(dict, fields.get(b"report"))
     failing = report.get("failing_ms")
+    beat = beat_of(fields.get(b"token", b""))
     return LeaderStatus(
         host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
         pid=_number(fields.get(b"pid")),
         since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,
         term=_number(fields.get(b"term")),
+        sent=_count(report.get("sent")),
+        failed=_count(report.get("failed")),
+        skipped=_count(report.get("skipped")),
         dispatch=str(report.get("dispatch", "")),
         failing_for=None if failing is None else _count(failing) / 1000,
         why=str(report.get("why", "")),
-        owner=beat.owner if (beat := beat_of(fields.get(b"token", b""))) is not None else "",
-        **{name: _count(report.get(name)) for name in ("sent", "failed", "skipped", "backfill_left")},
+        owner="" if beat is None else beat.owner,
+        backfill_left=_count(report.get("backfill_left")),
     )
 
 
@@ -250,8 +300,9 @@ def _number(text: bytes | None) -> int:
 
 
 def _instant(ms: bytes) -> datetime | None:
+    number = _number(ms)
     with suppress(OverflowError):
-        return from_ms(_number(ms)) if _number(ms) else None
+        return from_ms(number) if number else None
     return None
 
 
@@ -260,7 +311,11 @@ def _count(value: object) -> int:
 
 
 def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Iterator[StandBy]:
-    """The beats but for the one that leads, from their tokens and when their signs of life are due."""
+    """Yield all beats except the leader.
+
+    Parameters:
+        beats: by token, when the beat's next sign of life is due.
+    """
     for token, due in beats.items():
         beat = beat_of(token)
         if beat is not None and token != leading:

@@ -1,4 +1,4 @@
-"""Waiting for the next deadline, or for word on the wake channel that something changed."""
+"""Waits for the next due time, which end early when the wake channel reports a change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ..storage.connections import FAULTS, Backend
 
 logger = get_logger(f"celery.{__name__}")
 
-#: What those that stand by heed: a leader gives its lease back, or the freezes have changed, which somebody has to know
-#: where a flush takes them away with the leader.
+#: Messages that also wake a stand-by: the leader has released its lease, or the freezes have
+#: changed. A stand-by knows the freezes in order to restore them, because a flush may remove them
+#: together with the leader's lease.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between two checks of the caller's condition, which delay a stop by as much at most.
+#: Seconds between two checks of the caller's condition. A stop is delayed by as much at most.
 _SLICE = 0.1
 
-#: Messages that are one wake-up. Anybody may publish more than can be read, and what is due has to go out.
+#: Most messages that are read as one wake-up. Anybody may publish, and due entries must not wait
+#: until the channel is quiet.
 _AT_ONCE = 100
 
 #: Seconds that a subscription may take to be confirmed.
@@ -31,31 +33,35 @@ _CONFIRM = 5.0
 
 
 class Wakeup:
-    """A subscription to the wake channel that lasts over ticks, so that no message falls between two of them."""
+    """Subscription to the wake channel; it stays open between turns, so that no message is lost."""
 
     def __init__(self, backend: Backend, channel: str) -> None:
         self._backend = backend
         self._channel = channel
         self._pubsub: Any = None
-        self._deaf = False
+        self._is_forbidden = False
 
     def listen(self) -> None:
         """Subscribe, if not subscribed already, and wait until the server has confirmed it.
 
-        Call it before looking at the schedule: a change made after the look is then heard by :meth:`wait`.
+        Called before the schedule is read, so that :meth:`wait` hears of every change after that.
         """
-        if self._pubsub is not None or self._deaf:
+        if self._pubsub is not None or self._is_forbidden:
             return
-        pubsub: Any = self._backend.client.pubsub()  # type: ignore[no-untyped-call]  # untyped in redis-py
+        client: Any = self._backend.client
+        pubsub = client.pubsub()
         try:
             pubsub.subscribe(self._channel)
             _await_confirmation(pubsub)
             self._pubsub = pubsub
         except NoPermissionError as exc:
-            self._deaf = True
+            self._is_forbidden = True
             pubsub.close()
+            reason = text_of(exc)
             logger.warning(
-                "beat: may not subscribe to %s, so changes are noticed late: %s", self._channel, text_of(exc)
+                "beat: may not subscribe to %s, so changes are noticed late: %s",
+                self._channel,
+                reason,
             )
         except Exception:
             pubsub.close()
@@ -64,35 +70,40 @@ class Wakeup:
     def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool = True) -> None:
         """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first.
 
-        A beat that does not lead has nothing to do because entries changed.
+        Parameters:
+            leads: whether this beat leads. Changes of entries do not wake a stand-by.
         """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():
-            if self._heard(min(left, _SLICE), leads):
+            if self._is_woken(min(left, _SLICE), leads):
                 return
 
-    def _heard(self, seconds: float, leads: bool) -> bool:
+    def _is_woken(self, seconds: float, leads: bool) -> bool:
+        """Wait for a message for so many seconds; return whether one ends the wait."""
         if self._pubsub is None:
             time.sleep(seconds)
             return False
-        called = False
+        is_woken = False
         try:
             message = self._pubsub.get_message(timeout=seconds)
-            for _ in range(_AT_ONCE):  # many changes are one wake-up
+            for _ in range(_AT_ONCE):  # Many changes are one wake-up.
                 if message is None:
                     break
-                # A new confirmation means that the connection was lost and made again: what was said meanwhile is gone.
-                called = called or leads or message["type"] != "message" or message["data"] in _FOR_ALL
+                # A message of another type confirms a new subscription. Messages may have been lost
+                # before it.
+                is_confirmation = message["type"] != "message"
+                is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
-            # Whoever sends the next command learns more, and handles it.
+            # The next command fails in the same way, and its error is handled.
             self.close()
             return True
-        return called
+        return is_woken
 
     def close(self) -> None:
         """Drop the subscription; :meth:`listen` makes a new one."""
-        pubsub, self._pubsub = self._pubsub, None
+        pubsub = self._pubsub
+        self._pubsub = None
         if pubsub is not None:
             with suppress(*FAULTS):
                 pubsub.close()

@@ -89,7 +89,7 @@ class Entry(Frozen, AsRead, ScheduleEntry):
 
     #: Texts in place of the fields that could not be stored, by field; only a config entry has some.
     unstored: Mapping[str, str] = MappingProxyType({})
-    #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.prepared`.
+    #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.message_templates`.
     written: tuple[Any, Any] | None = None
 
     def __init__(

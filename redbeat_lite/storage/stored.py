@@ -61,9 +61,9 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    ``state`` ``None`` removes the entry; ``commands`` are sent in the same step, ``ranges`` put down, as
-    :func:`redbeat_lite.beat.dispatch.advances.put_down` makes them, and ``deadlines`` set, as ``schedule/commit.lua``
-    has them.
+    ``state`` ``None`` removes the entry. The same step sends ``commands``, records ``ranges``, as
+    :func:`redbeat_lite.beat.dispatch.committer.range_command` makes them, and sets ``deadlines``, as
+    ``schedule/commit.lua`` takes them.
     """
 
     name: bytes

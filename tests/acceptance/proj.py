@@ -73,7 +73,7 @@ if os.environ.get("PROJ_CRASHES"):
 
     @signals.beat_init.connect(weak=False)
     def sabotage(sender: Any, **kwargs: Any) -> None:
-        dispatcher = sender.scheduler._dispatcher
+        dispatcher = sender.scheduler._parts.dispatcher
         run = dispatcher.run
         left = iter(range(int(os.environ["PROJ_CRASHES"])))
 

@@ -368,7 +368,7 @@ def test_a_calendar_of_the_configuration_is_put_back_with_its_entries(
     beat = make_beat(make_app(beat_schedule={"a": {"task": "add", "schedule": DAILY, "calendar": "closed"}}))
     beat.run_due()
     client.delete(KEYS.entries, KEYS.state, KEYS.due, KEYS.calendars, KEYS.meta)
-    beat.leader.note_damage()
+    beat.leader.damaged = True
     beat.run_due()
     assert (str(schedules["a"].calendar), str(schedules.calendars["closed"])) == ("closed@1", "closed@1")
 
@@ -380,10 +380,10 @@ def test_an_entry_of_the_configuration_comes_once_its_calendar_is_stored(
     beat.run_due()
     assert "a" in schedules.refused()
     schedules.calendars["closed"] = days(3)
-    beat._terms._next_look = 0.0  # a lease later
+    beat._parts.leadership._next_look = 0.0  # a lease later
     beat.run_due()
     assert (schedules["a"].next_run_at, schedules.refused()) == (march(4), {})
-    assert not beat._terms.config.contested
+    assert not beat._parts.leadership.config.contested
 
 
 def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(

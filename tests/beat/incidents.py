@@ -71,7 +71,7 @@ class Stage:
 
     def look(self) -> None:
         """Let the beat look for incidents."""
-        self.beat._incidents.look()
+        self.beat._parts.incidents.look()
 
     def fail_over(self) -> None:
         """Let another beat lead, after it is stored which incidents the listener has heard of."""

@@ -63,7 +63,7 @@ def main(url: str, dispatch: str) -> None:
             clock.forward(60 if step < 3 else 3600)
             while not beat.run_due():
                 pass  # so many messages, in full, are more than a turn on a slow machine
-            modes.append(beat._publisher.mode)
+            modes.append(beat._parts.publisher.mode)
     sentry_sdk.flush()
     beat.close()
     print(json.dumps({"check_ins": transport.check_ins, "modes": modes}))

@@ -12,7 +12,7 @@ from celery.beat import EmbeddedService
 from celery.signals import beat_init
 
 from redbeat_lite import InvalidEntry, Scheduler, Schedules
-from redbeat_lite.beat import terms
+from redbeat_lite.beat import leadership
 from tests.support.in_process import MakeApp
 from tests.support.waiting import eventually
 
@@ -98,13 +98,13 @@ def test_those_of_a_beat_init_handler_and_of_a_beat_that_waits_are_noticed(make_
 def test_a_stand_by_of_the_same_code_finds_no_difference(
     make_app: MakeApp, make_one: MakeOne, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(terms, "_SETTLING", 0)
+    monkeypatch.setattr(leadership, "_SETTLING", 0)
     app = make_app(beat_schedule={"conf": MINUTE})
     make_one(AddsAtSetup, app).run_due()
     make_one(AddsAtSetup, app).run_due()
-    assert "differ here" not in caplog.text
+    assert "of beat_schedule differ" not in caplog.text
     make_one(Scheduler, app).run_due()
-    assert "2 entries of beat_schedule differ here" in caplog.text
+    assert "2 entries of beat_schedule differ from" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [Scheduler, Merges])

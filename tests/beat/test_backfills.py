@@ -217,7 +217,8 @@ def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup
         patch.setattr(LeaderStore, "commit", late)
         turns(setup)
     turns(setup, 3)
-    out = 50 if setup.beat._publisher.one_step else 100  # where broker and schedule are two, the batch under way is out
+    # If broker and schedule are two databases, the batch under way has been sent.
+    out = 50 if setup.beat._parts.publisher.one_step else 100
     assert (len(sent(setup)), found[backfill.id].ended, found[backfill.id].sent) == (out, "cancelled", 50)
     with pytest.raises(KeyError, match=f"backfill '{backfill.id}' has ended: cancelled"):
         found.resume(backfill.id)
@@ -372,11 +373,11 @@ def test_it_makes_way_for_an_entry_that_is_about_to_be_due(
     setup.schedules.add("live", "add", at(clock.now + timedelta(milliseconds=220)))
     turns(setup)
     assert len(sent(setup)) == 50
-    setup.beat._backfills._last -= 1
+    setup.beat._parts.backfills._last_step -= 1
     turns(setup)
     assert [message.entry for message in queued(setup.broker)][50:] == ["live", *["a"] * 50]
     setup.schedules.add("live", "add", at(clock.now + timedelta(milliseconds=220)), replace=True)
-    setup.beat._backfills._last -= 1
+    setup.beat._parts.backfills._last_step -= 1
     turns(setup)
     assert len(sent(setup)) == 150, "but not for longer than a second"
 

@@ -44,7 +44,7 @@ def test_what_befalls_a_beat_before_the_second_commit_loses_and_doubles_nothing(
 ) -> None:
     setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,), once=once) for number in range(HERD))
     setup.beat.run_due()
-    setup.beat._dispatcher._batch_size = BATCH
+    setup.beat._parts.dispatcher._batch_size = BATCH
     commit, commits = LeaderStore.commit, list[int]()
 
     def befallen(store: LeaderStore, *args: Any) -> Any:

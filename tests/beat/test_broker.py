@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.collector import Collector
+from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from redbeat_lite.storage.connections import FAULTS
 from redbeat_lite.storage.stored import Mark
 from tests.support.frozen import Clock
@@ -61,7 +61,7 @@ class TestOwnDatabase:
         clock.forward(10)
 
         def lose() -> None:
-            client.delete(beat.keys.leader)
+            client.delete(beat.store.keys.leader)
             if successor:
                 other.run_due()
                 other.leader.resign()
@@ -71,7 +71,7 @@ class TestOwnDatabase:
         assert not beat.leader.in_office
         clock.forward(10)
         beat.run_due()
-        assert beat.vitals.dispatch.startswith(ONE_STEP)
+        assert beat._parts.state.dispatch.startswith(ONE_STEP)
         assert not [line for line in caplog.messages if "apart from the schedule" in line]
         messages = queued(client)
         assert len({message.id for message in messages}) == len(messages)
@@ -83,18 +83,18 @@ class TestOwnDatabase:
         beat, other = make_beat(app), make_beat(app)
         Schedules(app).add("a", "t", every(10))
         clock.forward(10)
-        stranger_to = Collector.stranger_to
+        stranger_to = RedisBatch.stranger_to
 
-        def late(collector: Collector, mark: Mark) -> str:
-            client.delete(beat.keys.leader)
+        def late(collector: RedisBatch, mark: Mark) -> str:
+            client.delete(beat.store.keys.leader)
             other.leader.acquire()
             other.store.mark(other.leader.term)
             return stranger_to(collector, mark)
 
-        with mock.patch.object(Collector, "stranger_to", late):
+        with mock.patch.object(RedisBatch, "stranger_to", late):
             assert beat.run_due() == 0.0
-        assert beat.vitals.dispatch == ""
-        assert beat._publisher._producer is None
+        assert beat._parts.state.dispatch == ""
+        assert beat._parts.publisher._producer is None
 
     @pytest.mark.parametrize("anew", ["term", "connection"])
     def test_is_judged_anew_in_each(
@@ -105,21 +105,21 @@ class TestOwnDatabase:
         Schedules(app).add("a", "t", every(10))
         clock.forward(10)
         beat.run_due()
-        assert "the broker is another server or database" in beat.vitals.dispatch
+        assert "the broker is another server or database" in beat._parts.state.dispatch
         app.conf.broker_write_url = server.url
         if anew == "term":
             with server.client() as client:
-                client.delete(beat.keys.leader)
+                client.delete(beat.store.keys.leader)
             beat.run_due()
         else:
             with (
                 mock.patch.object(beat.store, "peek", side_effect=redis.ConnectionError("gone for a moment")),
-                mock.patch.object(beat._wakeup, "wait"),
+                mock.patch.object(beat._parts.wakeup, "wait"),
             ):
                 beat.tick()
         clock.forward(10)
         beat.run_due()
-        assert beat.vitals.dispatch.startswith(ONE_STEP)
+        assert beat._parts.state.dispatch.startswith(ONE_STEP)
 
     def test_is_not_that_of_a_copy(self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) -> None:
         app = make_app(broker_url=f"{server.url.removesuffix('/0')}/1", redbeat_lite_url=server.url)
@@ -131,10 +131,10 @@ class TestOwnDatabase:
             for _ in range(2):
                 for key in client.keys("{redbeat-lite}:*"):
                     client.copy(key, key, destination_db=1, replace=True)
-                beat._publisher.close()
+                beat._parts.publisher.close()
                 clock.forward(10)
                 beat.run_due()
-                assert "the broker is another server or database" in beat.vitals.dispatch
+                assert "the broker is another server or database" in beat._parts.state.dispatch
             assert len(queued(broker)) == 3
 
 

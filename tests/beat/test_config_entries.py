@@ -259,7 +259,7 @@ class TestClash:
         assert "config entry 'a' is refused: the name is taken by a runtime entry" in caplog.text
         assert Schedules(app)["a"].source == "runtime"
         Schedules(app).remove("a")
-        beat._terms._next_look = 0.0  # a lease later
+        beat._parts.leadership._next_look = 0.0  # a lease later
         beat.run_due()
         assert Schedules(app)["a"].source.startswith("config:"), "it has the name as soon as that is free"
 
@@ -501,7 +501,7 @@ class TestQuarantine:
         for _ in range(3):
             beat = make_beat(app)
             beat.run_due()
-            beat._terms._make_whole(beat.leader.term)
+            beat._parts.leadership._make_whole(beat.leader.term)
             clock.forward(20)
             beat.run_due()
             beat.close()

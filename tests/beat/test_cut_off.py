@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat_lite import Scheduler
 from redbeat_lite.beat import outage as module
-from redbeat_lite.beat.dispatch.broker import BrokerDown
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.events import IncidentOpened, subscribe
 from tests.beat.incidents import Listener
 from tests.support.in_process import MakeApp, MakeBeat
@@ -44,19 +44,19 @@ class Trouble:
         made = app(broker_url=url, redbeat_lite_lease=LEASE, redbeat_lite_redis_options=options)
         subscribe(made, self.listener)
         self.beat: Scheduler = make_beat(made)
-        self.beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
+        self.beat._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
 
     def turn(self, seconds: float = 0) -> None:
         """Let time pass, the beat take a turn, and whoever listens hear what it tells."""
         self.clock.now += seconds
         self.beat.tick()
-        announcer = self.beat.vitals.announcer
-        eventually(announcer.hearing(), what="what was told is heard")
+        announcer = self.beat._parts.state.announcer
+        eventually(announcer.delivery(), what="what was told is heard")
 
     def other_leads(self) -> None:
         with self.server.client() as client:
-            client.hset(self.beat.keys.leader, mapping={"token": "other", "term": 1})
-            client.pexpire(self.beat.keys.leader, 60_000)
+            client.hset(self.beat.store.keys.leader, mapping={"token": "other", "term": 1})
+            client.pexpire(self.beat.store.keys.leader, 60_000)
 
     def leads(self) -> None:
         eventually(lambda: self.turn() or self.beat.leader.in_office, what="a leader")
@@ -131,7 +131,7 @@ def test_a_stand_by_that_reaches_the_server_never_says_it(trouble: Trouble) -> N
     trouble.turn()
     trouble.turn(BOUND - 1)
     trouble.server.thaw()
-    eventually(lambda: trouble.turn() or not trouble.beat._outage._failures, what="an answer")
+    eventually(lambda: trouble.turn() or not trouble.beat._parts.outage._failures, what="an answer")
     trouble.server.freeze()
     trouble.turn(2)
     trouble.server.thaw()
@@ -140,7 +140,7 @@ def test_a_stand_by_that_reaches_the_server_never_says_it(trouble: Trouble) -> N
 
 
 def test_a_broker_that_is_away_is_no_trouble_of_the_schedule(trouble: Trouble, elapsed: Elapsed) -> None:
-    outage, listener = trouble.beat._outage, trouble.listener
+    outage, listener = trouble.beat._parts.outage, trouble.listener
     for _ in range(3):
         outage.handle(BrokerDown("gone"))
         elapsed.now += BOUND

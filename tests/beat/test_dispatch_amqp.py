@@ -65,7 +65,7 @@ def test_how_messages_go_out_is_said_with_what_is_promised(
     beat = make_beat(confirming_app)
     clock.forward(10)
     beat.run_due()
-    assert beat.vitals.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
+    assert beat._parts.state.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
 
 
 def test_a_queue_that_is_declared_each_time_is_so_before_each_message(

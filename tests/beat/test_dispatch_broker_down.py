@@ -11,8 +11,8 @@ import redis
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat.dispatch.broker import BrokerDown
-from redbeat_lite.beat.dispatch.collector import Collector
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
+from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -29,7 +29,7 @@ def lose_the_broker_at_c(setup: Setup, clock: Clock) -> None:
     clock.forward(60)
     with (
         mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")),
-        mock.patch.object(setup.beat._publisher, "answers", return_value=False),
+        mock.patch.object(setup.beat._parts.publisher, "answers", return_value=False),
         pytest.raises(BrokerDown),
     ):
         setup.beat.run_due()
@@ -101,12 +101,12 @@ class TestBrokerDown:
     def test_in_the_middle_of_a_batch_keeps_what_arrived(self, apart: Setup, clock: Clock) -> None:
         apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
         clock.forward(60)
-        send, full = Collector.send, redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+        send, full = RedisBatch.send, redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
 
-        def half(self: Collector, messages: Sequence[Any]) -> list[Any]:
+        def half(self: RedisBatch, messages: Sequence[Any]) -> list[Any]:
             return [*send(self, messages[:5]), *[full] * (len(messages) - 5)]
 
-        with mock.patch.object(Collector, "send", half), pytest.raises(BrokerDown):
+        with mock.patch.object(RedisBatch, "send", half), pytest.raises(BrokerDown):
             apart.beat.run_due()
         assert sum(entry.total_run_count for entry in apart.schedules.values()) == apart.broker.llen("celery") == 5
         apart.beat.run_due()
@@ -163,13 +163,13 @@ class TestBrokerDown:
     def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(self, apart: Setup, clock: Clock) -> None:
         apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
         clock.forward(60)
-        send = Collector.send
+        send = RedisBatch.send
 
-        def lost(self: Collector, messages: Sequence[Any]) -> list[Any]:
+        def lost(self: RedisBatch, messages: Sequence[Any]) -> list[Any]:
             send(self, messages)
             raise redis.ConnectionError("the answer was lost")
 
-        with mock.patch.object(Collector, "send", lost), pytest.raises(BrokerDown):
+        with mock.patch.object(RedisBatch, "send", lost), pytest.raises(BrokerDown):
             apart.beat.run_due()
         assert {entry.total_run_count for entry in apart.schedules.values()} == {0}
         apart.beat.run_due()

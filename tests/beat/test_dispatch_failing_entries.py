@@ -29,7 +29,7 @@ class TestOneEntryThatFails:
         clock.forward(60)
         with mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")):
             setup.beat.run_due()
-        assert setup.beat._publisher._producer is None
+        assert setup.beat._parts.publisher._producer is None
         clock.forward(1)
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 1

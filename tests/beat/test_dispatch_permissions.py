@@ -53,7 +53,7 @@ def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
         beat = make_beat(app)
         beat.run_due()
         assert [message.entry for message in queued(admin)] == ["a"]
-        assert "stable ids; the broker's user may not read the schedule)" in beat.vitals.dispatch
+        assert "stable ids; the broker's user may not read the schedule)" in beat._parts.state.dispatch
 
 
 @needs_batches
@@ -80,8 +80,8 @@ def test_a_schedule_whose_user_may_not_write_to_the_queues_leaves_that_to_the_br
             clock.forward(60)
             beat.run_due()
             assert len({message.id for message in queued(admin)}) == admin.llen("celery") == 10 * count
-        assert "stable ids; the schedule's user may not write to a queue)" in beat.vitals.dispatch
-        beat._publisher.close()  # so that it tries one step again, …
+        assert "stable ids; the schedule's user may not write to a queue)" in beat._parts.state.dispatch
+        beat._parts.publisher.close()  # so that it tries one step again, …
         Schedules(app).add("e5, odd", "odd", every(60))
         clock.forward(60)
         with mock.patch.object(odd, "apply_async", side_effect=OperationalError("cut")):

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat.dispatch.prepared import Prepared
+from redbeat_lite.beat.dispatch.message_templates import Prepared
 from tests.beat.ways import Setup
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import Clock
@@ -51,8 +51,8 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
     apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
     clock.forward(60)
     apart.beat.run_due()
-    assert "in batches apart from the schedule (" in apart.beat.vitals.dispatch
-    assert "stable ids; the broker is another server or database)" in apart.beat.vitals.dispatch
+    assert "in batches apart from the schedule (" in apart.beat._parts.state.dispatch
+    assert "stable ids; the broker is another server or database)" in apart.beat._parts.state.dispatch
     clock.forward(60)
     with commands(server) as seen, round_trips() as trips:
         apart.beat.run_due()
@@ -94,7 +94,7 @@ def test_a_transport_that_puts_messages_into_queues_by_itself_gets_them_one_by_o
             clock.forward(60)
             beat.run_due()
     assert [message.entry for message in queued(client)] == ["b", "a", "b", "a"]
-    assert beat.vitals.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
+    assert beat._parts.state.dispatch == "one by one (at least once, with stable ids; its transport knows no batches)"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_at_least_once_is_promised_of_amqp_only_where_it_confirms(
     clock.forward(60)
     with mock.patch.object(kombu.transport.memory.Transport, "driver_type", "amqp"):
         beat.run_due()
-    assert beat.vitals.dispatch == f"one by one ({promise})"
+    assert beat._parts.state.dispatch == f"one by one ({promise})"
 
 
 class Numbering(kombu.transport.redis.Channel):
@@ -143,4 +143,5 @@ def test_a_transport_that_has_a_say_in_messages_is_asked_every_time(
             clock.forward(60)
             beat.run_due()
     assert len({message.headers["number"] for message in queued(client)}) == 2
-    assert beat.vitals.dispatch.startswith("in one step with the schedule (exactly once), each made in full, because")
+    mode = beat._parts.state.dispatch
+    assert mode.startswith("in one step with the schedule (exactly once), each made in full, because")

@@ -21,7 +21,7 @@ from tests.support.server import Server
 class TestEveryWay:
     @pytest.mark.parametrize("count", [70, pytest.param(700, marks=pytest.mark.soak)])
     def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock, count: int) -> None:
-        setup.beat._dispatcher._batch_size = count * 5 // 7  # by default it is 500: they do not fit into one batch
+        setup.beat._parts.dispatcher._batch_size = count * 5 // 7  # They do not fit into one batch.
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(count))
         for _ in range(3):
             clock.forward(10)

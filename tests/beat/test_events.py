@@ -77,7 +77,7 @@ def test_each_occurrence_is_told_once_with_its_id_and_how_late_it_went_out(
     due = (clock.now - schedules["b"].next_run_at).total_seconds()  # type: ignore[operator]
     assert -10 <= due < late <= 31, "the jitter is not lateness"
     assert {event.task for event in told} == {"add"}
-    assert (beat.vitals.sent, beat.vitals.failed) == (4, 0)
+    assert (beat._parts.state.sent, beat._parts.state.failed) == (4, 0)
 
 
 def test_what_was_left_out_failed_or_set_aside_is_told(
@@ -107,9 +107,9 @@ def test_what_was_left_out_failed_or_set_aside_is_told(
     assert {(event.name, event.task) for event in failures} == {("broken", "add")}
     assert [event.attempts for event in failures] == [1, 2]
     assert "WRONGTYPE" in failures[0].error
-    vitals = beat.vitals
-    assert (vitals.failed, vitals.sent) == (2, len(listener.of(Dispatched)))
-    assert vitals.skipped == sum(missed.values()) + 1
+    state = beat._parts.state
+    assert (state.failed, state.sent) == (2, len(listener.of(Dispatched)))
+    assert state.skipped == sum(missed.values()) + 1
 
 
 def test_what_is_mended_before_it_is_set_aside_is_not_told(
@@ -208,12 +208,12 @@ def test_a_hook_that_hangs_and_raises_neither_delays_nor_breaks_the_beat_nor_oth
 def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pytest.LogCaptureFixture) -> None:
     harmful = Harmful(threading.Event())
     announcer = Announcer([harmful])
-    announcer.tell([LeaderGained(1)])
+    announcer.announce([LeaderGained(1)])
     event = Ticked(0.1), LeaderGained(2)
     for _ in range(BACKLOG + 10):
-        announcer.tell(event)
+        announcer.announce(event)
     [subscriber] = announcer._subscribers
-    assert subscriber.told == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
+    assert subscriber.queued == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
     assert [record.getMessage() for record in caplog.records] == [
         "beat: hooks Harmful are slower than the beat; events are dropped from now on"
     ]
@@ -230,11 +230,11 @@ def test_a_hook_that_is_slow_hangs_only_once_it_gets_no_further(monkeypatch: pyt
 
     monkeypatch.setattr(module, "elapsed", lambda: now[0])
     announcer = Announcer([Slow()])
-    announcer.tell([LeaderGained(1), LeaderGained(2)])
-    heard = announcer.hearing()
+    announcer.announce([LeaderGained(1), LeaderGained(2)])
+    heard = announcer.delivery()
     now[0] += HANGS
     goes_on.release()
-    eventually(lambda: announcer._subscribers[0].moved == now[0], what="the first event")
+    eventually(lambda: announcer._subscribers[0].handled_at == now[0], what="the first event")
     now[0] += HANGS
     assert not heard(), "it has got further since"
     now[0] += 1
@@ -256,5 +256,5 @@ def test_a_beat_without_hooks_starts_no_thread_for_them(
     beat.run_due()
     clock.forward(1)
     beat.run_due()
-    assert beat.vitals.sent == 1
+    assert beat._parts.state.sent == 1
     assert {thread.name for thread in {*threading.enumerate()} - before} <= {"redbeat-lite-lease"}

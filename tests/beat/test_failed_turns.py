@@ -53,7 +53,7 @@ def test_a_leader_lives_on_that_cannot_even_give_its_lease_back(
     try:
         beat.run_due()
         assert beat.leader.leading
-        beat.backend.close()
+        beat.store.backend.close()
         provider.is_away = True
         for _ in range(4):
             assert beat.tick() == 0

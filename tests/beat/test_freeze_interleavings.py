@@ -161,7 +161,7 @@ def test_nothing_that_is_frozen_goes_out_and_pauses_stay(
 
 
 def _knows(beat: Scheduler, id: str) -> bool:
-    return any(each.id == id for each in beat._terms.freezing.known.all)
+    return any(each.id == id for each in beat._parts.leadership.freezing.known.all)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_those_set_aside_that_are_known_come_first(stage: Stage, monkeypatch: py
 def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incident_store, "PAGE", 1)
     monkeypatch.setattr(module, "_PAGES", 1)
-    watch = stage.beat._incidents
+    watch = stage.beat._parts.incidents
     stage.schedules.add("e", "add", every(60))
     stage.clock.forward(200)
     last = [stage.worker.writes({"name": "x"}) for _ in range(20)][-1]

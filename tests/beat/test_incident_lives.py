@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from redbeat_lite import Expect, InvalidEntry, every
-from redbeat_lite.beat.watched_entries import Heard
+from redbeat_lite.beat.incident_inputs import Workers
 from redbeat_lite.clock import elapsed
 from redbeat_lite.instants import from_ms
 from redbeat_lite.runs.attempt import Attempt, Fate
@@ -87,7 +87,7 @@ def test_a_beat_whose_clock_is_a_minute_behind_changes_no_outcome_and_no_order(s
 def test_a_beat_whose_clock_is_ahead_misses_no_success_that_came_in_time(
     stage: Stage, anew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(Heard, "ahead")
+    monkeypatch.delattr(Workers, "ahead")
     stage.clock.set(from_ms(server_ms(stage.client)) + timedelta(seconds=20))
     stage.schedules.add("e", "add", every(60), expect={"succeed_every": 70, "failures": 9})
     stage.turn()

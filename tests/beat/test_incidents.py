@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Expect, cron, every
-from redbeat_lite.beat import announcer, watched_entries
+from redbeat_lite.beat import announcer, incident_inputs
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
 from redbeat_lite.runs import incident_store
@@ -205,7 +205,7 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
         def incident_opened(self, event: IncidentOpened) -> None:
             hangs.wait(20)
 
-    stage.beat.vitals.announcer.add(Hanging())
+    stage.beat._parts.state.announcer.add(Hanging())
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
@@ -227,7 +227,7 @@ def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage)
         def incident_closed(self, event: IncidentClosed) -> None:
             hangs.wait(20)
 
-    stage.beat.vitals.announcer.add(Hanging())
+    stage.beat._parts.state.announcer.add(Hanging())
     stage.schedules.add("e", "add", every(60), expect=START)
     for outcome in ("failed", "succeeded", "failed"):
         stage.turn(60)
@@ -345,7 +345,7 @@ def test_a_line_that_nobody_can_read_is_passed_over(stage: Stage) -> None:
 
 
 def test_a_look_takes_more_entries_than_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_entries, "PAGE", 2)
+    monkeypatch.setattr(incident_inputs, "PAGE", 2)
     for name in ("a", "b", "c"):
         stage.schedules.add(name, "add", every(60), expect=START)
     stage.turn(60, 40)
@@ -508,7 +508,7 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
-    store = stage.beat._incidents._incidents
+    store = stage.beat._parts.incidents._incidents
     write: Callable[..., Any] = store.apply
 
     def dies(term: Any, look: Any, changes: Any) -> Any:
@@ -546,5 +546,5 @@ def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBe
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
-    make_beat(stage.app)._incidents.look()
+    make_beat(stage.app)._parts.incidents.look()
     assert not stage.schedules.incidents()

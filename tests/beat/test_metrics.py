@@ -96,10 +96,11 @@ def test_each_number_is_what_happened(
     assert value(port, "skipped_total", reason="once-lock") == 1
     assert value(port, "quarantined_total") == 1
     assert value(port, "refused") == 1
-    beat._incidents.look()
+    beat._parts.incidents.look()
     assert [value(port, "incidents", kind=kind) for kind in ("quarantined", "failed")] == [1, 0]
-    assert beat.vitals.failed > 0
-    eventually(lambda: value(port, "failed_total", task="nobody.knows") == beat.vitals.failed, what="the failures")
+    assert beat._parts.state.failed > 0
+    state = beat._parts.state
+    eventually(lambda: value(port, "failed_total", task="nobody.knows") == state.failed, what="the failures")
     assert value(port, "lateness_seconds_count") == 3
     # Two went out 20 ms after their time, and one two seconds after, when the rest of an outage was made up for.
     assert value(port, "lateness_seconds_bucket", le="0.01") == 0
@@ -188,8 +189,8 @@ def test_the_metrics_are_for_the_machine_alone_unless_one_says_otherwise(make_ap
         port = free_port()
         given = {} if host is None else {"redbeat_lite_metrics_host": host}
         beat = Scheduler(make_app(redbeat_lite_metrics_port=port, **given), lazy=True)
-        assert beat._exporter is not None
-        beat._exporter.serve()
+        assert beat._parts.exporter is not None
+        beat._parts.exporter.serve()
         try:
             assert {each for each in ("127.0.0.1", "127.0.0.2") if is_open(each, port)} == reached
         finally:

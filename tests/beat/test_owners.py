@@ -10,7 +10,7 @@ import redis
 from celery.schedules import crontab
 
 from redbeat_lite import Scheduler, Schedules
-from redbeat_lite.beat.tokens import Beat, beat_of, token_of
+from redbeat_lite.beat.beat_token import Beat, beat_of, token_of
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
@@ -97,10 +97,10 @@ class TestRenamedApp:
         assert Schedules(new)["a"].task == "old.a"
         assert "config entry 'a' is refused: the name is taken by the configuration of 'old'" in caplog.text
         dies(stand_by, client, at="stand-by")
-        beat._terms._next_look = 0.0  # a lease later
+        beat._parts.leadership._next_look = 0.0  # a lease later
         beat.run_due()
         assert Schedules(new)["a"].task == "new.a"
-        assert not beat._terms.config.contested
+        assert not beat._parts.leadership.config.contested
 
     def test_what_it_took_over_stays_whatever_the_old_one_says_later(
         self, make_app: MakeApp, make_beat: MakeBeat
@@ -125,7 +125,7 @@ class TestTwoApps:
         assert other.leader.leading
         assert Schedules(second)["cleanup"].source == "config:first"
         assert "cleanup" not in caplog.text
-        assert not other._terms.config.contested
+        assert not other._parts.leadership.config.contested
 
     def test_are_told_which_entries_wait_for_their_own_beat(
         self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture

@@ -15,14 +15,14 @@ import os, sys, time
 import celery.beat
 from billiard import Process
 from celery import Celery
-from redbeat_lite.beat import parent
+from redbeat_lite.beat.stop import worker_is_gone
 
 def look(*args, **kwargs):
-    print("here" if not parent.is_gone() else "gone too early", end=", ")
+    print("here" if not worker_is_gone() else "gone too early", end=", ")
     os.write(told, b".")
     while os.getppid() == first:
         time.sleep(0.01)
-    print("gone" if parent.is_gone() else "not gone", flush=True)
+    print("gone" if worker_is_gone() else "not gone", flush=True)
     os._exit(0)
 
 first = os.getpid()

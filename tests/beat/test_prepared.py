@@ -26,7 +26,7 @@ from kombu import serialization
 
 import redbeat_lite.scheduler
 from redbeat_lite import Entry, Scheduler, every
-from redbeat_lite.beat.dispatch.prepared import obstacle
+from redbeat_lite.beat.dispatch.message_templates import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.storage.stored import Command
@@ -97,7 +97,7 @@ def app(shared_server: Server) -> Iterator[Celery]:
 
 def connected(scheduler: Scheduler) -> Publisher:
     scheduler.run_due()
-    publisher: Publisher = scheduler._publisher
+    publisher: Publisher = scheduler._parts.publisher
     publisher.connect(scheduler.store, scheduler.leader.term)
     return publisher
 
@@ -219,7 +219,7 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     def broken(*args: Any) -> bool:
         raise KeyError("id")
 
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.templates.Shape.fill", broken)
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates.Template.fill", broken)
     entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
     assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
     assert entry.written is None

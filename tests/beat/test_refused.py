@@ -85,7 +85,7 @@ def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_bea
     beat.run_due()
     assert {*schedules.refused()} == {"a"}
     schedules.remove("a")
-    beat._terms._next_look = 0.0  # a lease later
+    beat._parts.leadership._next_look = 0.0  # a lease later
     beat.run_due()
     assert schedules.refused() == {}
 

@@ -132,7 +132,7 @@ class TestZone:
     ) -> None:
         schedules = one_turn(make_app(timezone="UTC"), make_beat)
         schedules.add_many(Entry(f"e{number}", "t", cron("0 13 * * *")) for number in range(150))
-        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
         beat = make_beat(make_app(timezone="America/Los_Angeles"))
         beat.run_due()
         assert len({score for _, score in client.zrange(KEYS.due, 0, -1, withscores=True)}) == 2, "half of it is done"
@@ -187,7 +187,7 @@ class TestClockBehind:
         monkeypatch: pytest.MonkeyPatch,
         ahead: Callable[..., None],
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
         schedules.add_many(Entry(f"e{number}", "add", every(86_400)) for number in range(2500))
         schedules.add("soon", "add", every(10))
         now = round(clock.now.timestamp() * 1000)
@@ -211,7 +211,7 @@ class TestClockBehind:
         monkeypatch: pytest.MonkeyPatch,
         ahead: Callable[..., None],
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.beat.replanning._SLICE", 0)
+        monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
         schedules.add_many(Entry(f"e{number:04}", "add", every(10)) for number in range(150))
         now = round(clock.now.timestamp() * 1000)
         ahead(3600, {f"e{number:04}": now + 3_601_000 + number for number in range(150)})

@@ -109,13 +109,13 @@ def test_an_entry_is_prepared_from_the_message_of_another(
 def in_full(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the entries that go the full way from now on."""
     names: list[str] = []
-    emit = publisher._emit
+    emit = publisher._scheduler.emit
 
     def noted(entry: Entry, producer: Any) -> None:
         names.append(entry.name)
         emit(entry, producer)
 
-    monkeypatch.setattr(publisher, "_emit", noted)
+    monkeypatch.setattr(publisher._scheduler, "emit", noted)
     return names
 
 
@@ -135,7 +135,7 @@ def test_only_the_first_entry_of_its_kind_goes_the_full_way(
 def test_an_entry_keeps_its_shape_where_there_are_too_many(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.prepared._MAX_SHAPES", 2)
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates._MAX_TEMPLATES", 2)
     entries = [Entry(f"e{n}", "plain", every(3600), options={"shadow": f"own {n}"}) for n in range(5)]
     names = in_full(publishers[0], monkeypatch)
     for number in range(3):

@@ -38,7 +38,7 @@ LEADER = f"pid {os.getpid()} on {socket.gethostname()}"
 
 @pytest.fixture(autouse=True)
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redbeat_lite.beat.terms._SETTLING", 0)
+    monkeypatch.setattr("redbeat_lite.beat.leadership._SETTLING", 0)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

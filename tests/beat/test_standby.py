@@ -26,8 +26,8 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
         return asked[-1]
 
     standby.leader.acquire = counted  # type: ignore[method-assign]
-    standby._wakeup.listen()
-    get_message = standby._wakeup._pubsub.get_message
+    standby._parts.wakeup.listen()
+    get_message = standby._parts.wakeup._pubsub.get_message
 
     def noted(timeout: float) -> object:
         message = get_message(timeout=timeout)
@@ -35,7 +35,7 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
             heard.set()
         return message
 
-    standby._wakeup._pubsub.get_message = noted
+    standby._parts.wakeup._pubsub.get_message = noted
 
     def beat() -> None:
         with suppress(SystemExit):
@@ -52,7 +52,7 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
         heard.clear()
     assert len(asked) == 1
     schedules.freezes.add("x", seconds=60)
-    eventually(lambda: b'"x"' in standby._terms.freezing._seen, what="a look at what is frozen now")
+    eventually(lambda: b'"x"' in standby._parts.leadership.freezing._seen, what="a look at what is frozen now")
     asked[1:] = []
     leader.close()
     eventually(lambda: asked[1:], what="its question for the lease that was given back")
@@ -65,11 +65,11 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
 def test_a_subscription_that_was_cut_ends_the_wait(make_app: MakeApp, client: redis.Redis, leads: bool) -> None:
     """What was said before there is a new one is gone."""
     scheduler = Scheduler(make_app())
-    scheduler._wakeup.listen()
+    scheduler._parts.wakeup.listen()
     begun = threading.Event()
 
     def wait() -> None:
-        scheduler._wakeup.wait(60, until=begun.set, leads=leads)  # type: ignore[arg-type,func-returns-value]
+        scheduler._parts.wakeup.wait(60, until=begun.set, leads=leads)  # type: ignore[arg-type,func-returns-value]
 
     thread = threading.Thread(target=wait)
     thread.start()

@@ -32,7 +32,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
         def gone(*args: object) -> None:
             raise redis.ConnectionError("the server went away")
 
-        patch.setattr(scheduler._terms.config, "sync", gone)
+        patch.setattr(scheduler._parts.leadership.config, "sync", gone)
         with pytest.raises(redis.ConnectionError):
             scheduler.run_due()
     assert scheduler.leader.leading
@@ -45,7 +45,7 @@ def test_a_term_that_has_run_out_by_the_end_of_a_turn_is_noticed_then(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(make_app())
-    turn = scheduler._dispatcher.run
+    turn = scheduler._parts.dispatcher.run
 
     def frozen() -> int | None:
         upcoming = turn()
@@ -53,7 +53,7 @@ def test_a_term_that_has_run_out_by_the_end_of_a_turn_is_noticed_then(
         scheduler.leader._renewal.stop()
         return upcoming
 
-    monkeypatch.setattr(scheduler._dispatcher, "run", frozen)
+    monkeypatch.setattr(scheduler._parts.dispatcher, "run", frozen)
     with Stopwatch() as watch:
         scheduler.tick()
     watch.at_most(2)  # and not in five minutes
@@ -64,7 +64,7 @@ def test_a_lease_whose_grant_was_lost_on_the_way_is_given_back_at_the_end(
     make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(make_app())
-    scripts = scheduler.backend.scripts
+    scripts = scheduler.store.backend.scripts
 
     class LosesReplies:
         together = scripts.together
@@ -73,12 +73,12 @@ def test_a_lease_whose_grant_was_lost_on_the_way_is_given_back_at_the_end(
             scripts.run(*args)
             raise redis.ConnectionError("the reply is lost")
 
-    monkeypatch.setitem(vars(scheduler.backend), "scripts", LosesReplies())
+    monkeypatch.setitem(vars(scheduler.store.backend), "scripts", LosesReplies())
     with pytest.raises(redis.ConnectionError):
         scheduler.run_due()
-    assert client.exists(scheduler.keys.leader)
+    assert client.exists(scheduler.store.keys.leader)
     scheduler.close()
-    assert not client.exists(scheduler.keys.leader)
+    assert not client.exists(scheduler.store.keys.leader)
 
 
 @pytest.mark.parametrize("stood_by", [False, True])
@@ -91,7 +91,7 @@ def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
     scheduler = Scheduler(app, max_interval=0.05)
     if stood_by:
         with server.client() as client:
-            client.hset(scheduler.keys.leader, mapping={"token": "other", "term": 1})
+            client.hset(scheduler.store.keys.leader, mapping={"token": "other", "term": 1})
         scheduler.tick()
         assert not scheduler.leader.in_office
     while not scheduler.leader.in_office:
@@ -113,12 +113,12 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(2500))
     scheduler = Scheduler(app)
     told: list[str] = []
-    repair = Repair(scheduler.store, UTC, told.append, scheduler._terms.config.pauses)
+    repair = Repair(scheduler.store, UTC, told.append, scheduler._parts.leadership.config.pauses)
     with server.client() as client:
-        client.delete(scheduler.keys.due)
+        client.delete(scheduler.store.keys.due)
         scheduler.leader.acquire()
         repair.run(scheduler.leader.term, wall_ms())
-        assert client.zcard(scheduler.keys.due) == 2500
+        assert client.zcard(scheduler.store.keys.due) == 2500
         assert len(told) == 3
     scheduler.close()
 
@@ -138,7 +138,7 @@ class TestAStalledLeader:
         old = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [1]}, "before": shared}))
         old.leader.acquire()
         term = old.leader.term
-        client.delete(old.keys.leader)  # the lease ran out while it slept
+        client.delete(old.store.keys.leader)  # the lease ran out while it slept
         new = Scheduler(make_app(beat_schedule={"both": {**shared, "args": [2]}, "after": shared}))
         new.run_due()
         yield old, term
@@ -151,7 +151,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._terms.config.sync(term, wall_ms())
+            old._parts.leadership.config.sync(term, wall_ms())
         with pytest.raises(Lost):
             old.store.set_config_names("proj", ["before"], term)
         assert contents() == before
@@ -169,7 +169,7 @@ class TestAStalledLeader:
         client.delete(f"{{redbeat-lite}}:{part}")
         before = contents()
         with pytest.raises(Lost):
-            old._terms._repair.run(term, wall_ms())
+            old._parts.leadership._repair.run(term, wall_ms())
         assert contents() == before
 
     def test_in_planning_anew_after_its_clock_went_back(
@@ -178,7 +178,7 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         with pytest.raises(Lost):
-            old._terms.replanning.begin(term, wall_ms() + 7_200_000, "")
+            old._parts.leadership.replanning.begin(term, wall_ms() + 7_200_000, "")
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
@@ -189,13 +189,13 @@ class TestAStalledLeader:
 
         def slow(names: Sequence[str | bytes]) -> list[Stored]:
             found = read(names)
-            client.hset(scheduler.keys.leader, mapping={"token": "successor", "term": 99})
+            client.hset(scheduler.store.keys.leader, mapping={"token": "successor", "term": 99})
             return found
 
         monkeypatch.setattr(scheduler.store, "read", slow)
         assert scheduler.run_due() == 0.0
         assert not scheduler.leader.in_office
-        assert client.hlen(scheduler.keys.entries) == 0
+        assert client.hlen(scheduler.store.keys.entries) == 0
         scheduler.close()
 
 
@@ -236,7 +236,7 @@ class TestTrust:
         scheduler = Scheduler(make_app(redbeat_lite_lease=request.param))
         monkeypatch.setattr("redbeat_lite.beat.leader.elapsed", lambda: Held.now)
         monkeypatch.setattr("redbeat_lite.beat.leader.Scripts", Held)
-        monkeypatch.setitem(vars(scheduler.backend), "scripts", Held(scheduler.backend.client))
+        monkeypatch.setitem(vars(scheduler.store.backend), "scripts", Held(scheduler.store.backend.client))
         for name, value in (("now", 100.0), ("by", 0.0), ("renewals", 0)):
             monkeypatch.setattr(Held, name, value)
         yield scheduler.leader
@@ -265,7 +265,7 @@ class TestTrust:
         scheduler = Scheduler(make_app(redbeat_lite_lease=1))
         scheduler.leader.acquire()
         scheduler.leader.step_down()
-        eventually(lambda: not client.exists(scheduler.keys.leader), what="the end of the lease")
+        eventually(lambda: not client.exists(scheduler.store.keys.leader), what="the end of the lease")
         scheduler.close()
 
 
@@ -284,7 +284,7 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
     first.close()
     second.run_due()
     assert second.leader.leading
-    client.hset(second.keys.leader, mapping={"token": "successor", "term": 99})
+    client.hset(second.store.keys.leader, mapping={"token": "successor", "term": 99})
     for _ in range(2):
         second.run_due()
     assert caplog.text.count("standing by") == 2

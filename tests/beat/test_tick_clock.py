@@ -161,7 +161,7 @@ class TestClock:
             passed = time.clock_gettime(time.CLOCK_MONOTONIC) - begun
             return noon + round(1000 * passed) + ahead[0]
 
-        wait = inner_beat._wakeup.wait
+        wait = inner_beat._parts.wakeup.wait
 
         def set_meanwhile(*args: Any, **more: Any) -> None:
             ahead[0] = 7_200_000
@@ -169,7 +169,7 @@ class TestClock:
 
         for module in ("scheduler", "beat.dispatch.dispatcher", "beat.replanning"):
             monkeypatch.setattr(f"redbeat_lite.{module}.wall_ms", wall_ms)
-        monkeypatch.setattr(inner_beat._wakeup, "wait", set_meanwhile)
+        monkeypatch.setattr(inner_beat._parts.wakeup, "wait", set_meanwhile)
         schedules.add("a", "add", every(60))
         inner_beat.run_due()
         inner_beat.tick()
@@ -220,10 +220,10 @@ class TestClock:
         Schedules(app).add("a", "t", every(60))
         first, second = make_beat(app), make_beat(app)
         first.run_due()
-        client.hset(first.keys.leader, mapping={"token": "successor", "term": 99})
+        client.hset(first.store.keys.leader, mapping={"token": "successor", "term": 99})
         first.run_due()
         assert not first.leader.in_office
-        client.delete(first.keys.leader)
+        client.delete(first.store.keys.leader)
         clock.forward(-7200)
         second.run_due()
         clock.forward(60)

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.broker import BrokerDown
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -77,7 +77,7 @@ class TestFailedPublish:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(beat, "apply_entry", gone)
-            patch.setattr(beat._publisher, "answers", lambda: False)
+            patch.setattr(beat._parts.publisher, "answers", lambda: False)
             with pytest.raises(BrokerDown):
                 beat.run_due()
         beat.run_due()

@@ -110,7 +110,7 @@ class TestPoison:
     ) -> None:
         schedules.add("a", "add", every(10))
         inner_beat.run_due()
-        client.delete(inner_beat.keys.state)
+        client.delete(inner_beat.store.keys.state)
         clock.forward(10)
         assert inner_beat.run_due() == 0, "there is more to do"
         inner_beat.run_due()

@@ -56,10 +56,10 @@ def test_every_run_begins_a_trace_of_its_own(traced: Setup, clock: Clock) -> Non
 @pytest.mark.parametrize("traced", FAST_WAYS, indirect=True)
 def test_messages_are_prepared_all_the_same(traced: Setup, clock: Clock) -> None:
     with mock.patch.object(
-        traced.beat._publisher, "_publish_in_full", wraps=traced.beat._publisher._publish_in_full
+        traced.beat._parts.publisher, "_publish_in_full", wraps=traced.beat._parts.publisher._publish_in_full
     ) as full:
         sent(traced, clock)
-    assert traced.beat._publisher.mode.endswith("prepared")
+    assert traced.beat._parts.publisher.mode.endswith("prepared")
     assert full.call_count == 1, "the first message of two entries that are alike"
 
 

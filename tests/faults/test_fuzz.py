@@ -195,7 +195,7 @@ def test_a_tick_over_rubbish_sends_what_is_sound(
     app: Celery, scheduler: Scheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    schedules, keys = Schedules(app), scheduler.keys
+    schedules, keys = Schedules(app), scheduler.store.keys
     rubbish = st.dictionaries(
         st.binary(min_size=1, max_size=12),
         st.tuples(definitions | st.none(), states | st.none(), st.floats(allow_nan=False)),
@@ -216,12 +216,12 @@ def test_a_tick_over_rubbish_sends_what_is_sound(
         client.zadd(keys.due, {"sound": 0})
         for word in words:
             client.publish(keys.wake, word)
-        scheduler._wakeup.listen()
+        scheduler._parts.wakeup.listen()
         deadline = time.monotonic() + 5
         while not of_entry(client, "sound"):
             assert time.monotonic() < deadline
             scheduler.run_due()
-            scheduler._wakeup.wait(0.01, until=lambda: False)
+            scheduler._parts.wakeup.wait(0.01, until=lambda: False)
         found = set(client.keys("*")) - _queues(client)
         assert all(key.startswith((b"{redbeat-lite}:", b"_kombu.")) for key in found), found
         schedules.quarantined()

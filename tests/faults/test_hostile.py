@@ -62,9 +62,9 @@ def test_names_of_entries_are_no_keys(app: Celery, scheduler: Scheduler, client:
         schedules.pause(name, note=name)
         assert schedules[name].paused_note == name
     scheduler.run_due()
-    ours = [getattr(scheduler.keys, name).encode() for name in scheduler.keys.__slots__]
-    replies = re.compile(re.escape(scheduler.keys.reply("").encode()) + rb"[0-9a-f]{32}")
-    ours += [RunKeys(scheduler.keys.prefix).rows(name).encode() for name in NAMES]
+    ours = [getattr(scheduler.store.keys, name).encode() for name in scheduler.store.keys.__slots__]
+    replies = re.compile(re.escape(scheduler.store.keys.reply("").encode()) + rb"[0-9a-f]{32}")
+    ours += [RunKeys(scheduler.store.keys.prefix).rows(name).encode() for name in NAMES]
     assert [key for key in keys_of(client) if key not in ours and not replies.fullmatch(key)] == []
     assert not schedules.quarantined()
     for name in NAMES:
@@ -82,7 +82,7 @@ def test_names_that_could_forge_a_log_line_are_refused(app: Celery, name: str) -
 def test_no_message_goes_into_a_key_of_the_schedule(
     app: Celery, scheduler: Scheduler, client: redis.Redis, option: str
 ) -> None:
-    schedules, keys = Schedules(app), scheduler.keys
+    schedules, keys = Schedules(app), scheduler.store.keys
     with pytest.raises(InvalidEntry, match=f"options.{option}"):
         schedules.add("hostile", "add", every(50), options={option: keys.quarantine})
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
@@ -161,10 +161,10 @@ class Bomb:
 def test_a_pickle_is_rubbish_like_any_other(app: Celery, scheduler: Scheduler, client: redis.Redis) -> None:
     schedules, bomb = Schedules(app), pickle.dumps(Bomb())
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
-    client.hset(scheduler.keys.entries, "definition", bomb)
-    client.hset(scheduler.keys.state, "state", bomb)
-    client.hset(scheduler.keys.quarantine, "old", bomb)
-    client.publish(scheduler.keys.wake, bomb)
+    client.hset(scheduler.store.keys.entries, "definition", bomb)
+    client.hset(scheduler.store.keys.state, "state", bomb)
+    client.hset(scheduler.store.keys.quarantine, "old", bomb)
+    client.publish(scheduler.store.keys.wake, bomb)
     eventually(lambda: scheduler.run_due() and of_entry(client, "sound"), what="the sound one")
     eventually(lambda: scheduler.run_due() and set(schedules.quarantined()) >= {"definition", "state", "old"})
 
@@ -178,7 +178,7 @@ def test_a_text_of_megabytes_is_set_aside_and_cut(
 ) -> None:
     # A slow machine has smaller batches, and reads the long name with each of them.
     monkeypatch.setattr("redbeat_lite.beat.dispatch.planner._LONGEST", 60)
-    schedules, keys, megabytes = Schedules(app), scheduler.keys, 5_000_000
+    schedules, keys, megabytes = Schedules(app), scheduler.store.keys, 5_000_000
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
     scheduler.run_due()
     client.hset(keys.entries, "definition", b"\xff" * megabytes)
@@ -199,14 +199,14 @@ def test_a_text_of_megabytes_is_set_aside_and_cut(
 
 def test_a_flood_on_the_wake_channel_does_not_hold_the_beat(scheduler: Scheduler, client: redis.Redis) -> None:
     scheduler.run_due()
-    scheduler._wakeup.listen()
+    scheduler._parts.wakeup.listen()
     flood = client.pipeline(transaction=False)
     for _ in range(5_000):
-        flood.publish(scheduler.keys.wake, "x")
+        flood.publish(scheduler.store.keys.wake, "x")
     flood.execute()
     for _ in range(3):  # the beat is back from waiting although there is more to read
         with Stopwatch() as watch:
-            scheduler._wakeup.wait(10, until=lambda: False)
+            scheduler._parts.wakeup.wait(10, until=lambda: False)
         watch.at_most(5)
 
 
@@ -226,7 +226,7 @@ def test_a_hostile_key_of_a_once_lock_concerns_its_entry_alone(
     app: Celery, scheduler: Scheduler, client: redis.Redis, what: str
 ) -> None:
     template, argument = HOSTILE_KEYS[what]
-    schedules, keys = Schedules(app), scheduler.keys
+    schedules, keys = Schedules(app), scheduler.store.keys
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
     definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "kwargs": {"x": argument}}
     definition["once"] = {"key": template, "scope": "queue"}

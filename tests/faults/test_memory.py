@@ -44,16 +44,16 @@ def test_a_server_may_be_away_for_any_time(
     app.conf.update(broker_url=server.url)
     Schedules(app).add("e", "add", every(0.05), expires=None)
     beat = Scheduler(app)
-    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
+    beat._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
     eventually(lambda: beat.tick() is not None and beat.leader.leading, what="a leader")
     server.stop(kill=True)
     pauses: list[float] = []
 
     def at_once(exc: Exception) -> float:
-        pauses.append(Outage.handle(beat._outage, exc))
+        pauses.append(Outage.handle(beat._parts.outage, exc))
         return 0.0
 
-    beat._outage.handle = at_once  # type: ignore[method-assign]  # turn after turn
+    beat._parts.outage.handle = at_once  # type: ignore[method-assign]  # turn after turn
     for _ in range(1_500):  # at a try every three seconds, more than an hour
         beat.tick()
     assert len(pauses) > 1_100

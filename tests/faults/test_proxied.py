@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.broker import BrokerDown
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from tests.support.in_process import MakeBeat
 from tests.support.proxy import Proxy
 from tests.support.server import GuardedServer

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.broker import BrokerDown
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.harness.queues import check_queue
 from tests.support.messages import of_entry
@@ -35,7 +35,7 @@ def scheduler(server_of_its_own: Server, make_app: Callable[..., Celery]) -> Ite
 
 def is_due(client: redis.Redis, scheduler: Scheduler, name: str = "entry") -> None:
     """Wait until an entry is due."""
-    while client.zscore(scheduler.keys.due, name) > time.time() * 1000:
+    while client.zscore(scheduler.store.keys.due, name) > time.time() * 1000:
         pass
 
 
@@ -54,10 +54,10 @@ def test_what_the_server_refuses_stays_due(
         scheduler.run_due()
         is_due(client, scheduler)
         client.execute_command(*refuse.split())
-        before = client.hget(scheduler.keys.state, "entry"), client.llen("celery")
+        before = client.hget(scheduler.store.keys.state, "entry"), client.llen("celery")
         with pytest.raises((redis.RedisError, BrokerDown), match=error):
             scheduler.run_due()
-        assert (client.hget(scheduler.keys.state, "entry"), client.llen("celery")) == before
+        assert (client.hget(scheduler.store.keys.state, "entry"), client.llen("celery")) == before
         client.execute_command(*allow.split())
         while client.llen("celery") < before[1] + 2:
             scheduler.run_due()

@@ -33,7 +33,7 @@ def main(url: str, ticks: int, cuts: int) -> None:
     Schedules(app).add_many([Entry(f"e{n}", "add", every(0.05), args=(n,)) for n in range(20)])
     beat = Scheduler(app)
     # Turn after turn, without a pause.
-    beat._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    beat._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
     client = redis.Redis.from_url(url)
     sent = 0
     # Many turns fit into the time until the first entries are due.

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Pipeline, PipelineTask, Scheduler, Schedules, every, register_schedule
-from redbeat_lite.beat.dispatch.broker import BrokerDown
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.errors import describe, text_of
 from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
 from redbeat_lite.pipeline.publish import conclude
@@ -181,11 +181,11 @@ def test_of_an_entry_that_cannot_be_used(stage: Stage, clock: Clock, exc: Except
 @given(exc=exceptions)
 @example(exc=ValueError("\udcff"))
 def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    stage.beat._outage.handle(BrokerDown(exc))
+    stage.beat._parts.outage.handle(BrokerDown(exc))
     assert is_text(caplog.records[-1].getMessage())
-    why = json.loads(stage.beat.vitals.report()[1].encode())["why"]
+    why = json.loads(stage.beat._parts.state.report()[1].encode())["why"]
     assert why.startswith("cannot reach the broker: ")
-    stage.beat._outage.is_over()
+    stage.beat._parts.outage.is_over()
 
 
 @checked

@@ -21,7 +21,6 @@ _COMMITTER = "beat/dispatch/committer.py"
 _PUBLISHER = "beat/dispatch/publisher.py"
 _PLANNER = "beat/dispatch/planner.py"
 _ONCE_LOCKS = "beat/dispatch/once_locks.py"
-_ADVANCES = "beat/dispatch/advances.py"
 
 DISPATCH = (
     Mutation(
@@ -104,7 +103,7 @@ DISPATCH = (
     Mutation(
         name="a batch for another broker is sent after the lead was lost",
         file=_COMMITTER,
-        old='        self._still_leading("sending a batch")\n',
+        old='        self.check_lead("sending a batch")\n',
         new="",
         promise="test_lead.py::TestALostLease::test_a_leader_that_was_frozen_sends_no_batch_to_another_broker",
         acceptance=("tests/acceptance/test_leadership.py",),
@@ -113,8 +112,8 @@ DISPATCH = (
     Mutation(
         name="what was sent before the broker went down is not committed",
         file=_DISPATCHER,
-        old="self._commit(term, now, tried)  # they are out, and need not be sent again",
-        new="pass",
+        old="self._committer.commit(term, now, tried)\n                    raise",
+        new="pass\n                    raise",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
@@ -122,8 +121,8 @@ DISPATCH = (
     Mutation(
         name="what was not sent before the broker went down is committed",
         file=_DISPATCHER,
-        old="                    if at_once:\n                        self._commit",
-        new="                    if not at_once:\n                        self._commit",
+        old="                    if at_once:\n                        # These",
+        new="                    if not at_once:\n                        # These",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
@@ -131,8 +130,8 @@ DISPATCH = (
     Mutation(
         name="a message that the broker refuses counts as sent",
         file=_COMMITTER,
-        old='            if error is not None:\n                self._note_failure(job, f"the broker',
-        new='            if False:\n                self._note_failure(job, f"the broker',
+        old='            if error is not None:\n                self.note_failure(job, f"the broker',
+        new='            if False:\n                self.note_failure(job, f"the broker',
         promise="test_delivery.py::TestBrokers::test_a_message_that_the_broker_refuses_is_tried_again",
         acceptance=("tests/faults/test_refusals.py",),
         room=("tests/beat/test_dispatch_permissions.py", "tests/beat/test_refused.py"),
@@ -140,7 +139,7 @@ DISPATCH = (
     Mutation(
         name="every broker in Redis passes for the schedule's database",
         file=_PUBLISHER,
-        old='why_apart = collector.stranger_to(mark) if collector is not None else ""',
+        old='why_apart = batch.stranger_to(mark) if batch is not None else ""',
         new='why_apart = ""',
         promise="test_guarantees.py::TestDelivery::test_a_failed_publish_stays_due_under_its_id",
         acceptance=_BROKERS,
@@ -148,7 +147,7 @@ DISPATCH = (
     ),
     Mutation(
         name="a kept message is used although its expiry differs",
-        file="beat/dispatch/prepared.py",
+        file="beat/dispatch/message_templates.py",
         old="if entry.written is None or entry.written[0].common != common:",
         new="if entry.written is None:",
         promise="test_delivery.py::TestBrokers::test_the_last_message_of_an_entry_does_not_expire",
@@ -157,7 +156,7 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although a signal handler listens",
         file=_PUBLISHER,
-        old="self._in_full = self._obstacle(type(self._producer.channel))",
+        old="self._in_full = obstacle(self._scheduler, self._module, self._app, channel)",
         new="self._in_full = None",
         promise="test_guarantees.py::TestDelivery::test_a_signal_handler_sees_every_message",
         room=_PREPARED,
@@ -197,8 +196,8 @@ DISPATCH = (
     ),
     Mutation(
         name="runs that were decided against are not recorded",
-        file=_ADVANCES,
-        old="ranges = self._ranges(job, plan, history) if history and (plan.skipped or job.left_out) else ()",
+        file=_COMMITTER,
+        old="ranges = self._record_unsent(job, plan, history)",
         new="ranges = ()",
         promise="test_guarantees.py::TestMissedRuns::test_you_decide_about_missed_runs",
         acceptance=("tests/acceptance/test_runs.py",),
@@ -206,9 +205,9 @@ DISPATCH = (
     ),
     Mutation(
         name="a frozen entry stays due instead of waiting for the end of the freeze",
-        file=_ADVANCES,
-        old="return Advance(job.stored.name, state.guard, state.encode(), job.ahead.score)",
-        new="return Advance(job.stored.name, state.guard, state.encode(), now)",
+        file=_COMMITTER,
+        old="return Advance(name, state.guard, state.encode(), job.ahead.score)",
+        new="return Advance(name, state.guard, state.encode(), now)",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
         room=_FREEZES,
     ),

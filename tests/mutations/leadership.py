@@ -11,7 +11,7 @@ _OUTAGES = ("tests/acceptance/test_outage.py", "tests/faults/test_refusals.py")
 _WAKES = ("tests/acceptance/test_wakeup.py",)
 
 _LEADER = "beat/leader.py"
-_BEGINS = "beat/terms.py"
+_BEGINS = "beat/leadership.py"
 _OUTAGE = "beat/outage.py"
 _WAKEUP = "beat/wakeup.py"
 _CALLS = "return self._leader.damaged or self._clock.was_set or has_news"
@@ -20,8 +20,8 @@ LEADERSHIP = (
     Mutation(
         name="the trust window opens when the reply comes",
         file=_LEADER,
-        old="            self.trust_from(sent)",
-        new="            self.trust_from(elapsed())",
+        old="        self.trust_from(sent)\n        return True",
+        new="        self.trust_from(elapsed())\n        return True",
         promise="test_lead.py::TestALostLease::test_a_leader_that_cannot_renew_stops_before_its_lease_ends",
         acceptance=("tests/faults/test_network.py",),
         room=_TERMS,
@@ -92,8 +92,8 @@ LEADERSHIP = (
     Mutation(
         name="a leader that lost its term does not begin the next one",
         file=_BEGINS,
-        old="        self._begun = None  # A flush takes",
-        new="        # A flush takes",
+        old="        self._begun = None\n        why = self._leader.step_down()",
+        new="        why = self._leader.step_down()",
         promise="test_guarantees.py::TestIsolation::test_config_entries_are_back_after_a_flush",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,
@@ -127,8 +127,8 @@ LEADERSHIP = (
     Mutation(
         name="a subscription that was made again does not wake a stand-by",
         file=_WAKEUP,
-        old='called or leads or message["type"] != "message" or message["data"] in _FOR_ALL',
-        new='called or leads or message["data"] in _FOR_ALL',
+        old='is_woken or leads or is_confirmation or message["data"] in _FOR_ALL',
+        new='is_woken or leads or message["data"] in _FOR_ALL',
         promise="test_lead.py::TestHandingOver::test_a_stand_by_whose_connection_was_cut_takes_over",
         acceptance=_WAKES,
         room=("tests/beat/test_standby.py", "tests/beat/test_cut_off.py"),

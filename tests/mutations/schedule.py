@@ -137,7 +137,7 @@ SCHEDULE = (
     Mutation(
         name="freezes are forgotten with the server's data",
         file=_FREEZING,
-        old="        lost = found.lost(Freezes.of(self._seen), wall_ms())\n",
+        old="        lost = stored.lost(Freezes.of(self._seen), wall_ms())\n",
         new="        lost = []\n",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_holds_after_a_flush",
         acceptance=_FLUSH,
@@ -146,7 +146,7 @@ SCHEDULE = (
     Mutation(
         name="thawed entries wait until the freeze would have ended",
         file=_FREEZING,
-        old="self._thawing = [to_ms(each.until) for each in self.known.all if each.thawed]",
+        old="self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]",
         new="self._thawing = []",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
         room=_FREEZES,

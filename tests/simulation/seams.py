@@ -135,7 +135,7 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
         stack.enter_context(patch.object(os, "urandom", randomness.urandom))
         # Kombu draws its number once, at its first use in a process.
         stack.enter_context(patch.object(kombu.common, "_node_id", 1))
-        stack.enter_context(patch("redbeat_lite.beat.tokens.secrets", randomness))
+        stack.enter_context(patch("redbeat_lite.beat.beat_token.secrets", randomness))
         stack.enter_context(patch.object(os, "getpid", lambda: _pid(world)))
         stack.enter_context(patch.object(socket, "gethostname", lambda: _host(world)))
         _replace_connections(stack, world, {network.host: network for network in networks})

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.actors import Who
-from redbeat_lite.beat.dispatch.advances import put_down
+from redbeat_lite.beat.dispatch.committer import range_command
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.row import LIFE_MS, Row
@@ -225,7 +225,7 @@ class Model:
                 None if is_last(before) else after_run(before).encode(),
                 score(name, after_run(before)),
                 () if decided_against(before) else sending(name, before),
-                [put_down(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
+                [range_command(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
                 () if decided_against(before) else deadlines_of(before),
             )
             for name, before in self.planned.items()

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite.actors import BEAT
-from redbeat_lite.beat.dispatch.advances import put_down
+from redbeat_lite.beat.dispatch.committer import range_command
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.runs.row import Row
@@ -196,7 +196,7 @@ class TestCommit:
     def test_a_range_of_before_1970_or_of_no_sense_stops_nothing(
         self, store: LeaderStore, leading: Term, client: redis.Redis
     ) -> None:
-        told = [put_down(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
+        told = [range_command(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
         told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
         assert store.commit(leading, 1000, [step._replace(ranges=told)]) == [True]

@@ -153,17 +153,17 @@ def test_an_incident_and_a_freeze(place: Place, placed_app: Celery, scheduler: S
     schedules, client = Schedules(placed_app), Runtime.of(placed_app).store.client
     scheduler.run_due()
     Worker(client).reports()
-    scheduler._incidents.look()
+    scheduler._parts.incidents.look()
     schedules.add("e", "add", every(0.05), expires=None, expect={"start_within": 60})
     eventually(lambda: scheduler.run_due() and of_entry(place.queue, "e"), what="a message")
     run = Attempt("e", wall_ms(), of_entry(place.queue, "e")[0].id, 0, 20, expected=True)
     assert RunStore(client, "redbeat-lite").record([Fate(run, "failed", time.monotonic())]) == (0, "")
-    scheduler._incidents.look()
+    scheduler._parts.incidents.look()
     [incident] = schedules.incidents()
     assert schedules.acknowledge(incident.id, "mine").acknowledged == "mine"
     made = schedules.freezes.add("e", seconds=60)
     eventually(lambda: scheduler.run_due() and schedules["e"].next_run_at == made.until, what="it is held")
-    scheduler._incidents.look()
+    scheduler._parts.incidents.look()
     assert [each.id for each in schedules.incidents(closed=True)] == [incident.id], "of what is frozen none is open"
     schedules.freezes.thaw(made.id)
     sent = len(of_entry(place.queue, "e"))
@@ -190,7 +190,7 @@ def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Cele
     placed_app.conf.redbeat_lite_lease = 1
     scheduler = Scheduler(placed_app)
     scheduler.run_due()
-    scheduler.backend.client.delete(scheduler.keys.leader)
+    scheduler.store.backend.client.delete(scheduler.store.keys.leader)
     eventually(lambda: not scheduler.leader.leading, within=30, what="the loss")
     scheduler.run_due()
     scheduler.run_due()
@@ -272,6 +272,6 @@ def test_signs_of_life(placed_app: Celery, scheduler: Scheduler) -> None:
 
 
 def test_no_password_is_shown(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
-    shown = scheduler.info + repr(scheduler.settings) + scheduler.backend.display_url
+    shown = scheduler.info + repr(scheduler.settings) + scheduler.store.backend.display_url
     for secret in ("specials", "of-the-sentinels"):
         assert secret not in shown

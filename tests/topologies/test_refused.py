@@ -35,7 +35,7 @@ def test_tls_lets_in_nobody_whom_the_certificates_do_not(
         with pytest.raises(redis.ConnectionError):
             Schedules(app).add("entry", "add", every(1))
         scheduler = Scheduler(app)
-        scheduler._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
+        scheduler._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
         scheduler.tick()
         assert not scheduler.leader.in_office
         scheduler.close()

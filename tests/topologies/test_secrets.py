@@ -56,9 +56,9 @@ def test_the_sentinels_password_is_neither_logged_nor_written_down(
 ) -> None:
     caplog.set_level("DEBUG", "celery")
     scheduler = Scheduler(lost)
-    scheduler._wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    scheduler._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
     scheduler.tick()
-    scheduler.vitals.alive()
+    scheduler._parts.state.alive()
     written = (tmp_path / "heartbeat").read_text()
     scheduler.close()
     assert is_clean(caplog.text)

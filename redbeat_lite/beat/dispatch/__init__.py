@@ -1,1 +1,1 @@
-"""From entries that are due to messages in a queue."""
+"""Dispatch: from due entries to messages in a queue."""

@@ -1,4 +1,4 @@
-"""Until when the runs that are sent must have begun and ended, as the commit that sends them notes it."""
+"""Deadlines of runs: by when they must begin and end. The commit that sends a run stores them."""
 
 from __future__ import annotations
 
@@ -11,45 +11,52 @@ from ...expect import Expect
 from ...instants import delay_ms
 from .planner import Job
 
-#: Deadlines of one kind that an entry has at once, about: of runs that are closer, only some have one.
+#: Most deadlines of one kind that an entry has at once, about. If its runs are closer, only some
+#: have one.
 _AT_ONCE = 100
 
 
 class Deadlines:
-    """Makes the deadlines of runs; entries that do not say have the defaults."""
+    """Makes the deadlines of runs, by their entry's expectation or the default one."""
 
     def __init__(self, key: str, default: Expect | None, zone: tzinfo, history: int) -> None:
         self.key = key
         self._default = default
         self._zone = zone
         self._history = history
-        #: Whether somebody records what becomes of runs; where nobody does, a deadline would tell nothing. Until it is
-        #: asked for, what is sent has one: a new leader sends at once what the one before has left.
+        #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A
+        #: new leader sends the backlog before it knows, and sets deadlines until then.
         self.recorded = True
-        #: When something that has to be recorded was last expected, epoch milliseconds; ``None``: not since it is.
+        #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one
+        #: records.
         self.wanted: int | None = None
 
     def kept(self, entry: Entry) -> tuple[int, Expect | None]:
-        """How many of an entry's runs are recorded, and what is expected of them."""
+        """Return how many of an entry's runs are kept on record, and what is expected of them."""
         expect = expected_of(entry, self._default)
         history = self._history if entry.history is None else entry.history
         return history or int(bool(expect or entry.on_failure)), expect
 
     def of(self, job: Job, expect: Expect, now: int) -> list[int]:
-        """The deadlines of what was sent at ``now`` (epoch ms), as the commit is told of them: of each run its nominal
-        time, by when it begins and by when it ends, 0 for whenever; and by when one succeeds, if that is expected."""
+        """Return the deadlines of runs that are sent at ``now`` (epoch ms), for the commit.
+
+        For each run it has the nominal time, by when the run begins, and by when it ends; 0 is for
+        no deadline. Last comes by when a run must succeed, if that is expected.
+        """
         self.wanted = now
         if not self.recorded:
             return []
         entry = job.entry
         found: list[int] = []
         start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
-        put_off = entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
+        put_off = (
+            entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
+        )
         most = (finish or start or 0) + put_off  # a run ends after it has begun
         for nominal in job.plan.emit:
             due, begins, ends = self.due(entry, nominal, now) if put_off else nominal, 0, 0
-            each = before is None or (nominal - before) * _AT_ONCE >= most  # of nearly each entry
-            # Not by max(), which would take a quarter of all this.
+            each = before is None or (nominal - before) * _AT_ONCE >= most  # true of most entries
+            # max() would take a quarter of the time of this function.
             if start is not None and (each or _is_sampled(nominal, before, start + put_off)):
                 begins = now if due + start < now else due + start
             if finish is not None and (each or _is_sampled(nominal, before, finish + put_off)):
@@ -62,11 +69,11 @@ class Deadlines:
         return found
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
-        """When a run is due whose message is sent at ``now``, by the definition as it is; epoch milliseconds."""
+        """Return when a run is due whose message is sent at ``now``, both in epoch ms."""
         due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
         return due + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Of each hundredth of the time that is allowed one run has a deadline."""
+    """Return whether a run has a deadline: one run in each hundredth of the allowed time has."""
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed

@@ -1,4 +1,7 @@
-"""Planning: from what lies in Redis to what is to be published and what comes after. Talks to nobody."""
+"""Planning: which runs of due entries are published, and when they are due next.
+
+The planner talks to no server.
+"""
 
 from __future__ import annotations
 
@@ -27,41 +30,51 @@ from ...storage.stored import Bad, Command, Stored
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Messages of one batch, at most and where they take long: entries that send each of many missed occurrences come in as
-#: many batches as that takes.
-MOST, LEAST = 2_000, 100
+#: Most messages of one batch. An entry that sends many missed occurrences takes several batches.
+MOST = 2_000
 
-#: Bytes of their definitions, of which arguments are most, for each half of a batch: what becomes of them is there
-#: several times over, here and in the server, until it is sent.
+#: Most messages of one batch if they take very long.
+LEAST = 100
+
+#: Most bytes of definitions for the messages of half a batch. Several copies of the arguments
+#: exist, here and in the server, until the batch is sent.
 _MAX_BYTES = 8_000_000
 
-#: Seconds in which half a batch may look for missed occurrences one by one, each entry to its end as long as they last,
-#: and how many of them every entry may look at all the same.
-_WALKING, _FEW = 0.08, 3
+#: Seconds in which entries of half a batch may look for missed occurrences one by one.
+_WALKING = 0.08
 
-#: Seconds after which the rest of half a batch is left to the next one, whatever it is that takes so long.
+#: Missed occurrences that an entry may look at after that.
+_FEW = 3
+
+#: Seconds after which the rest of half a batch is left to the next one.
 _LONGEST = 0.12
 
 #: Seconds from one sign of progress to the next, while entries are planned.
 _REPORT = 0.1
 
-#: Bytes that the decoded entries kept between ticks may take: some 45,000 entries of an argument or two.
-#: Where more take turns, the oldest is the next to come: dropping it would find no more than dropping all.
+#: Most bytes of decoded entries that are kept between ticks: some 45,000 entries with few
+#: arguments. If more entries take turns, all are dropped, because the oldest would be the next to
+#: be needed.
 _CACHE = 64_000_000
 
-#: Milliseconds from one run to the next from which on the next may have the once-lock of one that is still queued, and
-#: by how many it may come sooner, as seen by the server.
-_FAR, _EARLY = 60_000, 1000
+#: If two runs are at least this many ms apart, the later one may take over the once-lock of an
+#: earlier one that has not started.
+_FAR = 60_000
 
-#: What one of them takes, about: so much for itself, and so much for each byte of its definition.
-_CACHED, _PER_BYTE = 1000, 4
+#: Clock tolerance in ms for that takeover.
+_EARLY = 1000
+
+#: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
+_CACHED = 1000
+_PER_BYTE = 4
 
 
 class Ahead(NamedTuple):
-    """What the schedule says of the time after a batch. Asked for while planning, because a schedule may raise.
+    """Times after a batch. They are found while planning, because a schedule may raise.
 
-    ``score`` is when the entry is due next, ``life`` for how many milliseconds its messages live. ``instead`` is the
-    nominal time and the score of an entry that has to go on after its last run, because a once-lock left it out.
+    ``score`` is when the entry is due next, in epoch ms. ``life`` is the life of its messages in
+    ms. ``instead`` is the next nominal time and due time, if the last run of ``max_runs`` is left
+    out because its once-lock is held.
     """
 
     score: int | None
@@ -83,7 +96,7 @@ class Job:
     left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
     commands: Sequence[Command] = ()
     error: str = ""
-    out: bool = False  #: published, or left to the commit to send
+    out: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 
     def id_of(self, nominal: int) -> str:
@@ -94,11 +107,12 @@ class Planner:
     """Plans batches, and remembers decoded entries between them.
 
     Parameters:
+        zone: time zone of rules that name none.
+        tasks: finds the task of a name in this process.
         completed: returns an entry with the parts that only the app's configuration holds.
         prefix: of the schedule's keys.
-        slack: by how many milliseconds the clocks of beats and workers may differ.
-        progress: told before each entry, with words for a log.
-        sends: called with each entry that is sent.
+        slack: milliseconds by which the clocks of beats and workers may differ.
+        progress: called now and then with a text for the log.
     """
 
     def __init__(
@@ -110,7 +124,6 @@ class Planner:
         prefix: str,
         slack: int,
         progress: Callable[[object], None],
-        sends: Callable[[Entry], None] | None = None,
     ) -> None:
         self._zone = zone
         self._tasks = tasks
@@ -118,29 +131,33 @@ class Planner:
         self._prefix = prefix
         self._slack = slack
         self._progress = progress
-        self._sends = sends
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
         self._alike: dict[str, Entry] = {}
         self._room = _CACHE
 
-    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST) -> tuple[list[Job], list[Bad]]:
-        """What to do about these entries at ``now`` (epoch ms) under these freezes, and those that cannot be used.
+    def plan(
+        self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST
+    ) -> tuple[list[Job], list[Bad]]:
+        """Plan a batch at ``now`` (epoch ms); return its jobs, and the entries that cannot be used.
 
-        Stops where there is enough to send for one batch, or it has taken long enough; the rest stays due. What has
-        waited longest and what has just come due, which are in ``due`` in turn, have half of a batch each, so that
+        Stops when the batch is full, or has taken long enough; the rest stays due. ``due`` has the
+        oldest and the newest due entries in turn. Each of the two gets half of the batch, so that
         neither waits for the other.
         """
         bad: list[Bad] = []
         oldest = self._half(due[::2], now, freezes, most / 2, bad)
         left = due[::2][len(oldest) + len(bad) :]
-        # No more for these than those had: so those are through in twice the time that they would take alone.
+        # The new half gets at most as much work as the old half did, so a backlog drains in at most
+        # twice the time it would take alone.
         work = sum(max(len(job.plan.emit), 1) for job in oldest)
         newest = self._half([*due[1::2], *reversed(left)], now, freezes, max(work, LEAST / 2), bad)
         jobs = [*oldest, *reversed(newest)]
         _take_turns(jobs, now)
         return jobs, bad
 
-    def _half(self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]) -> list[Job]:
+    def _half(
+        self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]
+    ) -> list[Job]:
         time, doing = _Time(), _Doing()
         jobs: list[Job] = []
         messages, size, reported = 0, 0, -_REPORT
@@ -157,32 +174,36 @@ class Planner:
                 emitted = len(jobs[-1].plan.emit)
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
-            except Exception as exc:  # noqa: BLE001 - whatever is wrong with one entry must not reach the others
+            except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
                 bad.append(quarantined(stored, exc, now))
         return jobs
 
-    def _job(self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool) -> Job:
+    def _job(
+        self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool
+    ) -> Job:
         state = state_of(stored)
         try:
-            entry = self._entry(stored)
+            entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
-            # The beat of another app or of a newer version may know the entry. The stand-in is never sent.
+            # The beat of another app or of a newer version may know the entry. The stand-in is
+            # never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             unchanged = Plan((), state.nominal, 0)
-            return Job(stored, stand_in, state, unchanged, Ahead(None, None), error=str(exc)[:MAX_ERROR])
+            return Job(
+                stored, stand_in, state, unchanged, Ahead(None, None), error=str(exc)[:MAX_ERROR]
+            )
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             unchanged = Plan((), state.nominal, 0)
             return Job(stored, entry, state, unchanged, Ahead(frozen_until, None), frozen=True)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
-            # It has its turn in another batch, and begins there: a few steps are not worth a line in the log each time.
+            # It begins in another batch. A few steps now would only write a line into the log each
+            # time.
             plan = Plan((), state.nominal, 0)
-        if plan.emit and self._sends:
-            self._sends(entry)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
-            job.wanted = [self._claim(job, entry.once, nominal, now) for nominal in plan.emit]
+            job.wanted = [self.claim(job, entry.once, nominal, now) for nominal in plan.emit]
         return job
 
     def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
@@ -197,7 +218,8 @@ class Planner:
         instead = lifecycle.ahead(entry, state, now, self._zone, _few)
         return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
 
-    def _entry(self, stored: Stored) -> Entry:
+    def read_entry(self, stored: Stored) -> Entry:
+        """Return the entry that is stored; raise if it cannot be used here."""
         entry = self._completed(self._decoded_entry(stored))
         if entry.unstored:
             raise ConfigOwned(f"holds what only the beat of {entry.owner!r} knows")
@@ -218,8 +240,13 @@ class Planner:
         self._decoded[stored.name] = (definition, entry)
         return entry
 
-    def _claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        entry, task, delay = job.entry, self._tasks(job.entry.task), delay_ms(job.entry.options, now)
+    def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
+        """Return the claim on the once-lock of one occurrence."""
+        entry, task, delay = (
+            job.entry,
+            self._tasks(job.entry.task),
+            delay_ms(job.entry.options, now),
+        )
         return Claim(
             entry.name,
             entry.task,
@@ -236,11 +263,11 @@ class Planner:
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
-    """Ms until the next run may have the once-lock of a message that nobody has taken: what lost it, or will not give
-    it back, stops none but that run. Not before the message could have run for a whole gap.
+    """Return the ms after which the next run may take over the once-lock of this one; 0 for never.
 
-    0 for never: where runs are close, one message waits in the place of them all, and one that does not expire with
-    its gap waits for as long as it was told to.
+    So a lock whose message was lost delays no more than the next run. The message has had the whole
+    gap between the two runs to start. The lock is kept if runs are close, where one message waits
+    for all of them, and if the message does not expire with its gap.
     """
     plan = job.plan
     if job.ahead.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
@@ -249,9 +276,10 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
 
 
 def _take_turns(jobs: Iterable[Job], now: int) -> None:
-    """Put those who are not through behind what is due, and who has had a turn behind who has not.
+    """Requeue unfinished entries behind all that are due; those that sent something come last.
 
-    Each gets a millisecond of its own, the last ones up to now: so they stay due, in this order.
+    Each gets a due time of its own, in steps of a millisecond up to now, so they stay due in this
+    order.
     """
     left = [job for job in jobs if job.ahead.score is not None and job.ahead.score <= now]
     left.sort(key=lambda job: job.plan.next != job.state.nominal)
@@ -260,23 +288,23 @@ def _take_turns(jobs: Iterable[Job], now: int) -> None:
 
 
 class _Time:
-    """The time that one batch takes, and has, to be planned."""
+    """Time that planning half a batch takes."""
 
     def __init__(self) -> None:
         self._began = elapsed()
 
     @property
     def spent(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since planning began."""
         return elapsed() - self._began
 
     def is_left_for(self, walked: Sequence[int]) -> bool:
-        """Whether an entry that has walked so far may look for more missed occurrences one by one."""
+        """Return whether an entry that has looked at these missed occurrences may look for more."""
         return _few(walked) or self.spent < _WALKING
 
 
 class _Doing:
-    """What the watchdog is told while a batch is planned; it is put in words only if somebody asks."""
+    """Text for the watchdog, made only if it is logged."""
 
     stored: Stored
 
@@ -293,12 +321,20 @@ def _size(definition: bytes) -> int:
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    """What is to be set aside, because of this."""
+    """Return the record of quarantine for an entry that cannot be used."""
     error = describe(exc)[:MAX_ERROR]
-    record = {"error": error, "definition": _shown(stored.definition), "state": _shown(stored.state), "at": now}
+    record = {
+        "error": error,
+        "definition": _shown(stored.definition),
+        "state": _shown(stored.state),
+        "at": now,
+    }
     return Bad(stored, error, dumps(record))
 
 
 def _shown(raw: bytes | None) -> str | None:
-    """Return a stored text for the quarantine. A longer text than can be stored is cut, as nobody can release it."""
+    """Return a stored text for the quarantine.
+
+    A text that is too long to be stored is cut, because it cannot be released anyway.
+    """
     return None if raw is None else raw[: MAX_BYTES + 1].decode("utf-8", "backslashreplace")

@@ -1,20 +1,23 @@
 """Publishing through Celery: one message at a time, in batches, or in one step with the schedule.
 
-Where kombu can publish in batches, its channel is given a batch object of ours. It collects the final commands of each
-message and sends nothing. Where the broker is the very database that holds the schedule, the commit script sends them,
-in the same step in which it advances the entry. So a crash can neither lose nor double an occurrence. Everywhere else
-messages are published first and committed after, with ids that make a repeated publish the same task.
+If kombu can publish in batches, its channel gets a batch object of ours, which collects the final
+commands of each message and sends nothing. If the broker is the database that holds the schedule,
+the commit script sends these commands in the step that advances the entry, so a crash neither loses
+nor repeats an occurrence. Otherwise messages are published first and committed after, under task
+ids that are the same in each try.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 from celery import Celery
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
+from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
@@ -27,34 +30,40 @@ from ...settings import Settings
 from ...storage.clients import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import Command, Lost, Term
-from .broker import BrokerDown, unconfirmed
-from .collector import Collector, puts_as_kombu
-from .declaring import declare_broadcasts, declare_once
-from .prepared import Prepared
+from .message_templates import Prepared, obstacle
+from .redis_batch import RedisBatch, puts_as_kombu
 
 logger = get_logger(f"celery.{__name__}")
+
+
+class BrokerDown(Exception):
+    """The broker cannot be reached, or takes no message at all."""
+
+
+class Emitter(Protocol):
+    """The scheduler, as the publisher needs it."""
+
+    def emit(self, entry: Entry, producer: Any) -> None:
+        """Publish an entry as Celery's own scheduler does; raise what went wrong."""
 
 
 class Publisher:
     """Publishes entries over one broker connection of its own, opened at the first need.
 
     Parameters:
-        emit: publishes one entry with a producer, by the way every Celery tool can follow; raises if it failed.
-        settings: say how messages are sent: ``"plain"`` publishes one by one; ``"batch"`` collects them where the
-            transport can; ``"auto"`` fills in prepared ones there, too, where that is provably the same.
-        obstacle: tells why messages over a channel of this class may not be prepared at the moment, if they may not.
+        settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to collect messages
+            if the transport can, ``"auto"`` to also fill in prepared messages, if the result is
+            provably the same.
+        scheduler: publishes an entry in the way that Celery's tools know.
+        module: the module in which our scheduler is written.
     """
 
     def __init__(
-        self,
-        app: Celery,
-        emit: Callable[[Entry, Any], None],
-        settings: Settings,
-        *,
-        obstacle: Callable[[type], str | None],
+        self, app: Celery, settings: Settings, scheduler: Emitter, module: ModuleType
     ) -> None:
         self._app = app
-        self._emit = emit
+        self._scheduler = scheduler
+        self._module = module
         self._timeout = settings.publish_timeout
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
         self.gives_up_after = 2 * settings.publish_timeout
@@ -62,15 +71,14 @@ class Publisher:
         self._prepare = settings.dispatch == "auto"
         self._traced = settings.traceparent
         self._expect = settings.expect
-        self._obstacle = obstacle
         self._prepared: Prepared | None = None
-        #: Why the messages of this batch are not prepared, where they might be.
+        #: Why the messages of this batch are made in full, although they might be prepared.
         self._in_full: str | None = None
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
-        self._collector: Collector | None = None
-        #: Whether the commit has to send what is published.
+        self._batch: RedisBatch | None = None
+        #: Whether the commit sends the messages.
         self.one_step = False
         self._why_apart = ""
         self._unconfirmed = False
@@ -80,13 +88,17 @@ class Publisher:
 
     @property
     def mode(self) -> str:
-        """How the messages of the last :meth:`batch` go out, in words for a log line."""
+        """Text for a log line that says how the messages of the last :meth:`batch` are sent."""
         if self.one_step:
             return f"in one step with the schedule (exactly once), {self._making}"
-        if self._collector is not None:
+        if self._batch is not None:
             promise = f"at least once, with stable ids; {self._why_apart}"
             return f"in batches apart from the schedule ({promise}), {self._making}"
-        why = "its transport knows no batches" if self._collect else "redbeat_lite_dispatch is 'plain'"
+        why = (
+            "its transport knows no batches"
+            if self._collect
+            else "redbeat_lite_dispatch is 'plain'"
+        )
         if self._unconfirmed:
             lost = "what the broker does not take is lost, as confirm_publish is not set"
             return f"one by one (with stable ids; {lost}; {why})"
@@ -94,20 +106,25 @@ class Publisher:
 
     @property
     def at_once(self) -> bool:
-        """Whether a message is out when the function that publishes it returns."""
-        return self._collector is None
+        """Whether a message has been sent when the function that publishes it returns."""
+        return self._batch is None
 
     @property
     def _making(self) -> str:
         if self._prepared is None:
             return "each made in full"
-        return "prepared" if self._in_full is None else f"each made in full, because {self._in_full}"
+        return (
+            "prepared" if self._in_full is None else f"each made in full, because {self._in_full}"
+        )
 
     def connect(self, store: LeaderStore, term: Term) -> None:
-        """Open the broker connection, if it is not open, and find out whether the broker is the schedule's database.
+        """Open the broker connection, if it is not open.
+
+        If the broker is the database of the schedule, the commit will send the messages.
 
         Raises:
-            BrokerDown: it cannot be opened in time.
+            BrokerDown: the connection cannot be opened in time.
+            Lost: another process leads.
         """
         if self._producer is not None:
             self._follow()
@@ -120,34 +137,37 @@ class Publisher:
                 max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
-            declare_once(producer)
-            declare_broadcasts(self._app, producer.channel)
-            collector = _collector(producer) if self._collect else None
-            why_apart = collector.stranger_to(mark) if collector is not None else ""
+            _declare_once(producer)
+            _declare_broadcasts(self._app, producer.channel)
+            batch = _redis_batch(producer) if self._collect else None
+            why_apart = batch.stranger_to(mark) if batch is not None else ""
         except Exception as exc:
-            # Whatever a transport makes of its settings and its server, the beat is to say so and to try again.
+            # A transport may raise anything for its settings or its server. The beat logs it and
+            # tries again.
             if connection is not None:
                 _release(connection)
             raise BrokerDown(text_of(exc)) from exc
-        self._connection, self._producer, self._collector = connection, producer, collector
+        self._connection, self._producer, self._batch = connection, producer, batch
         self._unconfirmed = unconfirmed(connection)
         if why_apart and not store.bears(mark):
-            raise Lost  # Another leader has put its own mark there meanwhile, and the broker may have shown us that.
-        self.one_step, self._why_apart = collector is not None and not why_apart, why_apart
-        if self._prepare and collector is not None:
-            self._prepared = Prepared(self._app, collector.tag)
+            # Another leader has replaced the mark, and the broker may have shown us that one.
+            raise Lost
+        self.one_step, self._why_apart = batch is not None and not why_apart, why_apart
+        if self._prepare and batch is not None:
+            self._prepared = Prepared(self._app, batch.tag)
 
     def _follow(self) -> None:
-        """Leave a Redis master that Sentinel has replaced: what it took until it is told so, it would forget."""
+        """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
-                pool.get_master_address()  # type: ignore[no-untyped-call]  # drops connections that lead elsewhere
+                # This drops connections to another server.
+                pool.get_master_address()  # type: ignore[no-untyped-call]
             except RedisError:  # the master may be sound without its sentinels
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def answers(self) -> bool:
-        """Whether a new connection reaches the broker: after a failed publish it tells whose fault that was."""
+        """Return whether the broker answers; if so, a failed publish is the entry's fault."""
         connection = None
         try:
             connection = self._open()
@@ -168,37 +188,44 @@ class Publisher:
     def batch(
         self, before: Callable[[Occurrence], None] = lambda occurrence: None
     ) -> Iterator[Callable[[Occurrence], list[Command]]]:
-        """Publish many occurrences: yields the function that publishes one and returns what is left to send of it.
+        """Publish a batch: yield a function that publishes one occurrence.
 
-        ``before`` is called before each message that goes the full way; what it raises comes out of the function.
+        The function returns the commands that are still to be sent.
+
+        ``before`` is called before each message that is made in full, and may raise to prevent it.
         """
         self._before = before
         if self._prepared is not None:
-            self._in_full = self._obstacle(type(self._producer.channel))
+            channel = type(self._producer.channel)
+            self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
             self._prepared.begin()
-        # Beat never waits for results. Without this a result backend would subscribe to each one's channel.
+        # Beat never waits for results. Without this, a result backend would subscribe to a channel
+        # for each.
         with denied_join_result():
-            if self._collector is None:
+            if self._batch is None:
                 yield self._publish
                 return
             with self._producer.batch():
                 yield self._publish
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
-        """Send what was published and is not left to the commit, in one round trip; tells of each why it was refused.
+        """Send messages that the commit does not send, in one round trip.
+
+        Returns for each message why it was refused, if it was.
 
         Raises:
-            BrokerDown: the connection failed; what arrived is unknown. To close it is the caller's part.
+            BrokerDown: the connection failed, and any of the messages may have arrived. The caller
+                closes it.
         """
-        if self._collector is None:
+        if self._batch is None:
             raise BrokerDown("its connection was given up meanwhile")
         try:
-            return self._collector.send(messages)
+            return self._batch.send(messages)
         except Exception as exc:
             raise BrokerDown(text_of(exc)) from exc
 
     def send_apart(self, why: str) -> None:
-        """Leave nothing to the commit any more, as long as this connection lasts; a log line says why."""
+        """Send messages before the commit, as long as this connection lasts."""
         self.one_step, self._why_apart = False, why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
@@ -216,48 +243,86 @@ class Publisher:
         name = occurrence.entry.name
         if not astray or name in self._astray:
             return commands
-        assert self._collector is not None
-        self._collector.declare_anew()
-        declare_broadcasts(self._app, self._producer.channel)
+        assert self._batch is not None
+        self._batch.declare_again()
+        _declare_broadcasts(self._app, self._producer.channel)
         commands, astray = self._made(occurrence)
         if astray:
             self._astray.add(name)
-            logger.warning("beat: %r goes nowhere, as in Celery: no queue is bound to %s", name, astray)
+            logger.warning(
+                "beat: %r goes nowhere, as in Celery: no queue is bound to %s", name, astray
+            )
         return commands
 
     def _made(self, occurrence: Occurrence) -> tuple[list[Command], str]:
-        """What is left to send of an occurrence, and where one of its messages should have gone that found no queue."""
+        """Make a message; return its commands, and its destination if no queue is bound to it."""
         try:
             emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
-            self._emit(emitted, self._producer)
+            self._scheduler.emit(emitted, self._producer)
             return self._take()
         except BaseException:
-            self._take()  # the half of a message that failed
+            self._take()  # Drop the part of the message that was made before it failed.
             raise
 
     def _take(self) -> tuple[list[Command], str]:
-        if self._collector is None:
+        if self._batch is None:
             return [], ""
-        astray = self._collector.astray
-        return self._collector.take(), astray
+        astray = self._batch.astray
+        return self._batch.take(), astray
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection, self._connection = self._connection, None
-        self._producer = self._collector = self._prepared = None
+        self._producer = self._batch = self._prepared = None
         self._astray.clear()
         self.one_step = False
         if connection is not None:
             _release(connection)
 
 
-def _collector(producer: Any) -> Collector | None:
-    """Return the collector of a batch's messages; ``None`` without batches, as before kombu 5.7."""
+def _redis_batch(producer: Any) -> RedisBatch | None:
+    """Return the batch that collects messages; ``None`` without batches, as before kombu 5.7."""
     channel = producer.channel
-    has_batches = getattr(producer, "supports_batch_publish", False) and hasattr(channel, "create_publish_batch")
+    has_batches = getattr(producer, "supports_batch_publish", False) and hasattr(
+        channel, "create_publish_batch"
+    )
     if has_batches and puts_as_kombu(type(channel)):
-        return Collector(channel)
+        return RedisBatch(channel)
     return None
+
+
+def unconfirmed(connection: Any) -> bool:
+    """Return whether the broker is not asked to confirm messages, so a lost one counts as sent."""
+    return connection.transport.driver_type == "amqp" and not connection.transport_options.get(
+        "confirm_publish"
+    )
+
+
+def _declare_once(producer: Any) -> None:
+    """Skip the check that a queue is declared if this connection has declared it.
+
+    Kombu's own check copies the queue and its exchange each time.
+    """
+    maybe_declare = producer.maybe_declare
+    declared = producer.connection.declared_entities
+
+    def declare_new(entity: Any, *args: Any, **kwargs: Any) -> Any:
+        is_declared = entity and entity.can_cache_declaration and hash(entity) in declared
+        return False if is_declared else maybe_declare(entity, *args, **kwargs)
+
+    producer.maybe_declare = declare_new
+
+
+def _declare_broadcasts(app: Celery, channel: Any) -> None:
+    """Declare the exchanges of broadcast queues.
+
+    Celery declares every other queue before it publishes to it. On Redis, a process that has never
+    declared the exchange of a broadcast queue takes it for a direct one, finds no queue bound to
+    it, and the message is lost without an error.
+    """
+    for queue in app.amqp.queues.values():
+        if isinstance(queue, Broadcast):
+            queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
 
 
 def _release(connection: Any) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 
 from celery import Celery
 
-from ...beat.dispatch.broker import unconfirmed
+from ...beat.dispatch.publisher import unconfirmed
 from ...beat.status import Status
 from ...broker import broker_connection
 from ...clock import CLOCK_OFF, wall_ms

@@ -1,4 +1,4 @@
-"""Tokens: by what name a beat is known to the others, while it leads and while it stands by."""
+"""Token of a beat: its name in the lease and among the stand-bys."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Beat(NamedTuple):
 
 
 def token_of(owner: str) -> str:
-    """A new token for a beat of this process."""
+    """Return a new token for a beat of this process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}:{owner}"
 
 
 def beat_of(token: bytes) -> Beat | None:
-    """The beat of a token; ``None`` if no beat wrote that."""
-    found = _TOKEN.fullmatch(token)
-    if found is None:
+    """Return the beat of a token; ``None`` if no beat wrote it."""
+    match = _TOKEN.fullmatch(token)
+    if match is None:
         return None
-    host, pid, owner = found.groups()
-    return Beat(host.decode(errors="backslashreplace"), int(pid), owner.decode(errors="backslashreplace"))
+    host, pid, owner = (part.decode(errors="backslashreplace") for part in match.groups())
+    return Beat(host, int(pid), owner)

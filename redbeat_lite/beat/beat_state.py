@@ -1,0 +1,145 @@
+"""State of one beat: its role, counts and signs of life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from ..clock import elapsed
+from ..entries.freezes import Freezes
+from ..events import Event, LeaderGained, LeaderLost
+from ..storage.json_values import dumps
+from .announcer import Announcer
+from .heartbeat import HeartbeatFile
+
+logger = get_logger(f"celery.{__name__}")
+
+#: Longest text of a failure in a report.
+_MAX_WHY = 200
+
+
+class BeatState:
+    """State of one beat.
+
+    The main loop writes it. The renewal thread, the incident watch and the metrics read it.
+
+    Parameters:
+        queue: the default queue, as :func:`redbeat_lite.broker.default_queue` names it.
+    """
+
+    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:
+        self.announcer = announcer
+        self._heartbeat = heartbeat
+        self._queue = queue
+        #: Occurrences since this process first led.
+        self.sent = 0
+        self.failed = 0
+        self.skipped = 0
+        #: Text that says how messages are sent.
+        self.dispatch = ""
+        #: Entries that are stored, as the last renewal counted them.
+        self.entries = 0
+        #: Entries that are due, as the last renewal counted them.
+        self.due = 0
+        #: Occurrences that running backfills have still to send.
+        self.backfill_left = 0
+        #: Config entries that were refused when the configuration was last read.
+        self.refused = 0
+        #: Freezes that this process knows.
+        self.freezes = Freezes()
+        #: Entries with a failed publish that has not succeeded since.
+        self.unpublished: set[str] = set()
+        #: Open incidents of each kind, as the incident watch last counted them.
+        self.incidents: Mapping[str, int] = {}
+        self._is_unwritable = False
+        self._alive_at = elapsed()
+        self._role = "starting"
+        self._term: int | None = None
+        self._failing_since: float | None = None
+        self._why = ""
+
+    # -- written by the main loop -----------------------------------------------------------------
+
+    def alive(self) -> None:
+        """Note a sign of life of the main loop. Called very often, so it must be cheap."""
+        self._alive_at = elapsed()
+        if self._heartbeat is None:
+            return
+        try:
+            if self._heartbeat.write(self._role, self._failing_since, self._why):
+                self._is_unwritable = False
+        except OSError as exc:
+            if self._is_unwritable:
+                return
+            self._is_unwritable = True
+            path = self._heartbeat.path
+            logger.error("beat: cannot write the heartbeat file %s: %s", path, exc.strerror or exc)
+
+    def begin_standby(self) -> None:
+        """Note that this process stands by."""
+        self._role = "stand-by"
+
+    def begin_term(self, term: int) -> None:
+        """Note that this process leads, and announce a new term."""
+        self._role = "leader"
+        if self._term != term:
+            self._term = term
+            self.announce(LeaderGained(term))
+
+    def end_term(self, reason: str) -> None:
+        """Note that this process leads no more, and announce the end of a term."""
+        if self._term is None:
+            return
+        self._role = "stand-by"
+        self._term = None
+        self.announce(LeaderLost(reason))
+
+    def begin_failure(self, why: str) -> None:
+        """Note that the server or the broker cannot be used."""
+        if self._failing_since is None:
+            self._failing_since = elapsed()
+        self._why = why[:_MAX_WHY]
+
+    def end_failure(self) -> None:
+        """Note that the server and the broker can be used."""
+        self._failing_since = None
+        self._why = ""
+
+    def announce(self, *events: Event) -> None:
+        """Hand events to the hooks."""
+        self.announcer.announce(events)
+
+    def remove_heartbeat(self) -> None:
+        """Remove the heartbeat file, if there is one. May be called twice."""
+        if self._heartbeat is not None:
+            self._heartbeat.remove()
+
+    def close(self) -> None:
+        """Announce that the beat ends. May be called twice."""
+        self.end_term("the beat was stopped")
+        self.announcer.close()
+
+    # -- read by other threads --------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return self._term is not None
+
+    def report(self) -> tuple[int, str]:
+        """Return the ms since the main loop's last sign of life, and JSON for :mod:`.status`."""
+        report: dict[str, Any] = {
+            "sent": self.sent,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "dispatch": self.dispatch,
+            "backfill_left": self.backfill_left,
+            "queue": self._queue,
+        }
+        since = self._failing_since
+        if since is not None:
+            report["failing_ms"] = round(1000 * (elapsed() - since))
+            report["why"] = self._why
+        silence = max(round(1000 * (elapsed() - self._alive_at)), 0)
+        return silence, dumps(report)

@@ -1,0 +1,158 @@
+"""Inputs of the incident watch: entries, their fresh starts, and reports of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from celery import Celery
+
+from ..clock import wall_ms
+from ..entries.entry import Entry
+from ..entries.freezes import recorded
+from ..entries.sendable import queue_of
+from ..entries.state import EntryState
+from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
+from ..entries.stored_entry import entry_of, state_of
+from ..expect import Expect
+from ..instants import to_ms
+from ..once.keys import OnceKeys
+from ..once.worker_reports import heard_of
+from ..runs.facts import Watched
+from ..storage.changes import of_entry, of_stream
+from ..storage.replies import server_ms
+from ..storage.store import Store
+from ..storage.stored import PAGE, Stored, chunks
+from ..storage.streams import UNREADABLE as UNREADABLE_LINE
+from ..storage.streams import newest_first
+from .dispatch.deadlines import Deadlines
+
+#: Actions after which the time for the next success of an entry begins again.
+_ACTIONS = ("resumed", "released")
+
+#: Fields whose change has the same effect.
+_FIELDS = {"expect", "schedule", "enabled"}
+
+
+class WatchedEntry(NamedTuple):
+    """An entry with its state, and what is expected of it."""
+
+    entry: Entry
+    state: EntryState
+    expect: Expect | None
+
+    def watched(self, is_frozen: bool) -> Watched:
+        """Return the facts about the entry that decide on incidents."""
+        expect = self.expect
+        if expect is not None and self.state.finished:
+            expect = replace(expect, succeed_every=None)
+        is_muted = self.state.paused or not self.entry.enabled or is_frozen
+        return Watched(
+            expect, is_muted, self.state.generation, self.entry.on_failure, self.state.forgiven
+        )
+
+
+class WatchedEntries:
+    """Reader of entries, which decodes a definition again only if it has changed."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._known: dict[str, tuple[bytes | None, Entry]] = {}
+
+    def read(self, store: Store, names: Collection[str]) -> dict[str, WatchedEntry]:
+        """Return the entries of these names that are stored and readable."""
+        entries = {}
+        for chunk in chunks(names, PAGE):
+            for name, stored in zip(chunk, store.read(chunk), strict=True):
+                with suppress(*UNREADABLE_ENTRY):
+                    entry = self._decode(name, stored)
+                    _, expect = self._deadlines.kept(entry)
+                    entries[name] = WatchedEntry(entry, state_of(stored), expect)
+        return entries
+
+    def _decode(self, name: str, stored: Stored) -> Entry:
+        definition, entry = self._known.get(name, (None, None))
+        if entry is not None and definition == stored.definition:
+            return entry
+        entry = entry_of(stored)
+        if len(self._known) >= PAGE:
+            self._known.clear()
+        self._known[name] = stored.definition, entry
+        return entry
+
+
+class Workers:
+    """Workers of one app with ``install()`` that reported within the last minute, as last read."""
+
+    def __init__(self, app: Celery, prefix: str) -> None:
+        self._app = app
+        self._key = OnceKeys(prefix).workers
+        self._queues: set[str] = set()
+        #: Whether one of them records runs.
+        self.records = False
+        #: Milliseconds by which the clock here is ahead of the server's.
+        self.ahead = 0
+
+    def read(self, client: Any) -> None:
+        """Read the reports of the workers, in two round trips."""
+        reports = client.hgetall(self._key)
+        now = server_ms(client)
+        self.ahead = wall_ms() - now
+        workers = heard_of(reports, now / 1000).values()
+        self._queues = {queue for worker in workers for queue in worker.queues}
+        self.records = any(worker.records for worker in workers)
+
+    def find_unconsumed(self, entry: Entry) -> str | None:
+        """Return the queue of an entry's messages if none of the workers consumes it."""
+        queue = queue_of(self._app, entry)
+        return None if queue in self._queues else queue
+
+
+def find_fresh_starts(
+    store: Store, entries: Mapping[str, Entry], now: int, ahead: int
+) -> dict[str, int]:
+    """Return the instants in epoch ms from which entries owe their next success.
+
+    Such an instant is a change of the entry, its resumption, or the end of a freeze. For an entry
+    that is frozen it is ``now``, because the freeze may end at any time. An entry may have none.
+
+    Parameters:
+        entries: entries from which a success is overdue. There are few, so the record of changes is
+            read for each look.
+        ahead: milliseconds by which the clock here is ahead of the server's, which dates changes.
+    """
+    starts: dict[str, int] = {}
+    if not entries:
+        return starts
+    for name, changed_at in _last_changes(store, [*entries]).items():
+        starts[name] = changed_at + ahead
+    lines = newest_first(store.backend.client, store.keys.changes, of_stream, PAGE)
+    for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
+        # The server dates a thaw. The planned end of a freeze is by the clock here.
+        end = to_ms(freeze.end) + (ahead if freeze.thawed else 0)
+        end = min(end, now)
+        for name, entry in entries.items():
+            if freeze.selection.covers(entry):
+                starts[name] = max(starts.get(name, end), end)
+    return starts
+
+
+def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
+    """Return when each entry was last changed, if that change is a fresh start."""
+    client: Any = store.backend.client
+    starts: dict[str, int] = {}
+    records = client.hmget(store.keys.changed, names)
+    for name, record in zip(names, records, strict=True):
+        with suppress(
+            AttributeError, *UNREADABLE_LINE
+        ):  # An entry may have no record, or one that is garbage.
+            change = of_entry(name, record)
+            if change.action == "edited":
+                line_id = record.partition(b"|")[0]
+                [line] = client.xrange(store.keys.changes, line_id, line_id)
+                change = of_stream(*line)
+            if change.action in _ACTIONS or any(field in _FIELDS for field, *_ in change.fields):
+                starts[name] = to_ms(change.at)
+    return starts

@@ -1,0 +1,148 @@
+"""Parts of one beat, and how they are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from types import ModuleType
+from typing import Any
+
+from celery import Celery
+
+from ..broker import default_queue
+from ..once.store import LockStore
+from ..pipeline.sweeper import sweeper
+from ..settings import Settings, check_timezone
+from ..storage.leader_store import LeaderStore
+from ..storage.server_check import check_driver
+from ..threads import Ticker
+from .announcer import Announcer
+from .backfills import BackfillPlanner, Backfills, BackfillSteps
+from .beat_state import BeatState
+from .dispatch.batch_log import BatchLog
+from .dispatch.committer import EntrySteps
+from .dispatch.dispatcher import BatchSender, Dispatcher
+from .dispatch.once_locks import OnceLocks
+from .dispatch.planner import Planner
+from .dispatch.publisher import Emitter, Publisher
+from .heartbeat import heartbeat_file
+from .heartbeat_url import HeartbeatUrl
+from .incidents import IncidentWatch
+from .leader import Leader
+from .leadership import Leadership
+from .metrics import Exporter
+from .notices import hooks_of
+from .outage import Outage
+from .stop import Stop
+from .wakeup import Wakeup
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of one beat.
+
+    Parameters:
+        beside: threads that run while this process leads; each has connections of its own.
+    """
+
+    settings: Settings
+    store: LeaderStore
+    state: BeatState
+    stop: Stop
+    leader: Leader
+    leadership: Leadership
+    wakeup: Wakeup
+    publisher: Publisher
+    dispatcher: Dispatcher
+    backfills: Backfills
+    incidents: IncidentWatch
+    outage: Outage
+    exporter: Exporter | None
+    beside: tuple[Ticker, ...]
+
+
+def build_parts(
+    app: Celery, scheduler: Emitter, module: ModuleType, added: Callable[[], Mapping[str, Any]]
+) -> Parts:
+    """Put a beat together. Opens no connection and starts no thread.
+
+    Parameters:
+        scheduler: publishes entries as Celery's own scheduler does.
+        module: the module in which the scheduler is written.
+        added: returns the entries that code gave to the scheduler, by name.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+    settings = Settings.from_app(app)
+    check_driver(app)
+    check_timezone(app)
+    zone: tzinfo = app.timezone
+    store = LeaderStore.of(settings)
+    backend = store.backend
+    announcer = Announcer(hooks_of(app, settings))
+    state = BeatState(announcer, heartbeat_file(settings.heartbeat_file), default_queue(app))
+    exporter = None
+    if settings.metrics_port is not None:
+        exporter = Exporter(settings.metrics_port, settings, state)
+
+    def find_task(name: str) -> Any:
+        # Reading app.tasks finalizes the app, so it is not done before the first batch.
+        return app.tasks.get(name)
+
+    def leads() -> bool:
+        return leader.leading
+
+    stop = Stop()
+    wakeup = Wakeup(backend, store.keys.wake)
+    leader = Leader(backend, store.keys, settings, state, stop)
+    leadership = Leadership(app, store, settings, leader, state, added)
+    freezing = leadership.freezing
+    publisher = Publisher(app, settings, scheduler, module)
+    incidents = IncidentWatch(app, settings, leader, state)
+
+    locks = LockStore(backend.client, settings.key_prefix)
+    log = BatchLog(app, state, incidents.deadlines)
+    planner = Planner(
+        zone=zone,
+        tasks=find_task,
+        completed=leadership.config.completed,
+        prefix=store.keys.prefix,
+        slack=settings.slack_ms,
+        progress=leader.progress,
+    )
+    once_locks = OnceLocks(locks)
+    steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone, log)
+    sender = BatchSender(store, leader, publisher, freezing, once_locks, log, steps)
+    dispatcher = Dispatcher(leader, freezing, planner, sender, settings.batch_size)
+
+    backfill_store = LeaderStore(backend, store.keys.of_backfills)
+    backfill_planner = BackfillPlanner(store, planner, zone)
+    # A backfill waits for a lock that is held, so nothing is left out, and nothing is logged.
+    once_locks = OnceLocks(locks, logs_held=False)
+    backfill_steps = BackfillSteps(store, state)
+    sender = BatchSender(
+        backfill_store, leader, publisher, freezing, once_locks, log, backfill_steps
+    )
+    backfills = Backfills(backfill_store, leader, state, backfill_planner, backfill_steps, sender)
+
+    beside = [sweeper(app, leads), incidents.ticker]
+    if settings.heartbeat_url is not None:
+        beside.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
+    return Parts(
+        settings=settings,
+        store=store,
+        state=state,
+        stop=stop,
+        leader=leader,
+        leadership=leadership,
+        wakeup=wakeup,
+        publisher=publisher,
+        dispatcher=dispatcher,
+        backfills=backfills,
+        incidents=incidents,
+        outage=Outage(backend, settings, leadership, publisher, wakeup, state),
+        exporter=exporter,
+        beside=tuple(beside),
+    )
