@@ -1,4 +1,4 @@
-"""``backfill`` and ``backfills``: runs of the past, started, listed and stopped."""
+"""Backfills, which send runs of the past: ``backfill`` and ``backfills``."""
 
 from __future__ import annotations
 
@@ -14,44 +14,82 @@ from ..api.schedules import Schedules
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
-from .command import Command, json_option, schedules_of
-from .entry_options import span_of
-from .exit_codes import Failure
-from .output import echo_json, echo_table, say, when
-from .selected import changing, named
+from .command import Command, Failure, json_option, note_option, schedules_of
+from .options import changing, parse_span, required_names
+from .output import app_zone, echo_json, echo_table, say, when
+from .texts import backfill_status
 
-#: Fields whose errors leave one of several entries out -> which entries these are.
+#: Fields of an error that leaves out one of several entries -> why it is left out.
 _LEFT_OUT = {
     "start": "with nothing to send, or too much",
     "again": "with a backfill that goes on",
     "missing": "whose record of runs does not go back so far",
 }
 
-#: Reasons to leave out an entry if there are several, without --everything.
+#: Reasons to leave out one of several entries, without --everything.
 _IDLE = ("added later", "disabled", "paused", "finished")
 
 
 @click.command(cls=Command)
 @changing
-@click.option("--from", "start", metavar="INSTANT", required=True, help="The first instant, or how long ago: 24h.")
-@click.option("--to", "end", metavar="INSTANT", required=True, help="The last instant, or how long ago.")
-@click.option("--max-active", metavar="N", default="1", help='So many at once; or "none": as --rate says.  [1]')
-@click.option("--rate", type=float, default=10, show_default=True, help="Messages a second without --max-active.")
-@click.option("--again", type=int, default=0, help="1 and so on, to send what was sent before once more.")
-@click.option("--missing", is_flag=True, help="Leave out what has succeeded, runs or waits, by the record of runs.")
-@click.option("--everything", is_flag=True, help="Include idle entries, and runs from before they came.")
-@click.option("--note", default="", help="Why, for those who come after.")
+@click.option(
+    "--from",
+    "start",
+    metavar="INSTANT",
+    required=True,
+    help="The first instant, or how long ago: 24h.",
+)
+@click.option(
+    "--to",
+    "end",
+    metavar="INSTANT",
+    required=True,
+    help="The last instant, or how long ago.",
+)
+@click.option(
+    "--max-active",
+    metavar="N",
+    default="1",
+    help='So many at once; or "none": as --rate says.  [1]',
+)
+@click.option(
+    "--rate",
+    type=float,
+    default=10,
+    show_default=True,
+    help="Messages a second without --max-active.",
+)
+@click.option(
+    "--again", type=int, default=0, help="1 and so on, to send what was sent before once more."
+)
+@click.option(
+    "--missing",
+    is_flag=True,
+    help="Leave out what has succeeded, runs or waits, by the record of runs.",
+)
+@click.option(
+    "--everything", is_flag=True, help="Include idle entries, and runs from before they came."
+)
+@note_option
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @json_option
 def backfill(
-    ctx: click.Context, /, name: str | None, tag: str | None, task: str | None, dry_run: bool, yes: bool, **given: Any
+    ctx: click.Context,
+    /,
+    name: str | None,
+    tag: str | None,
+    task: str | None,
+    yes: bool,
+    dry_run: bool,
+    everything: bool,
+    **options: Any,
 ) -> None:
-    """Have the runs of entries between two instants of the past sent, oldest first, by a backfill of each.
+    """Send the runs of entries between two instants of the past, oldest first.
 
-    What was backfilled before is not sent again; what ran when it was due is, unless with --missing. On a terminal it
-    asks first. An instant without an offset is read in the app's zone. With several entries, it
-    leaves out those that are disabled, paused, finished or without a run to send, and runs from
-    before an entry was added.
+    Each entry has a backfill. What was backfilled before is not sent again; what ran when it was
+    due is, unless with --missing. On a terminal it asks first. An instant without an offset is
+    read in the app's zone. With several entries, it leaves out entries without a run to
+    send or that are disabled, paused or finished, and runs from before an entry was added.
 
     \b
     Examples:
@@ -60,21 +98,28 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
-    _, names = named(ctx, name=name, tag=tag, task=task)
-    asks = not yes and sys.stdin.isatty()
-    begin(ctx, names, dry_run=dry_run, asks=asks, **asked(given, ctx.obj.app.timezone))
+    _, names = required_names(ctx)
+    start_backfills(
+        ctx,
+        names,
+        **start_arguments(options, app_zone()),
+        dry_run=dry_run,
+        asks=not yes and sys.stdin.isatty(),
+        everything=everything,
+    )
 
 
-def asked(given: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """What ``start()`` is given, by the options of ``backfill``; raises InvalidEntry if one of them is wrong."""
-    most = given["max_active"]
+def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """Return the arguments of ``start()`` for the options; raises InvalidEntry if one is wrong."""
+    most = options["max_active"]
     if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
         raise InvalidEntry("max_active", 'a whole number, or "none"', most)
-    start, end = span_of(("from", "to"), given["start"], given["end"], zone)
-    return {**given, "start": start, "end": end, "max_active": None if most == "none" else int(most)}
+    start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
+    max_active = None if most == "none" else int(most)
+    return {**options, "start": start, "end": end, "max_active": max_active}
 
 
-def begin(
+def start_backfills(
     ctx: click.Context,
     names: str | Sequence[str],
     start: datetime,
@@ -82,74 +127,79 @@ def begin(
     *,
     dry_run: bool = False,
     asks: bool = False,
-    everything: bool = False,
-    **how: Any,
+    everything: bool = True,
+    **arguments: Any,
 ) -> None:
-    """Say what backfills are to send, and start them: none, if one of them is refused.
+    """Say what backfills are to send, and start them; start none if one of them is refused.
 
     Parameters:
-        names: of one entry; or of several, but for those that are left out.
-        dry_run, asks: start none, or only if somebody at the terminal agrees.
-        everything: with several entries, include idle ones and runs from before an entry was added.
-        how: as for ``start()``.
+        names: the name of one entry; or those of several, of which some may be left out.
+        dry_run: start none.
+        asks: ask at the terminal before the start.
+        everything: of several entries, include idle ones and runs from before an entry was added.
+        arguments: as for ``start()``.
     """
     schedules = schedules_of(ctx)
-    wanted: list[Backfill] = []
+    is_one = isinstance(names, str)
+    planned: list[Backfill] = []
+    first_instants: list[datetime] = []
     left_out: dict[str, list[str]] = {}
-    begins: dict[str, datetime] = {}
-    asked_for = [names] if isinstance(names, str) else names
-    is_narrowed = not everything and not isinstance(names, str)
-    for name in asked_for:
+    all_names = [names] if isinstance(names, str) else names
+    for name in all_names:
         first = start
-        if is_narrowed:
+        if not is_one and not everything:
             first = _first_instant(schedules, name, start)
-            reason = "added later" if first > end else schedules[name].status
+            reason = "added later" if first > end else str(schedules[name].status)
             if reason in _IDLE:
                 left_out.setdefault(f"{reason} (--everything includes them)", []).append(name)
                 continue
         try:
-            wanted.append(schedules.backfills.start(name, first, end, dry_run=True, **how))
-            begins[name] = first
+            planned.append(schedules.backfills.start(name, first, end, dry_run=True, **arguments))
+            first_instants.append(first)
         except InvalidEntry as exc:
-            if exc.field not in _LEFT_OUT or len(asked_for) == 1:
+            if exc.field not in _LEFT_OUT or len(all_names) == 1:
                 raise
             left_out.setdefault(_LEFT_OUT[exc.field], []).append(name)
-    for why, some in left_out.items():
-        say(f"left out, {why}: {listed(some, 10)}", err=True)
-    if left_out and not wanted:
+    for reason, some in left_out.items():
+        say(f"left out, {reason}: {listed(some, 10)}", err=True)
+    if not planned:
         raise Failure("of none of these entries is there anything to send")
-    _say_runs(wanted, ctx.obj.app.timezone)
+    _say_runs(planned)
     if not dry_run:
         if asks:
             click.confirm("Send them?", abort=True, err=True)
-        for place, each in enumerate(wanted):
-            started = schedules.backfills.start(each.name, begins[each.name], end, **how)
-            wanted[place] = started
-            say(f"started backfill {started.id}")  # each at once: those after it may fail
-    echo_json(wanted[0] if isinstance(names, str) else wanted)
+        for index, first in enumerate(first_instants):
+            name = planned[index].name
+            planned[index] = schedules.backfills.start(name, first, end, **arguments)
+            # At once, because a later one may fail.
+            say(f"started backfill {planned[index].id}")
+    echo_json(planned[0] if is_one else planned)
 
 
 def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:
     """Return when the entry was added, if that is recorded and after ``start``; else ``start``."""
-    added = [change.at for change in schedules.changes(name, since=start) if change.action == "added"]
+    changes = schedules.changes(name, since=start)
+    added = [change.at for change in changes if change.action == "added"]
     return added[0] if added else start
 
 
-def _say_runs(wanted: Sequence[Backfill], zone: tzinfo) -> None:
+def _say_runs(backfills: Sequence[Backfill]) -> None:
     """Print how many runs each backfill has, and the total and duration of several runs."""
-    for backfill in wanted:
+    for backfill in backfills:
         runs = counted(backfill.total, "run", "runs")
-        say(f"{runs} of {backfill.name!r}, from {when(backfill.start, zone)} to {when(backfill.end, zone)}")
-    total = sum(backfill.total for backfill in wanted)
+        span = f"from {when(backfill.start)} to {when(backfill.end)}"
+        say(f"{runs} of {backfill.name!r}, {span}")
+    total = sum(backfill.total for backfill in backfills)
     if total < 2:
         return
-    rate = wanted[0].rate
-    max_active = wanted[0].max_active
+    rate = backfills[0].rate
+    max_active = backfills[0].max_active
     if max_active is None:
-        seconds = max(backfill.total for backfill in wanted) / rate
-        say(f"{total} runs in all: about {took(seconds)}, at {rate:g} a second of each entry")
+        seconds = max(backfill.total for backfill in backfills) / rate
+        pace = f"about {took(seconds)}, at {rate:g} a second of each entry"
     else:
-        say(f"{total} runs in all: {max_active} at once of each entry, as fast as workers end them")
+        pace = f"{max_active} at once of each entry, as fast as workers end them"
+    say(f"{total} runs in all: {pace}")
 
 
 @click.command(cls=Command)
@@ -159,27 +209,28 @@ def _say_runs(wanted: Sequence[Backfill], zone: tzinfo) -> None:
 def backfills(ctx: click.Context, action: str, id: str | None) -> None:
     """List the backfills and how far each has come; or pause, resume or cancel the one of this ID.
 
-    Resumed, it waits for nothing that is out, as that may have been lost.
+    A backfill that is resumed does not wait for runs that were sent before, because their messages
+    may be lost.
 
     \b
     Examples:
       celery -A proj redbeat backfills
       celery -A proj redbeat backfills cancel 3f9a21c0
     """
-    found, zone = schedules_of(ctx).backfills, ctx.obj.app.timezone
     if (action == "list") != (id is None):
         raise Failure("an id goes with pause, resume and cancel, and with these alone")
-    shown = [*found] if id is None else [getattr(found, action)(id)]
+    stored = schedules_of(ctx).backfills
+    shown = [*stored] if id is None else [getattr(stored, action)(id)]
     echo_json(shown)
-    rows = (
-        (each.id, each.name, when(each.start, zone), f"{each.sent} of {each.total}", status(each)) for each in shown
-    )
-    headers, empty = ("ID", "ENTRY", "FROM", "SENT", "STATUS"), "No backfill was started."
-    echo_table(headers, rows, empty=empty, rigid=("ID", "FROM"))
-
-
-def status(backfill: Backfill) -> str:
-    """What a backfill is doing."""
-    out = f", {len(backfill.active)} out" if backfill.active else ""
-    goes = "paused" if backfill.paused else "failing" if backfill.attempts else "running"
-    return backfill.ended or goes + out
+    rows = [
+        (
+            backfill.id,
+            backfill.name,
+            backfill.start,
+            f"{backfill.sent} of {backfill.total}",
+            backfill_status(backfill),
+        )
+        for backfill in shown
+    ]
+    headers = ("ID", "ENTRY", "FROM", "SENT", "STATUS")
+    echo_table(headers, rows, empty="No backfill was started.")

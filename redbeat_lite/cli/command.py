@@ -1,21 +1,26 @@
-"""What every command is made of: its class, the options that many share, and the way to the app."""
+"""Frame of all commands: their class, shared options, exit codes, and the way to the app.
+
+Every command of Celery loads this module, so it imports little at its head.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..actors import by_way
 from ..durations import seconds_of
+from ..errors import EntryNotFound, RedbeatError, text_of
 from ..storage.replies import text
-from .exit_codes import WRONG_REQUEST, Failure, explained
-from .output import JSON, say, tolerate_any_text
+from .output import JSON, clean, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -25,22 +30,48 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+#: Exit codes of failures. A command with further codes names them in its help.
+WRONG_REQUEST = 1
+NO_SERVER = 2
 
-#: Characters of a summary that are shown: click would cut it where a line ends.
-_WHOLE = 1000
+#: Exit code of a command that has done its work, and found or left out something on the way.
+INCOMPLETE = 3
 
-_EXIT_CODES = "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
+_EXIT_CODES = (
+    "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
+)
 
-#: Names that are shown where the shell completes one, and seconds that the server is given for it.
-_COMPLETED, _PATIENCE = 100, 1.0
+#: Length of a summary in characters; click would cut it at the end of the line.
+_SUMMARY = 1000
+
+#: Most names that the shell completes, and the seconds that it waits for the server.
+_COMPLETED = 100
+_COMPLETION_SECONDS = 1.0
+
+#: Most names that are compared with an unknown name, so that the error comes at once.
+_COMPARED = 20_000
+
+
+class Failure(click.ClickException):
+    """Error of a wrong request, such as an unknown entry or a wrong value; shown as one line."""
+
+    exit_code = WRONG_REQUEST
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(clean(message).split()))
+
+
+class ServerFailure(Failure):
+    """Error of a server or a broker that cannot be reached, or refuses."""
+
+    exit_code = NO_SERVER
 
 
 class Command(click.Command):
-    """A command whose function is given the context first, and whose failures are one line and an exit code; see
-    :mod:`redbeat_lite.cli.exit_codes`."""
+    """A command whose function takes the context first, and whose errors become a Failure."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return super().get_short_help_str(_WHOLE)
+        return super().get_short_help_str(_SUMMARY)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if "Exit codes:" not in (self.help or ""):
@@ -48,61 +79,72 @@ class Command(click.Command):
             formatter.write_text(_EXIT_CODES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[JSON] = False  # and not what a command before was told, where a shell keeps the context above both
+        # A shell that keeps the context above still has the --json of the command before.
+        ctx.meta[JSON] = False
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         tolerate_any_text()
         callback: Any = self.callback
-        with _warnings_said(), explained(ctx), by_way("cli"):
-            return ctx.invoke(callback, ctx, **ctx.params)
+        with _logging_to_stderr(), by_way("cli"):
+            try:
+                return ctx.invoke(callback, ctx, **ctx.params)
+            except Exception as exc:
+                failure = _failure_of(ctx, exc)
+                if failure is None:
+                    raise
+                raise failure from exc
 
 
 class Group(click.Group):
-    """A group of such commands. What is wrong with the words on the command line exits with 1, like any wrong request:
-    click's own code for that is 2, which here means that there is no server."""
+    """A group of commands.
+
+    A wrong word on the command line exits with 1, like any wrong request. The code 2, which click
+    would use, means here that there is no server.
+    """
 
     command_class = Command
     group_class = type
-    #: Words that others have for a command of ours, which is not spelt like them -> that command.
-    meant: Mapping[str, str] = {}
+    #: Words of other programs -> the command of this group.
+    synonyms: Mapping[str, str] = {}
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return super().get_short_help_str(_WHOLE)
+        return super().get_short_help_str(_SUMMARY)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
-        with _wrong_words(ctx):
+        with _explaining_usage(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _wrong_words(ctx):
+        with _explaining_usage(ctx):
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            # What is near, and the nearest alone: nobody who types "unpuase" or "restore" means to pause or to remove.
-            near = get_close_matches(args[0], [*self.list_commands(ctx), *self.meant], n=1, cutoff=0.78)
-            hint = f" Did you mean {self.meant.get(near[0], near[0])}?" if near else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
+        commands = self.list_commands(ctx)
+        if args[0] in commands or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        # One hint alone: nobody who types "unpuase" wants to read of pause as well.
+        near = get_close_matches(args[0], [*commands, *self.synonyms], n=1, cutoff=0.78)
+        hint = f" Did you mean {self.synonyms.get(near[0], near[0])}?" if near else ""
+        raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
 
 
-class _Say(logging.Handler):
-    """Prints what is logged to stderr."""
-
+class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
 
 
 @contextmanager
-def _warnings_said() -> Iterator[None]:
-    """Have warnings said, such as of what a list leaves out: Celery's loggers keep them to themselves otherwise. An app
-    that has set logging up has them where it wants them."""
+def _logging_to_stderr() -> Iterator[None]:
+    """Print warnings, such as of entries that a list leaves out, unless the app has set up logging.
+
+    Celery's loggers print nothing by themselves.
+    """
     root = logging.getLogger()
     if root.handlers:
         yield
         return
-    handler = _Say(logging.WARNING)
+    handler = _StderrHandler(logging.WARNING)
     root.addHandler(handler)
     try:
         yield
@@ -111,36 +153,104 @@ def _warnings_said() -> Iterator[None]:
 
 
 @contextmanager
-def _wrong_words(ctx: click.Context) -> Iterator[None]:
+def _explaining_usage(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.UsageError as exc:
-        if exc.message.startswith("Usage:"):  # nothing is wrong: it is the help, for who names no command
+        if exc.message.startswith("Usage:"):
+            # The group was called without a command, which prints its help.
             exc.show()
             ctx.exit(WRONG_REQUEST)
-        where = [exc.ctx.command_path] if exc.ctx else [ctx.command_path, ctx.invoked_subcommand or ""]
-        raise Failure(f"{exc.format_message()} ({' '.join(where)} --help)") from None
+        path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
+        if exc.ctx is not None:
+            path = exc.ctx.command_path
+        raise Failure(f"{exc.format_message()} ({path} --help)") from None
+
+
+def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
+    """Return the failure for an error that a command raises on purpose; None for a defect."""
+    # Every command of Celery loads this module, and these imports load redis-py.
+    from kombu.exceptions import OperationalError
+
+    from ..interchange.importers.source import Unreadable
+    from ..settings import Settings, key_root
+    from ..storage.connections import FAULTS, Backend, refusal
+    from ..storage.server_check import failover
+
+    if isinstance(exc, EntryNotFound):
+        return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
+    if isinstance(exc, Unreadable):
+        return ServerFailure(str(exc))
+    if isinstance(exc, RedbeatError):
+        return Failure(str(exc))
+    if isinstance(exc, OperationalError):
+        return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
+    # EPIPE: the reader of our output has gone, and click exits quietly.
+    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
+        return None
+    settings = Settings.from_app(ctx.obj.app)
+    why = text_of(refusal(exc, key_root(settings.key_prefix)))
+    hints = "".join(f"; {fault.what}" for fault in failover(ctx.obj.app))
+    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
+
+
+def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
+    """Return the failure for an unknown name, with the known names that are like it."""
+    folded = {each.casefold(): each for each in known}
+    near = [repr(folded[match]) for match in get_close_matches(name.casefold(), folded, n=3)]
+    return Failure(f"{message}; did you mean {' or '.join(near)}?" if near else message)
+
+
+def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
+    """Return the failure for an entry that is not stored, with where else it is."""
+    from ..api.schedules import Schedules
+    from ..storage.connections import FAULTS
+
+    schedules = Schedules(ctx.obj.app)
+    try:
+        record = schedules.quarantined().get(name)
+        if record is not None:
+            command = f"celery -A ... redbeat quarantine release {quote(name)}"
+            where = f"it is in quarantine: {record.get('error')}"
+            return Failure(f"{message}; {where}; mend that, then: {command}")
+        error = schedules.refused().get(name)
+        if error is not None:
+            return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
+        return unknown(message, name, islice(schedules, _COMPARED))
+    except FAULTS:
+        return Failure(message)
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
-    """A length of time, as seconds."""
+    """A length of time, which becomes seconds.
+
+    Parameters:
+        least: the shortest length in seconds.
+    """
 
     name = "length"
 
     def __init__(self, least: float = 0.0) -> None:
         self._least = least
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
         seconds = seconds_of(value)
         if seconds is None or seconds < self._least:
             where = param.opts[0] if param is not None else self.name
-            least = f", at least {self._least:g} s" if self._least else ""
-            raise Failure(f"{where}: expected a length of time such as 30s or 1h30m{least}, got {value!r}")
+            expected = "a length of time such as 30s or 1h30m"
+            if self._least:
+                expected += f", at least {self._least:g} s"
+            raise Failure(f"{where}: expected {expected}, got {value!r}")
         return seconds
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Several options and arguments as one decorator, in the order of the help."""
+    """Return several options and arguments as one decorator, in the order of the help."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -150,20 +260,40 @@ def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return add
 
 
-def _noted(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta[JSON] = value
 
 
-#: A command tells both what scripts and what people read; :mod:`redbeat_lite.cli.output` prints what was asked for.
 json_option = click.option(
-    "--json", is_flag=True, expose_value=False, callback=_noted, help="Print JSON, with times in UTC."
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_note_json,
+    help="Print JSON, with times in UTC.",
 )
+
+note_option = click.option("--note", default="", help="Why, for the record of changes.")
+
+
+def limit_option(default: int, what: str) -> Callable[[_F], _F]:
+    """Return the option ``--limit``, which shows so many by default."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help=f"How many {what} at most.",
+    )
 
 
 def completed(
     names: Callable[[Store, str], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """How the shell completes one of these names; where the schedule is not to be had, it completes nothing."""
+    """Return how the shell completes these names; it completes none without the server.
+
+    Parameters:
+        names: yields names of the store, given the beginning of one.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         from celery import current_app
@@ -173,26 +303,26 @@ def completed(
         from ..storage.store import Store
 
         try:
-            given = ctx.find_root().params.get("app")  # -A is no app yet
-            app = find_app(given) if isinstance(given, str) else given or current_app
-            store = Store.of(Settings.from_app(app), timeout=_PATIENCE)
-            found = (name for name in names(store, incomplete) if name.startswith(incomplete))
-            return sorted(islice(found, _COMPLETED))
+            # The word after -A has not become an app yet.
+            app = ctx.find_root().params.get("app") or current_app
+            if isinstance(app, str):
+                app = find_app(app)
+            store = Store.of(Settings.from_app(app), timeout=_COMPLETION_SECONDS)
+            matching = (name for name in names(store, incomplete) if name.startswith(incomplete))
+            return sorted(islice(matching, _COMPLETED))
         except Exception:  # noqa: BLE001 - a traceback would be written into the command line
             return []
 
     return complete
 
 
-#: Completes the names of entries.
 entry_names = completed(lambda store, start: (text(name) for name, _ in store.scan(start)))
 
-#: The name of an entry.
 name_argument = click.argument("name", shell_complete=entry_names)
 
 
 def app_of(ctx: click.Context) -> Celery:
-    """The app of ``-A``, with its tasks and whatever else its modules register."""
+    """Return the app of ``-A``, with its tasks and all else that its modules register."""
     from ..app_tasks import load_tasks
     from ..settings import check_timezone
 
@@ -203,7 +333,7 @@ def app_of(ctx: click.Context) -> Celery:
 
 
 def schedules_of(ctx: click.Context) -> Schedules:
-    """The schedule of the app."""
+    """Return the schedule of the app."""
     from ..api.schedules import Schedules
 
     return Schedules(app_of(ctx))

@@ -1,4 +1,4 @@
-"""The group of all commands, and the one place where they are registered."""
+"""Group of all commands, and the one place where they are registered."""
 
 from __future__ import annotations
 
@@ -9,67 +9,61 @@ import click
 
 from .command import Group
 
-#: Module of this package -> the commands that it holds, by their names there. In the order of the help.
+#: Module -> its commands, in the order of the help. In the module, a command whose name Python
+#: has already ends with an underscore.
 _MODULES = {
-    "list_show": ("list_", "show"),
-    "add_edit_remove": ("add", "edit", "remove"),
-    "pause_resume_run": ("pause", "resume", "run"),
-    "freezes": ("freeze", "freezes", "thaw"),
-    "backfills": ("backfill", "backfills"),
-    "next": ("next_",),
-    "log": ("log",),
-    "runs": ("runs",),
-    "why": ("why",),
-    "quarantine": ("quarantine",),
-    "locks": ("locks",),
-    "pipelines": ("pipelines",),
-    "calendars": ("calendars",),
-    "watch": ("watch",),
-    ".web.command": ("web",),
-    "export_import": ("export_",),
-    "plan_apply": ("plan", "apply"),
-    "status": ("status",),
-    "incidents": ("incidents", "ack"),
-    "health": ("health",),
-    "doctor": ("doctor",),
-    "import_shadow": ("import_", "shadow"),
+    ".entries": "list_ show add edit remove pause resume run",
+    ".holds": "freeze freezes thaw calendars",
+    ".backfills": "backfill backfills",
+    ".next": "next_",
+    ".watch": "watch",
+    ".history": "runs log why",
+    ".status": "status incidents ack health doctor",
+    ".repair": "quarantine locks",
+    ".pipelines": "pipelines",
+    ".documents": "plan apply export_",
+    ".moving": "import_ shadow",
+    "..web.command": "web",
 }
-#: Command -> its module, and its name there: with an underscore where the word is one of Python's.
-_COMMANDS = {name.rstrip("_"): (module, name) for module, names in _MODULES.items() for name in names}
 
-
-#: What is typed by those who do not know them yet.
-_MEANT = {
-    **dict.fromkeys(("unpause", "enable"), "resume"),
-    **dict.fromkeys(("disable", "stop"), "pause"),
-    **dict.fromkeys(("failed", "failures", "errors"), "runs --failed"),
-    **dict.fromkeys(("history", "results"), "runs"),
-    **dict.fromkeys(("changes", "audit", "who"), "log"),
-    **dict.fromkeys(("leader", "beats", "info", "state"), "status"),
-    **dict.fromkeys(("upcoming", "preview"), "next"),
-    **dict.fromkeys(("entries", "schedule", "schedules", "ls"), "list"),
-    **dict.fromkeys(("rerun", "replay", "catchup"), "backfill"),
-    **dict.fromkeys(("delete", "rm"), "remove"),
-    **dict.fromkeys(("check", "ping"), "health"),
-    **dict.fromkeys(("create", "new"), "add"),
-    **dict.fromkeys(("update", "change", "set"), "edit"),
-    **dict.fromkeys(("trigger", "start", "execute"), "run"),
-    **dict.fromkeys(("describe", "get", "inspect"), "show"),
-    **dict.fromkeys(("ui", "page", "dashboard"), "web"),
-    **dict.fromkeys(("monitor", "top"), "watch"),
-    **dict.fromkeys(("backup", "dump"), "export"),
-    **dict.fromkeys(("restore", "load"), "import"),
-    "acknowledge": "ack",
-    "unfreeze": "thaw",
-    "explain": "why",
-    "diff": "plan",
+#: Command -> its module, and its name there.
+_COMMANDS = {
+    name.rstrip("_"): (module, name) for module, names in _MODULES.items() for name in names.split()
 }
+
+#: Command -> words for it in other programs.
+_WORDS = {
+    "resume": "unpause enable",
+    "pause": "disable stop",
+    "runs --failed": "failed failures errors",
+    "runs": "history results",
+    "log": "changes audit who",
+    "status": "leader beats info state",
+    "next": "upcoming preview",
+    "list": "entries schedule schedules ls",
+    "backfill": "rerun replay catchup",
+    "remove": "delete rm",
+    "health": "check ping",
+    "add": "create new",
+    "edit": "update change set",
+    "run": "trigger start execute",
+    "show": "describe get inspect",
+    "web": "ui page dashboard",
+    "watch": "monitor top",
+    "export": "backup dump",
+    "import": "restore load",
+    "ack": "acknowledge",
+    "thaw": "unfreeze",
+    "why": "explain",
+    "plan": "diff",
+}
+_SYNONYMS = {word: command for command, words in _WORDS.items() for word in words.split()}
 
 
 class _LazyGroup(Group):
-    """Loads the module of a command when that command is asked for."""
+    """A group that loads the module of a command when that command is called."""
 
-    meant = _MEANT
+    synonyms = _SYNONYMS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS]
@@ -77,8 +71,8 @@ class _LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute = _COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(f".{module}", __package__), attribute)
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module, __package__), name)
         return command
 
 

@@ -1,6 +1,6 @@
-"""What commands print: with ``--json`` JSON alone, else lines, fields and tables that fit the terminal.
+"""Output of commands: JSON with ``--json``, or else lines, fields and tables that fit the terminal.
 
-A command tells both, what scripts read and what people read, and one of them is printed.
+A command states both, for scripts and for people, and one of them is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, tzinfo
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any
 
 import click
@@ -25,102 +25,126 @@ import click
 from ..clock import elapsed
 from ..entries.words import in_zone, span
 
-#: Where the context has whether ``--json`` was given.
+#: Key of the click context that says whether ``--json`` was given.
 JSON = "redbeat_lite.json"
 
+#: Columns of space between two columns of a table.
 _GAP = 2
-#: Before what stands below a row; and more columns than any row has.
-_INDENT, _ENDLESS = " " * 4, 1 << 30
-#: No column is cut below this, as long as another one can be.
+
+#: Space before a text that stands below its row.
+_INDENT = " " * 4
+
+#: Width that no column is cut below, as long as another column can be cut.
 _LEAST = 8
-#: Columns that are cut when the others cannot be cut any more: who acts has to know which one it is.
+
+#: Columns that are never cut, such as times and ids.
+_RIGID = frozenset(
+    (
+        "",
+        "AT",
+        "FREEZE",
+        "FROM",
+        "ID",
+        "KIND",
+        "LAST",
+        "NEXT RUN",
+        "OUTCOME",
+        "RUN",
+        "RUNS",
+        "RUNS OUT",
+    )
+).union(("SCHEDULED", "SINCE", "STAGE", "STATE", "STEPS", "TOOK", "TRIES", "UNTIL", "WAIT"))
+
+#: Columns that are cut last, because a reader who acts must know the names.
 _NAMES = ("NAME", "ENTRY")
-#: What would move the cursor, ring, or worse: entries may be named and described by anybody.
+
+#: Characters that move the cursor, ring a bell or turn the direction of text. Anybody may write
+#: them into the name or the description of an entry.
 _BEYOND_ASCII = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]+")
-#: Columns with words of this package, and what colour such a word has.
+
+#: The same in JSON, which escapes those of ASCII in texts, and puts line ends between them.
+_UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+
+#: Columns with words of this package, and the colours of these words.
 _COLOURED = ("NEXT RUN", "OUTCOME", "STATE", "STATUS")
 _COLOURS = {
     **dict.fromkeys(("succeeded", "running", "RUNNING", "SUCCEEDED"), "green"),
-    **dict.fromkeys(("failed", "expired", "revoked", "rejected", "lost", "open", "FAILED", "failing"), "red"),
+    **dict.fromkeys(("failed", "expired", "revoked", "rejected", "lost"), "red"),
+    **dict.fromkeys(("open", "FAILED", "failing"), "red"),
     **dict.fromkeys(("paused", "retrying", "ABORTED", "cancelled", "taken"), "yellow"),
     **dict.fromkeys(("frozen", "disabled", "finished", "manual"), "cyan"),
 }
-_MARKS = {"✓": "green", "✗": "red", "▸": "green", "↻": "yellow"}
-#: JSON itself escapes the others in a text, and puts line ends between them.
-_UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+_MARK_COLOURS = {"✓": "green", "✗": "red", "▸": "green", "↻": "yellow"}
 
 
 def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None:
-    """Print a line, whatever stands in it; all that commands print for people goes this way, and none with ``--json``.
+    """Print a line for people, which ``--json`` leaves out.
 
-    With ``err`` it goes to stderr, ``--json`` or not. It has its ``colour`` where a terminal wants that.
+    Parameters:
+        err: print to stderr, with ``--json`` too.
+        colour: of the line, on a terminal that wants colours.
     """
     if err or not in_json():
-        click.secho(clean(line), err=err, fg=colour if colour and wants_colour() else None)
+        click.secho(clean(line), err=err, fg=colour if wants_colour() else None)
 
 
-def show_life(text: str) -> None:
-    """Show on stderr, in one line that is drawn over, how far long work has come; nothing where that is no terminal."""
+def show_progress(text: str) -> None:
+    """Show on stderr how far long work is, over the last such line; only on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{fitted(text)}", err=True, nl=False)
 
 
 @contextmanager
-def showing_life(what: str) -> Iterator[None]:
-    """Show as :func:`show_life` does for how many seconds something goes on that prints nothing."""
+def showing_progress(what: str) -> Iterator[None]:
+    """Show each second, as :func:`show_progress` does, for how long the block has run."""
     if not sys.stderr.isatty():
         yield
         return
-    from ..threads import Ticker  # which loads Celery, and a probe prints, too
+    # This loads Celery, which the probe of python -m redbeat_lite does without.
+    from ..threads import Ticker
 
     began = elapsed()
-    ticker = Ticker("sign of life", lambda: 1.0, lambda: show_life(f"{what}: {elapsed() - began:.0f} s"))
+    ticker = Ticker(
+        "progress",
+        lambda: 1.0,
+        lambda: show_progress(f"{what}: {elapsed() - began:.0f} s"),
+    )
     ticker.start()
     try:
         yield
     finally:
         ticker.stop()
         ticker.join(1)
-        show_life("")
+        show_progress("")
 
 
 def in_json() -> bool:
-    """Whether ``--json`` was given."""
+    """Return whether ``--json`` was given."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(JSON))
 
 
 def echo_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a value as one JSON document, with ``--json``; datetimes as ISO 8601 in UTC, dataclasses as objects,
-    iterators as lists."""
+    """Print a value as one JSON document, if ``--json`` was given.
+
+    Datetimes become ISO 8601 in UTC, dataclasses objects, and iterators lists.
+    """
     if in_json():
         click.echo(json_text(value, indent=indent))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON that loses nothing in the output's encoding; on one line unless indented."""
-    if not is_unicode(sys.stdout):
-        return json.dumps(value, indent=indent, default=_jsonable)
-    return unicode_json(value, indent=indent)
+    """Return a value as JSON that loses nothing in the encoding of the output."""
+    if is_unicode(sys.stdout):
+        return unicode_json(value, indent=indent)
+    return json.dumps(value, indent=indent, default=_jsonable)
 
 
 def unicode_json(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON that shows letters of all scripts, and escapes what would confuse a terminal."""
+    """Return a value as JSON with letters of all scripts, and without unprintable characters."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_jsonable)
-    return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def tolerate_any_text() -> None:
-    """Have what the output's encoding does not know, such as an ellipsis, printed as ``?`` instead of ending us."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream):
-            stream.reconfigure(errors="replace")
-
-
-def is_unicode(stream: Any) -> bool:
-    """Whether an output knows all characters."""
-    return str(getattr(stream, "encoding", None)).lower().startswith("utf")
+    return _UNPRINTABLE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _jsonable(value: object) -> Any:
@@ -128,7 +152,21 @@ def _jsonable(value: object) -> Any:
         return asdict(value)
     if isinstance(value, Iterator):
         return [*value]
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)
+
+
+def tolerate_any_text() -> None:
+    """Print ``?`` for characters that the output's encoding lacks, and raise no error for them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream):
+            stream.reconfigure(errors="replace")
+
+
+def is_unicode(stream: Any) -> bool:
+    """Return whether the encoding of an output has all characters."""
+    return str(getattr(stream, "encoding", None)).lower().startswith("utf")
 
 
 def echo_table(
@@ -136,55 +174,67 @@ def echo_table(
     rows: Iterable[Sequence[object]],
     *,
     empty: str | None = None,
-    rigid: Sequence[str] = (),
     limit: int | None = None,
     below: bool = False,
 ) -> None:
     """Print a table that fits the terminal; see :func:`table`.
 
     Parameters:
-        empty: what is said where there are no rows; ``None``: the headers alone are shown.
-        below: where the table is too wide, what stands in the last column is shown whole, below each row.
-        limit: how many are shown; that there are more is said.
+        empty: the text to print if there are no rows; by default the headers alone.
+        limit: the rows to print; a last line says that there are more.
+        below: if the table is too wide, print the last column below each row, as a whole.
     """
     if in_json():
         return
-    shown = [*islice(rows, limit if limit is None else limit + 1)]
-    if not shown and empty is not None:
+    read = [*islice(rows, None if limit is None else limit + 1)]
+    if not read and empty is not None:
         for line in empty.splitlines():
             say(line)
         return
-    rows, width, paint = shown[:limit], terminal_width(), wants_colour()
-    said: Sequence[object] = ()
-    if below and max(map(_columns, table(headers, rows, width=_ENDLESS))) > width:
-        headers, rows, said = headers[:-1], [row[:-1] for row in rows], [row[-1] for row in rows]
-    for line, text in zip_longest(table(headers, rows, width=width, rigid=rigid, paint=paint), [None, *said]):
+    shown = read[:limit]
+    width = terminal_width()
+    notes: list[object] = [None for _ in shown]
+    if below and max(map(_columns, table(headers, shown, width=sys.maxsize))) > width:
+        notes = [row[-1] for row in shown]
+        headers = headers[:-1]
+        shown = [row[:-1] for row in shown]
+    header, *lines = table(headers, shown, width=width, paint=wants_colour())
+    click.echo(header)
+    for line, note in zip(lines, notes, strict=True):
         click.echo(line)
-        for piece in [] if text is None else _wrapped(clean(str(text)), max(width - len(_INDENT), 20)):
-            say(f"{_INDENT}{piece}")
-    if limit is not None and len(shown) > limit:
-        say(f"There are more: --limit {2 * limit}")
+        if note is not None:
+            for piece in _wrapped(clean(str(note)), max(width - len(_INDENT), 20)):
+                say(f"{_INDENT}{piece}")
+    if limit is not None and len(read) > limit:
+        say_more(limit)
+
+
+def say_more(limit: int) -> None:
+    """Say that there are more rows than the limit."""
+    say(f"There are more: --limit {2 * limit}")
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other.
+    """Print names and values below each other; a value ``None`` is left out.
 
-    Values of several lines are continued indented, and so are long ones, which are broken between words. A name that
-    would take more than half of the line is cut.
+    Lines that are too long are broken between words. A name that would take more than half of the
+    line is cut.
     """
-    shown = [(clean(name), value) for name, value in fields if value is not None]
-    widest = min(max((_columns(name) for name, _ in shown), default=0), terminal_width() // 2)
+    shown = [(clean(name), _text(value)) for name, value in fields if value is not None]
+    widest = max((_columns(name) for name, _ in shown), default=0)
+    widest = min(widest, terminal_width() // 2)
     left = widest + _GAP
     room = max(terminal_width() - left, 20)
-    for name, value in shown:
-        first, *rest = [piece for line in str(value).splitlines() or [""] for piece in _wrapped(clean(line), room)]
-        say(f"{_padded(_cut(name, widest), left)}{first}".rstrip())
-        for line in rest:
-            say(f"{' ' * left}{line}".rstrip())
+    for name, text in shown:
+        label = _padded(_cut(name, widest), left)
+        for line in text.splitlines() or [""]:
+            for piece in _wrapped(clean(line), room):
+                say(f"{label}{piece}".rstrip())
+                label = " " * left
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or 80 where the output is no terminal."""
+    """Return the columns of the terminal, or 80 where the output is no terminal."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
@@ -193,80 +243,101 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     width: int,
-    rigid: Sequence[str] = (),
     paint: bool = False,
 ) -> list[str]:
-    """The lines of a table; cells that are too long are cut with an ellipsis.
+    """Return the lines of a table; cells that are too long are cut with an ellipsis.
 
     Parameters:
-        rows: cells; ``None`` is shown as a dash.
-        rigid: headers of columns that are not cut, such as times.
-        paint: whether to colour words for what entries and runs do.
+        rows: cells; ``None`` becomes a dash, and a datetime is shown in the app's zone.
+        width: the columns of the terminal.
+        paint: colour the words that say how entries and runs are.
     """
-    cells = [list(headers), *([clean("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    widths = _fitted([max(map(_columns, column)) for column in zip(*cells, strict=True)], width, headers, rigid)
+    cells = [[*headers], *([clean(_text(cell, "-")) for cell in row] for row in rows)]
+    widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    _shrink(widths, width, headers)
+    for row in cells:
+        for index, cell in enumerate(row):
+            row[index] = _padded(_cut(cell, widths[index]), widths[index])
     gap = " " * _GAP
-    padded = [[_padded(_cut(c, w), w) for c, w in zip(row, widths, strict=True)] for row in cells]
-    lines = [_cut(gap.join(row).rstrip(), width) for row in padded]
+    lines = [_cut(gap.join(row).rstrip(), width) for row in cells]
     if not paint or sum(widths) + _GAP * (len(widths) - 1) > width:
         return lines
-    painted = (gap.join(map(_painted, headers, row)) for row in padded[1:])
+    painted = [gap.join(map(_painted, headers, row)) for row in cells[1:]]
     return [click.style(lines[0], bold=True), *painted]
+
+
+def _text(value: object, missing: str = "") -> str:
+    if value is None:
+        return missing
+    return when(value) if isinstance(value, datetime) else str(value)
+
+
+def _shrink(widths: list[int], room: int, headers: Sequence[str]) -> None:
+    """Shrink the widest columns until all fit, those with names last."""
+    excess = sum(widths) + _GAP * (len(widths) - 1) - room
+    soft = [index for index, header in enumerate(headers) if header not in _RIGID]
+    first = [index for index in soft if headers[index] not in _NAMES]
+    for columns in (first, soft):
+        while excess > 0 and columns:
+            widest = max(columns, key=widths.__getitem__)
+            if widths[widest] <= _LEAST:
+                break
+            widths[widest] -= 1
+            excess -= 1
 
 
 def _painted(header: str, cell: str) -> str:
     if header == "LAST":
-        return "".join(click.style(each, fg=_MARKS[each]) if each in _MARKS else each for each in cell)
-    first = cell.split(maxsplit=1)[:1]
-    colour = _COLOURS.get(first[0]) if first and header in _COLOURED else None
-    return cell if colour is None else click.style(cell, fg=colour)
+        return "".join(click.style(mark, fg=_MARK_COLOURS.get(mark)) for mark in cell)
+    word = cell.partition(" ")[0]
+    if header in _COLOURED and word in _COLOURS:
+        return click.style(cell, fg=_COLOURS[word])
+    return cell
 
 
 def wants_colour() -> bool:
-    """Whether the output is a terminal, and nobody has asked for no colours: by ``NO_COLOR`` or Celery's ``-C``."""
+    """Return whether the output is a terminal, and ``NO_COLOR`` and Celery's ``-C`` are not set."""
     context = click.get_current_context(silent=True)
-    refused = os.environ.get("NO_COLOR") or (context is not None and getattr(context.obj, "no_color", False))
-    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    if context is not None and getattr(context.obj, "no_color", False):
+        return False
+    return sys.stdout.isatty()
 
 
 def fitted(line: str, width: int | None = None) -> str:
-    """A line, cut to so many columns, by default those of the terminal."""
+    """Return a line, cut to so many columns, by default those of the terminal."""
     return _cut(clean(line), terminal_width() if width is None else width)
 
 
 def clean(text: str) -> str:
-    """``text`` on one line, without what would confuse a terminal."""
+    """Return a text on one line, without characters that would confuse a terminal."""
     return _UNPRINTABLE.sub(" ", text)
 
 
-def when(instant: datetime | None, zone: tzinfo) -> str | None:
-    """An instant in a zone, to the second, with its offset; ``None`` stays ``None``."""
-    return None if instant is None else in_zone(instant, zone)
+def app_zone() -> tzinfo:
+    """Return the time zone of the app of ``-A``."""
+    zone: tzinfo = click.get_current_context().obj.app.timezone
+    return zone
+
+
+def when(instant: datetime, zone: tzinfo | None = None) -> str:
+    """Return an instant to the second, with its offset, by default in the app's zone."""
+    return in_zone(instant, app_zone() if zone is None else zone)
 
 
 def distance(instant: datetime, now: datetime) -> str:
-    """How far away an instant is, in words of one or two units: ``in 3 h 5 min``, ``12 s ago``."""
+    """Return how far away an instant is, in one or two units: ``in 3 h 5 min``, ``12 s ago``."""
     seconds = (instant - now).total_seconds()
     text = span(abs(seconds))
     return f"in {text}" if seconds >= 0 else f"{text} ago"
 
 
-def _fitted(widths: list[int], room: int, headers: Sequence[str], rigid: Sequence[str]) -> list[int]:
-    """The widths of the columns, the widest ones cut until all fit, and names last."""
-    excess = sum(widths) + _GAP * (len(widths) - 1) - room
-    soft = [index for index, header in enumerate(headers) if header not in rigid]
-    for some in ([i for i in soft if headers[i] not in _NAMES], soft):
-        while excess > 0 and some and max(widths[index] for index in some) > _LEAST:
-            widths[max(some, key=widths.__getitem__)] -= 1
-            excess -= 1
-    return widths
-
-
 def _columns(text: str) -> int:
-    """Columns that a terminal needs for a text."""
+    """Return the columns that a terminal needs for a text."""
     if text.isascii():
         return len(text)
-    return sum(_columns_of(character) for character in text)
+    return sum(map(_columns_of, text))
 
 
 def _columns_of(character: str) -> int:
@@ -288,16 +359,14 @@ def _padded(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text, broken between words where that is possible."""
-    # It counts characters, of which some are two columns wide.
-    lines = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
-    return [piece for line in lines for piece in _folded(line, width)]
-
-
-def _folded(text: str, width: int) -> list[str]:
+    """Return the lines of a text, broken between words where that is possible."""
     lines = [""]
-    for character in text:
-        if _columns(lines[-1]) + _columns_of(character) > width:
+    for line in textwrap.wrap(text, width, break_on_hyphens=False):
+        if lines[-1]:
             lines.append("")
-        lines[-1] += character
+        # textwrap counts characters, and some of them take two columns.
+        for character in line:
+            if _columns(lines[-1]) + _columns_of(character) > width:
+                lines.append("")
+            lines[-1] += character
     return lines

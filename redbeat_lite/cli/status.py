@@ -1,35 +1,77 @@
-"""``status``: how the beats fare."""
+"""Commands that say whether all is well: status, incidents and ack, health, doctor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
-from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from celery import Celery
 
-from ..beat.config_check import differing
-from ..beat.status import LeaderStatus, StandBy, Status
-from ..beat.status import status as ask
-from ..clock import CLOCK_OFF
-from ..entries.words import counted, listed, span
+from ..beat.status import Status
+from ..beat.status import status as read_status
+from ..entries.words import counted, listed, local
+from ..errors import EntryNotFound, RedbeatError
+from ..operate.health import cluster_health, incident_health
+from ..operate.health import health as host_health
 from ..settings import Settings
-from ..storage.refused import Refused
 from ..storage.store import Store
-from .command import Command, Length, app_of, json_option
-from .output import distance, echo_fields, echo_json, when
+from .command import (
+    Command,
+    Length,
+    app_of,
+    json_option,
+    limit_option,
+    schedules_of,
+    unknown,
+)
+from .output import (
+    app_zone,
+    clean,
+    echo_fields,
+    echo_json,
+    echo_table,
+    say,
+    showing_progress,
+    terminal_width,
+)
+from .texts import status_lines
+
+if TYPE_CHECKING:
+    from ..operate.doctor.finding import Finding
+    from ..runs.incident import Incident
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: Severity of a finding -> exit code, and the colour of its first line.
+_DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
+_DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
+
+
+def timeout_option(default: str) -> Callable[[_F], _F]:
+    """Return the option ``--timeout``."""
+    return click.option(
+        "--timeout",
+        type=Length(0.1),
+        default=default,
+        show_default=True,
+        help="How long to wait for the server.",
+    )
 
 
 @click.command(cls=Command)
-@click.option("--timeout", type=Length(0.1), default="5s", show_default=True, help="How long the server is waited for.")
+@timeout_option("5s")
 @json_option
 def status(ctx: click.Context, timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
-    SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the first entry in line
-    is; OVERDUE are those that are late by more than a second. REFUSED are entries of beat_schedule with which something
-    is wrong. DIFFERING are those that the leader has stored with another definition than this app.
+    SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the
+    first entry in line is; OVERDUE counts entries that are late by more than a second. REFUSED are
+    entries of beat_schedule with which something is wrong. DIFFERING are those that the leader has
+    stored with another definition than this app.
 
     \b
     Examples:
@@ -37,19 +79,22 @@ def status(ctx: click.Context, timeout: float) -> None:
       celery -A proj redbeat status --json
     """
     app = app_of(ctx)
-    found = ask(app, timeout=timeout)
-    names = _differing(app, found, timeout)
-    echo_json({**_as_json(found), "differing": names})
-    rows = [*lines(found, app.timezone)]
-    if names:
-        which = counted(len(names), "entry", "entries")
-        what = f"the leader has stored other definitions of {which}: {listed(names)}"
-        rows.append(("differing", what))
-    echo_fields(rows)
+    found = read_status(app, timeout=timeout)
+    differing = _differing(app, found, timeout)
+    echo_json({**_as_data(found), "differing": differing})
+    lines = [*status_lines(found, app_zone())]
+    if differing:
+        entries = counted(len(differing), "entry", "entries")
+        text = f"the leader has stored other definitions of {entries}: {listed(differing)}"
+        lines.append(("differing", text))
+    echo_fields(lines)
 
 
 def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
     """Return the names of config entries that differ from what a leader of this owner stored."""
+    # Only this command needs the configuration.
+    from ..beat.config_check import differing
+
     settings = Settings.from_app(app)
     if found.leader is None or found.leader.owner != settings.owner:
         return []
@@ -60,62 +105,167 @@ def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
         store.backend.close()
 
 
-def _as_json(found: Status) -> dict[str, object]:
-    fields = asdict(found)
-    fields["stand_bys"] = [
-        {"host": each.host, "pid": each.pid, "owner": each.owner} for each in found.standbys if each.well
+def _as_data(found: Status) -> dict[str, object]:
+    data = asdict(found)
+    del data["standbys"]
+    data["stand_bys"] = [
+        {"host": standby.host, "pid": standby.pid, "owner": standby.owner}
+        for standby in found.standbys
+        if standby.well
     ]
-    del fields["standbys"]
-    fields["freezes"] = [each._asdict() for each in found.freezes]
-    return fields
+    data["freezes"] = [freeze._asdict() for freeze in found.freezes]
+    return data
 
 
-def lines(found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
-    """How the beats fare, by label."""
-    leader = found.leader
-    if leader is None:
-        yield "leader", "nobody leads"
+@click.command(cls=Command)
+@click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
+@limit_option(100, "incidents")
+@json_option
+def incidents(ctx: click.Context, only_open: bool, limit: int) -> None:
+    """List the open incidents, the oldest first, and then the latest that were closed.
+
+    \b
+    Examples:
+      celery -A proj redbeat incidents --open
+      celery -A proj redbeat incidents --json
+    """
+    schedules = schedules_of(ctx)
+    found = [*schedules.incidents(limit=limit + 1)]
+    if not only_open:
+        found += schedules.incidents(closed=True, limit=limit + 1)
+    echo_json(found[:limit])
+    headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
+    empty = "No incident is open." if only_open else "No incident is open, and none was."
+    echo_table(headers, map(_incident_row, found), empty=empty, limit=limit, below=True)
+
+
+def _incident_row(incident: Incident) -> tuple[object, ...]:
+    what = local(incident.text, app_zone())
+    state = "open"
+    if incident.acknowledged:
+        what = f"({incident.acknowledged}) {what}"
+        state = "taken up"
+    if incident.until is not None:
+        state = "closed"
+    return incident.id, incident.kind, incident.entry, incident.since, state, what
+
+
+@click.command(cls=Command)
+@click.argument("incident_id", metavar="ID")
+@click.option("--note", required=True, help="Who sees to it, and how.")
+def ack(ctx: click.Context, incident_id: str, note: str) -> None:
+    """Say who has taken up an open incident. It stays open until its cause is gone.
+
+    \b
+    Example:
+      celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
+    """
+    schedules = schedules_of(ctx)
+    try:
+        incident = schedules.acknowledge(incident_id, note)
+    except EntryNotFound as exc:
+        ids = [incident.id for incident in schedules.incidents(limit=1000)]
+        raise unknown(str(exc), incident_id, ids) from None
+    of_entry = f" of {incident.entry!r}" if incident.entry else ""
+    say(f"acknowledged {incident.id}, {incident.kind}{of_entry}")
+
+
+@click.command(cls=Command)
+@click.option(
+    "--cluster", is_flag=True, help="Ask whether any beat leads and ticks, wherever it is."
+)
+@click.option(
+    "--incidents", is_flag=True, help="Ask whether an incident is open, of whatever kind."
+)
+@click.option(
+    "--limit",
+    type=Length(),
+    help="For how long it may be silent; by default redbeat_lite_stall_timeout.",
+)
+@click.option("--pid", type=int, help="The beat's process, where several beats run on this host.")
+@timeout_option("2s")
+@json_option
+def health(
+    ctx: click.Context,
+    cluster: bool,
+    incidents: bool,
+    limit: float | None,
+    pid: int | None,
+    timeout: float,
+) -> None:
+    """Ask whether the beat of this host is well.
+
+    It is, if its loop lives, be it the leader or a stand-by, and if it has not failed for longer
+    than the limit to reach the server or the broker. Run it where the beat runs, in the same
+    container. With redbeat_lite_heartbeat_file the file is asked, and Redis is not.
+
+    Exit codes: 0 it is well; 1 it is not; 2 the server cannot be reached.
+
+    \b
+    Examples:
+      celery -A proj redbeat health
+      celery -A proj redbeat health --limit 10 --pid "$MAINPID"
+      celery -A proj redbeat health --cluster
+      celery -A proj redbeat health --incidents
+    """
+    if cluster and pid is not None:
+        raise RedbeatError("--cluster asks for any beat, and --pid for one; give one of them")
+    if incidents and (cluster or limit is not None or pid is not None):
+        hint = "leave out --cluster, --limit and --pid"
+        raise RedbeatError(f"--incidents asks for incidents alone; {hint}")
+    # The tasks of the app are not loaded, because a probe must be quick.
+    settings = Settings.from_app(ctx.obj.app)
+    if incidents:
+        verdict = incident_health(settings, timeout=timeout)
+    elif cluster:
+        verdict = cluster_health(settings, limit=limit, timeout=timeout)
     else:
-        yield from _of_leader(leader, found, zone)
-    yield "stand-bys", ", ".join(_place(each) for each in found.standbys if each.well) or "none"
-    yield "last tick", "never" if found.last_tick is None else distance(found.last_tick, found.now)
-    yield "lag", span(found.lag)
-    yield "overdue", found.overdue
-    yield "entries", found.entries
-    yield "quarantined", found.quarantined
-    yield "workers", f"{len(found.clocks)} with install()"
-    yield "refused", "\n".join(_of_refused(found.refused))
-    for each in found.freezes:
-        yield "frozen", f"{each.selection}, until {when(each.until, zone)} ({distance(each.until, found.now)})"
-    if found.freezes:
-        waiting = found.messages
-        messages = "messages: not known" if waiting is None else counted(waiting, "message waits", "messages wait")
-        yield "goes on", f"{messages}; {counted(found.pipelines, 'run', 'runs')} of pipelines"
-    for worker, ahead in sorted(found.clocks.items()):
-        if abs(ahead) >= CLOCK_OFF:
-            yield "clock", f"that of worker {worker} is {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+        verdict = host_health(settings, pid=pid, limit=limit, timeout=timeout)
+    echo_json(verdict._asdict())
+    say(verdict.reason)
+    ctx.exit(0 if verdict.healthy else 1)
 
 
-def _of_refused(refused: Refused) -> Iterator[str]:
-    yield str(refused.count)
-    for name, error in refused.errors.items():
-        yield f"{name!r}: {error}"
-    if refused.count > len(refused.errors):
-        yield f"and {refused.count - len(refused.errors)} more"
+@click.command(cls=Command)
+@json_option
+def doctor(ctx: click.Context) -> None:
+    """Look for what is or will be trouble: the server, the settings, the entries.
+
+    Each finding says what was found, why it matters and what to do. Nothing is changed. Run it
+    where a beat runs, so that it looks at that machine's clock.
+
+    Exit codes: 0 nothing, or notes; 3 a warning; 4 an error; 1 the request is wrong; 2 the server
+    cannot be reached.
+
+    \b
+    Examples:
+      celery -A proj redbeat doctor
+      celery -A proj redbeat doctor --json
+    """
+    # A probe by health does without these.
+    from ..operate.doctor import examine
+
+    with showing_progress("looking at the schedule"):
+        findings = examine(app_of(ctx))
+    echo_json(findings)
+    for finding in findings:
+        _say_finding(finding)
+    numbers = Counter(finding.severity for finding in findings)
+    counts = [counted(numbers[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
+    say(", ".join(counts))
+    ctx.exit(_DOCTOR_CODES[findings[0].severity] if findings else 0)
 
 
-def _of_leader(leader: LeaderStatus, found: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
-    yield "leader", _place(leader)
-    yield "since", f"{when(leader.since, zone)} ({distance(leader.since, found.now)}), term {leader.term}"
-    yield "sent", leader.sent
-    yield "not sent", leader.failed
-    yield "left out", leader.skipped
-    yield "dispatch", leader.dispatch or "nothing was sent yet"
-    if leader.backfill_left:
-        yield "backfills", f"{leader.backfill_left} left to send"
-    if leader.failing_for is not None:
-        yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
-
-
-def _place(beat: LeaderStatus | StandBy) -> str:
-    return f"pid {beat.pid} on {beat.host}"
+def _say_finding(finding: Finding) -> None:
+    heading = f"{finding.severity.upper()} {finding.check}: {finding.what}"
+    colour = _DOCTOR_COLOURS.get(finding.severity)
+    for text in (heading, f"  why: {finding.why}", f"  do:  {finding.todo}"):
+        lines = textwrap.wrap(
+            clean(text),
+            width=terminal_width(),
+            subsequent_indent=" " * 7,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            say(line, colour=colour if line == lines[0] and text == heading else None)
+    say()

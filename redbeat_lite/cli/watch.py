@@ -7,21 +7,22 @@ import os
 import re
 import select
 import signal
-import socket
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, tzinfo
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import islice
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
+from ..api.schedules import Schedules
 from ..beat.status import read
+from ..clock import elapsed
 from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
@@ -29,26 +30,61 @@ from ..entries.words import counted
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from ..storage.store import Store
-from .command import Command, Length, entry_names, schedules_of
-from .entry_output import nothing_listed
-from .exit_codes import Failure
-from .output import clean, distance, fitted, table, wants_colour, when
-from .selected import selected, selecting
+from .command import Command, Failure, Length, entry_names, schedules_of
+from .entries import why_nothing_listed
+from .options import selected, selecting
+from .output import app_zone, clean, distance, fitted, table, wants_colour, when
 
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the other screen without a cursor; back
-_HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+#: Enter the terminal's second screen and hide the cursor; and back.
+_ENTER = "\x1b[?1049h\x1b[?25l"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+
+_HOME = "\x1b[H"
+_CLEAR_LINE_END = "\x1b[K"
+_CLEAR_BELOW = "\x1b[J"
+
+#: Keys, of which the page keys send several bytes.
 _QUIT = b"qQ\x03\x04"
-_NEXT, _PREVIOUS = (b"n", b" ", b"\x1b[6~"), (b"p", b"b", b"\x1b[5~")  # and the keys for pages
+_NEXT = (b"n", b" ", b"\x1b[6~")
+_PREVIOUS = (b"p", b"b", b"\x1b[5~")
 _KEY = re.compile(rb"\x1b\[[56]~|.", re.DOTALL)
+
+#: Seconds between two looks at the keys and the size of the terminal.
+_TICK = 0.05
+
+#: Lines that are no rows: the heading, the line about the beat, the header and the line of help.
+_OTHER_LINES = 4
+
+
+class _View(NamedTuple):
+    """Lines to draw.
+
+    Parameters:
+        lines: from the first line of the terminal on.
+        help: the keys, in the last line.
+        has_more: whether another page follows.
+    """
+
+    lines: list[str]
+    help: str = "q quits"
+    has_more: bool = False
 
 
 @click.command(cls=Command)
 @click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
-@click.option("--status", "doing", type=click.Choice(STATUSES), help="Only entries that are this.")
-@click.option("--every", type=Length(0.1), default="1s", show_default=True, help="Time between looks.")
-def watch(ctx: click.Context, /, doing: str | None, every: float, **meant: Any) -> None:
-    """Watch the entries that run next, in a table that redraws itself. n and p turn its pages; q ends it, or Ctrl-C.
+@click.option("--status", type=click.Choice(STATUSES), help="Only entries with this status.")
+@click.option(
+    "--every",
+    type=Length(0.1),
+    default="1s",
+    show_default=True,
+    help="Time between two reads.",
+)
+def watch(ctx: click.Context, /, status: str | None, every: float, **_selection: str) -> None:
+    """Watch the entries that run next, in a table that redraws itself.
+
+    n and p turn its pages; q ends it, or Ctrl-C.
 
     \b
     Examples:
@@ -57,56 +93,111 @@ def watch(ctx: click.Context, /, doing: str | None, every: float, **meant: Any) 
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
-    schedules, zone, paint = schedules_of(ctx), ctx.obj.app.timezone, wants_colour()
-    store, page, is_filtered = Store.of(Settings.from_app(ctx.obj.app)), 0, doing is not None or any(meant.values())
-    entries = selected(ctx, **meant)
-
-    def from_rank(start: int, number: int) -> Iterator[Entry]:
-        if not is_filtered:
-            return schedules.freezes.marked(schedules.list(start, number))
-        found = (each for each in schedules.freezes.marked(entries) if doing is None or each.status == doing)
-        return islice(found, start, start + number)
-
-    def look() -> _Look:
-        # All but the heading, the line about the beat, the header and the line of help.
-        room, total = max(_size().lines - 4, 1), len(schedules)
-        found = [*from_rank(page * room, room + 1)]
-        shown = f"{page * room + 1} to {page * room + len(found[:room])} of " if page or len(found) > room else ""
-        which = "those that match" if is_filtered else counted(total, "entry", "entries")
-        width, is_led = _size().columns, read(store).leader is not None
-        beat = (
-            "" if is_led else click.style(fitted("nobody leads: nothing is sent", width), fg="red" if paint else None)
-        )
-        rows = _table(found[:room], width, zone, paint) if found else nothing_listed(total).splitlines()
-        lines = [fitted(f"{shown}{which}  {when(datetime.now(UTC), zone)}", width), beat, *rows]
-        return _Look(lines, "n next page, p previous, q quits" if shown else "q quits", len(found) > room)
-
-    look()  # what is wrong is said before the screen changes
-    with _screen() as (wait, wake):
+    reader = _Reader(ctx, status)
+    # An error of the first read is printed before the screen changes.
+    reader.read(0)
+    with _screen():
+        page = 0
         typed = b""
         while not _quits(typed):
-            looking, typed = _looking(look, wake), b""
-            while not looking.done() and not _quits(typed):
-                typed += wait(None)  # until something was typed, or the terminal was resized
-            if not looking.done():
-                return
-            seen = looking.result()
-            sys.stdout.write(_drawn(seen))
-            sys.stdout.flush()
-            typed = typed or wait(every)
-            page = _turned(page, typed, seen.has_more)
+            # A server that does not answer must not keep q waiting, so a thread reads.
+            reading = _start(reader, page)
+            typed = b""
+            while not reading.done():
+                typed += _keys(_TICK)
+                if _quits(typed):
+                    return
+            view = reading.result()
+            _draw(view)
+            typed = typed or _keys_or_resize(every)
+            page = _turned(page, typed, view.has_more)
 
 
-class _Look(NamedTuple):
-    lines: list[str]
-    help: str = "q quits"
-    has_more: bool = False
+class _Reader:
+    """Reads the pages of the selected entries."""
+
+    def __init__(self, ctx: click.Context, status: str | None) -> None:
+        self._schedules: Schedules = schedules_of(ctx)
+        self._store = Store.of(Settings.from_app(ctx.obj.app))
+        self._entries = selected(ctx)
+        self._status = status
+        self._is_filtered = status is not None or not self._entries.selection.is_all
+        self._zone = app_zone()
+        self._paint = wants_colour()
+
+    def read(self, number: int) -> _View:
+        """Return the page of this number, from 0 on."""
+        size = _terminal_size()
+        room = max(size.lines - _OTHER_LINES, 1)
+        start = number * room
+        total = len(self._schedules)
+        entries = self._page(start, room + 1)
+        has_more = len(entries) > room
+        del entries[room:]
+        which = "those that match" if self._is_filtered else counted(total, "entry", "entries")
+        keys = "q quits"
+        if start or has_more:
+            which = f"{start + 1} to {start + len(entries)} of {which}"
+            keys = "n next page, p previous, q quits"
+        heading = fitted(f"{which}  {when(datetime.now(UTC), self._zone)}", size.columns)
+        beat = ""
+        if read(self._store).leader is None:
+            beat = fitted("nobody leads: nothing is sent", size.columns)
+            beat = click.style(beat, fg="red") if self._paint else beat
+        rows = why_nothing_listed(total).splitlines()
+        if entries:
+            rows = self._table(entries, size.columns)
+        return _View([heading, beat, *rows], keys, has_more)
+
+    def _page(self, start: int, number: int) -> list[Entry]:
+        freezes = self._schedules.freezes
+        if not self._is_filtered:
+            return [*freezes.marked(self._schedules.list(start, number))]
+        marked = freezes.marked(self._entries)
+        matching = (entry for entry in marked if self._status in (None, entry.status))
+        return [*islice(matching, start, start + number)]
+
+    def _table(self, entries: Sequence[Entry], width: int) -> list[str]:
+        now = datetime.now(UTC)
+        rows = []
+        for entry in entries:
+            next_run: str = entry.status
+            if entry.next_run_at and not entry.frozen_until:
+                next_run = distance(entry.next_run_at, now)
+            last_run = entry.last_run_at and distance(entry.last_run_at, now)
+            if entry.last_error:
+                last_run = clean(entry.last_error)
+            schedule = schedule_text(entry.schedule, self._zone)
+            rows.append((entry.name, schedule, next_run, entry.total_run_count, last_run))
+        header = ("NAME", "SCHEDULE", "NEXT RUN", "RUNS", "LAST RUN")
+        return table(header, rows, width=width, paint=self._paint)
+
+
+def _start(reader: _Reader, page: int) -> Future[_View]:
+    """Read a page in a thread."""
+    view: Future[_View] = Future()
+
+    def run() -> None:
+        try:
+            view.set_result(reader.read(page))
+        except FAULTS as exc:
+            # The server may come back, so the next read tries again.
+            text = f"cannot reach the server, trying again: {exc}"
+            view.set_result(_View([fitted(text, _terminal_size().columns)]))
+        except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
+            view.set_exception(exc)
+
+    Thread(target=run, daemon=True).start()
+    return view
 
 
 def _turned(page: int, typed: bytes, has_more: bool) -> int:
+    """Return the number of the page after the keys that were typed."""
     for key in _KEY.findall(typed):
         if key in _NEXT and has_more:
-            page, has_more = page + 1, False  # of the page after that nobody knows yet
+            page += 1
+            # Whether a page follows that one is not known yet.
+            has_more = False
         elif key in _PREVIOUS and page:
             page -= 1
     return page
@@ -116,90 +207,66 @@ def _quits(typed: bytes) -> bool:
     return any(key in _QUIT for key in typed)
 
 
-def _looking(look: Callable[[], _Look], wake: socket.socket) -> Future[_Look]:
-    """A look that has begun, in a thread: a server that does not answer must not keep ``q`` waiting. Its end wakes."""
-    found: Future[_Look] = Future()
+def _keys(seconds: float) -> bytes:
+    """Return the keys that are typed within so many seconds."""
+    stdin = sys.stdin.fileno()
+    ready, _, _ = select.select([stdin], [], [], seconds)
+    if not ready:
+        return b""
+    # No bytes mean that the terminal is gone.
+    return os.read(stdin, 64) or _QUIT
 
-    def looked() -> None:
-        try:
-            found.set_result(look())
-        except FAULTS as exc:  # a server that comes back is watched on
-            found.set_result(_Look([fitted(f"cannot reach the server, trying again: {exc}", _size().columns)]))
-        except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
-            found.set_exception(exc)
-        with suppress(OSError):  # nobody waits any more, or is being woken already
-            wake.send(b"\0")
 
-    Thread(target=looked, daemon=True).start()
-    return found
+def _keys_or_resize(seconds: float) -> bytes:
+    """Wait so many seconds, or until a key is typed or the terminal is resized; return the keys."""
+    size = _terminal_size()
+    end = elapsed() + seconds
+    typed = b""
+    while not typed and elapsed() < end and _terminal_size() == size:
+        typed = _keys(min(_TICK, seconds))
+    return typed
+
+
+def _draw(view: _View) -> None:
+    """Draw a view over the one before."""
+    width, height = _terminal_size()
+    lines = view.lines[: height - 1]
+    lines += [""] * (height - 1 - len(lines))
+    text = f"{_CLEAR_LINE_END}\n".join([*lines, fitted(view.help, width)])
+    sys.stdout.write(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}")
+    sys.stdout.flush()
 
 
 @contextmanager
-def _screen() -> Iterator[tuple[Callable[[float | None], bytes], socket.socket]]:
-    """A screen of its own; yields what waits so many seconds, or less if it is woken or the terminal was resized, and
-    tells what was typed; and where a byte wakes it. The terminal is as before at the end, whatever ends it."""
-    stdin, before = sys.stdin.fileno(), termios.tcgetattr(sys.stdin)
-    woken, wake = socket.socketpair()
-    wake.setblocking(False)
-    handlers = {each: signal.signal(each, _ends) for each in (signal.SIGTERM, signal.SIGHUP)}
-    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
-    # A handler alone would not end a select that is waiting; a byte in this socket does.
-    old_wake = signal.set_wakeup_fd(wake.fileno())
-    tty.setcbreak(stdin, termios.TCSADRAIN)  # its default throws away a q that was typed before the screen is up
+def _screen() -> Iterator[None]:
+    """Show a second screen; the terminal is as before at the end, whatever ends it."""
+    stdin = sys.stdin.fileno()
+    mode = termios.tcgetattr(stdin)
+    handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # TCSADRAIN keeps a q that was typed before the screen is up; the default drops it.
+    tty.setcbreak(stdin, termios.TCSADRAIN)
     sys.stdout.write(_ENTER)
-    logging.disable()  # a warning at each look would be written across the table
-
-    def wait(seconds: float | None) -> bytes:
-        ready, _, _ = select.select([stdin, woken], [], [], seconds)
-        if woken in ready:
-            woken.recv(512)
-        return (os.read(stdin, 64) or _QUIT) if stdin in ready else b""
-
+    # A warning of each read would be written across the table.
+    logging.disable()
     try:
-        yield wait, wake
+        yield
     except KeyboardInterrupt:
         pass
     finally:
         logging.disable(logging.NOTSET)
-        signal.set_wakeup_fd(old_wake)
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
-        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+        termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        woken.close()
-        wake.close()
 
 
-def _ends(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _table(page: Sequence[Entry], width: int, zone: tzinfo, paint: bool) -> list[str]:
-    now = datetime.now(UTC)
-    rows = [
-        (
-            entry.name,
-            schedule_text(entry.schedule, zone),
-            distance(entry.next_run_at, now) if entry.next_run_at and not entry.frozen_until else entry.status,
-            entry.total_run_count,
-            clean(entry.last_error) if entry.last_error else entry.last_run_at and distance(entry.last_run_at, now),
-        )
-        for entry in page
-    ]
-    header = ("NAME", "SCHEDULE", "NEXT RUN", "RUNS", "LAST RUN")
-    return table(header, rows, width=width, rigid=("NEXT RUN", "RUNS"), paint=paint)
-
-
-def _size() -> os.terminal_size:
-    # Asked of the terminal itself: COLUMNS and LINES of the environment do not follow it. One that nobody has given a
-    # size says that it has none.
+def _terminal_size() -> os.terminal_size:
+    # Ask the terminal itself, because COLUMNS and LINES of the environment do not follow it. A
+    # terminal without a size says 0.
     size = os.get_terminal_size(sys.stdout.fileno())
     return os.terminal_size((size.columns or 80, size.lines or 24))
-
-
-def _drawn(look: _Look) -> str:
-    """The text that draws these lines over what was there, and what may be typed in the last line."""
-    width, height = _size()
-    shown = [*look.lines[: height - 1], *[""] * (height - 1 - len(look.lines)), fitted(look.help, width)]
-    return _HOME + f"{_END_OF_LINE}\n".join(shown) + _END_OF_LINE + _BELOW

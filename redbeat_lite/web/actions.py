@@ -8,8 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..api.selected import Selected
-from ..cli.backfills import asked
 from ..cli.backfills import backfill as command
+from ..cli.backfills import start_arguments
 from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
 from ..errors import EntryNotFound, InvalidEntry
@@ -234,7 +234,7 @@ def backfill(call: Call) -> Response:
         del options[option]
     is_agreed = "save" in call.params
     started = call.schedules.backfills.start(
-        **asked(options, call.site.zone),
+        **start_arguments(options, call.site.zone),
         dry_run=not is_agreed,
     )
     if is_agreed:

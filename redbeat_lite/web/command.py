@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from ..cli.command import Command, app_of
-from ..cli.exit_codes import Failure
+from ..cli.command import Command, Failure, app_of
 from ..cli.output import say
 
 

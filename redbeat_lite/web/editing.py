@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..cli.add_edit_remove import edit as command
-from ..cli.entry_options import KINDS, fields_of, schedule_of
+from ..cli.entries import edit as command
 from ..cli.next import next_runs
+from ..cli.options import KINDS, fields_of, schedule_of
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields

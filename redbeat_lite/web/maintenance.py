@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ..cli.backfills import status
+from ..cli.texts import backfill_status
 from ..entries.fields import DEFINITION_FIELDS
 from ..entries.freezes import Freeze
 from ..instants import MAX_MS, from_ms
@@ -43,7 +43,7 @@ def _freezes(site: SharedParts) -> list[Freeze]:
 
 def backfills(call: Call) -> Response:
     """Show all backfills, the newest first, and a form for another one."""
-    rows = [(backfill, status(backfill)) for backfill in reversed(call.read(_backfills))]
+    rows = [(backfill, backfill_status(backfill)) for backfill in reversed(call.read(_backfills))]
     return call.page("backfills.html", backfills=rows, options=BACKFILL_OPTIONS)
 
 

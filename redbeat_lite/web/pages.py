@@ -12,10 +12,9 @@ from typing import Any
 
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
-from ..cli.entry_options import span_of
-from ..cli.entry_output import as_fields, shown
 from ..cli.next import next_runs
-from ..cli.status import lines
+from ..cli.options import parse_span
+from ..cli.texts import entry_lines, status_lines, value_text
 from ..clock import wall_ms
 from ..entries.as_json import entry_fields
 from ..entries.as_read import STATUSES
@@ -99,7 +98,7 @@ def _now(site: SharedParts) -> dict[str, Any]:
     return {
         "beats": beats,
         # The page has a table of freezes.
-        "summary": [field for field in lines(beats, site.zone) if field[0] != "frozen"],
+        "summary": [field for field in status_lines(beats, site.zone) if field[0] != "frozen"],
         "incidents": site.schedules.incidents(limit=_INCIDENTS),
         "coming": coming,
         "most": _COMING,
@@ -189,7 +188,7 @@ def entry(call: Call) -> Response:
     if data["entry"] is None:
         return call.page("gone.html", 404, **data)
     visible = visible_arguments(call, entry_fields(data["entry"]))
-    arguments = {field: shown(value) for field, value in visible.items()}
+    arguments = {field: value_text(value) for field, value in visible.items()}
     return call.page("entry.html", arguments=arguments, more=more, **data)
 
 
@@ -211,7 +210,7 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
         entry = record.entry
         freezes = record.freezes
         data = {"runs": record.runs, "changes": record.changes, "why": None}
-    fields = as_fields(entry, site.zone)
+    fields = entry_lines(entry, site.zone)
     return {
         "entry": entry,
         "fields": [field for field in fields if field[0] not in _SHOWN_APART],
@@ -256,8 +255,7 @@ def _runs(
     until_text: str,
 ) -> dict[str, Any]:
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
-    fields = ("since", "until")
-    since, until = span_of(fields, since_text or None, until_text or None, site.zone)
+    since, until = parse_span(("since", "until"), since_text, until_text, site.zone)
     is_one = bool(name) and not task and not is_pattern(name)
     if is_one:
         ends = _RUNS
@@ -266,7 +264,9 @@ def _runs(
             found = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
     elif name or task:
         ends = _ENDS_OF_SOME
-        found = _of_entries(site, _last_ends(site, RunQuery.of(None, since, until, ends)), name, task)
+        found = _of_entries(
+            site, _last_ends(site, RunQuery.of(None, since, until, ends)), name, task
+        )
     else:
         ends = _ENDS if outcome in _OUTCOMES else _RUNS
         found = _last_ends(site, RunQuery.of(None, since, until, ends))

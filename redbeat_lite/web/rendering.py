@@ -18,9 +18,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..cli.outcomes import MARKS
 from ..cli.output import clean
-from ..cli.runs import how_long, remark
+from ..cli.texts import MARKS, remark, run_time
 from ..entries.change_words import change_details, change_words
 from ..entries.schedule_text import schedule_text
 from ..entries.words import in_zone, local, span
@@ -97,7 +96,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
     )
     env.filters.update(
         typed=escape,
-        how_long=how_long,
+        run_time=run_time,
         remark=remark,
         span=span,
         outcome=_outcome_class,

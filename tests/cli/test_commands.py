@@ -553,7 +553,7 @@ def test_the_package_does_not_pay_for_its_command_line() -> None:
     """Neither ``import redbeat_lite`` nor any other command of Celery, which all load the group."""
     script = (
         "import sys, redbeat_lite; assert 'click' not in sys.modules; from redbeat_lite.cli import redbeat; "
-        "print(*{'redis', 'redbeat_lite.api.schedules', 'redbeat_lite.cli.list_show'} & {*sys.modules})"
+        "print(*{'redis', 'redbeat_lite.api.schedules', 'redbeat_lite.cli.entries'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
 from redbeat_lite.cli.command import Group
-from redbeat_lite.cli.output import echo_table, showing_life, table, wants_colour
+from redbeat_lite.cli.output import echo_table, showing_progress, table, wants_colour
 from tests.cli.conftest import Cli
 from tests.support.cases import together
 from tests.support.waiting import eventually
@@ -91,8 +91,8 @@ def test_what_cannot_stand_beside_stands_below_and_names_are_cut_last() -> None:
 def test_a_word_that_others_have_for_a_command_leads_to_ours(cli: Cli) -> None:
     assert "Did you mean thaw?" in cli("unfreeze", code=1).err
     assert isinstance(redbeat, Group)
-    assert {meant.split()[0] for meant in redbeat.meant.values()} <= {*redbeat.list_commands(click.Context(redbeat))}
-    assert not {*redbeat.meant} & {path[0] for path in ALL}
+    assert {meant.split()[0] for meant in redbeat.synonyms.values()} <= {*redbeat.list_commands(click.Context(redbeat))}
+    assert not {*redbeat.synonyms} & {path[0] for path in ALL}
 
 
 def test_a_cut_list_says_so(cli: Cli, schedules: Schedules) -> None:
@@ -150,11 +150,11 @@ def test_colours_are_for_a_terminal_that_wants_them(
 def test_long_work_shows_that_it_lives_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     err = io.StringIO()
     monkeypatch.setattr(sys, "stderr", err)
-    with showing_life("comparing"):
+    with showing_progress("comparing"):
         pass
     assert err.getvalue() == "", "no terminal"
     monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
-    with showing_life("comparing"):
+    with showing_progress("comparing"):
         eventually(lambda: "comparing: 1 s" in err.getvalue())
     assert err.getvalue().endswith("\r\x1b[K"), "and leaves the line empty"
 

@@ -124,7 +124,7 @@ def test_what_the_configuration_brings_back_is_said(cli: Cli, shop: Schedules, c
     client.hset("{redbeat-lite}:entries", "mail", json.dumps({**raw, "owner": "proj"}, separators=(",", ":")))
     said = cli("remove", "--tag", "eu").lines
     assert said[0] == "removed 2 entries"
-    assert said[1].startswith("What belongs to config:proj is brought back by the beat")
+    assert said[1].startswith("The beat that has config:proj stores its entries again")
 
 
 def test_a_broker_that_is_away_is_told_of(cli: Cli, shop: Schedules, app: Celery, server: object) -> None:

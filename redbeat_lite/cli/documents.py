@@ -1,0 +1,286 @@
+"""Commands for files of entries: plan and apply, export, and import of an export."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import click
+from celery import Celery
+
+from ..entries.schedule_text import schedule_from, schedule_text
+from ..entries.words import counted
+from ..interchange.backup import Export, Restore, Restored
+from ..interchange.document import BadFile, Document, read_document
+from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
+from ..storage.whole_files import is_stream, write_whole
+from .command import INCOMPLETE, Command, Failure, app_of, json_option
+from .options import selected, selecting
+from .output import (
+    app_zone,
+    echo_json,
+    echo_table,
+    fitted,
+    json_text,
+    say,
+    showing_progress,
+    unicode_json,
+)
+from .texts import next_run
+
+#: File mode for the owner alone, because an export has the arguments of tasks.
+_PRIVATE = 0o600
+
+#: Action of a plan -> the sign before its line.
+_SIGNS = {"add": "+", "change": "~", "remove": "-"}
+
+_path_argument = click.argument("path", type=click.Path(path_type=Path))
+_prune_option = click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove the runtime entries that are not in the file.",
+)
+
+
+@click.command(cls=Command)
+@_path_argument
+@_prune_option
+@click.option("--exit-code", is_flag=True, help="Exit with 3 if there is anything to do.")
+@json_option
+def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool) -> None:
+    """Show what apply would change.
+
+    PATH is a file of entries in JSON or TOML; - is the input, in JSON.
+
+    \b
+    A file in TOML:
+      [entries.nightly]
+      task = "reports.build"
+      schedule = {cron = "0 3 * * *", tz = "Europe/Berlin"}
+      [entries.hello]
+      task = "proj.say"
+      schedule = {every = "30s"}
+      args = ["hello"]
+
+    The fields are those of an entry. An exported file will do, too; its state is ignored, and so
+    are config entries, which belong to their configuration.
+
+    \b
+    Examples:
+      celery -A proj redbeat plan entries.toml
+      celery -A proj redbeat plan entries.toml --prune --exit-code
+    """
+    changes = _plan(app_of(ctx), path, prune)
+    _show(changes)
+    if exit_code and changes.changes:
+        ctx.exit(INCOMPLETE)
+
+
+@click.command(cls=Command)
+@_path_argument
+@_prune_option
+@json_option
+def apply(ctx: click.Context, path: Path, prune: bool) -> None:
+    """Make Redis hold what a file of entries says, and show the changes as plan does.
+
+    Nothing is written if anything in the file is wrong. Interrupted and repeated, it does the rest.
+
+    \b
+    Examples:
+      celery -A proj redbeat apply entries.toml
+      celery -A proj redbeat apply entries.toml --prune
+    """
+    app = app_of(ctx)
+    changes = _plan(app, path, prune)
+    _show(changes)
+    with showing_progress(f"writing {counted(len(changes.changes), 'change', 'changes')}"):
+        apply_plan(app, changes)
+    if changes.changes:
+        say("Applied.")
+
+
+def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
+    document = _read_file(path)
+    with showing_progress(f"comparing {counted(len(document.records), 'entry', 'entries')}"):
+        return make_plan(app, document, prune=prune)
+
+
+def _show(file_plan: FilePlan) -> None:
+    changes = [
+        {
+            "action": change.action,
+            "name": change.name,
+            "before": change.before,
+            "after": change.after,
+        }
+        for change in file_plan.changes
+    ]
+    same = file_plan.same
+    unlisted = file_plan.unlisted
+    notes = file_plan.notes
+    echo_json({"changes": changes, "same": same, "unlisted": unlisted, "left_alone": notes})
+    for change in file_plan.changes:
+        for line in _change_lines(change):
+            say(fitted(line))
+    for name, note in notes.items():
+        say(fitted(f"  {name}: left alone, {note}"))
+    counts = []
+    for action in _SIGNS:
+        number = sum(change.action == action for change in file_plan.changes)
+        counts.append(f"{number} to {action}")
+    say(f"{', '.join(counts)}; {same} the same.")
+    if unlisted:
+        say(f"{unlisted} not in the file; --prune would remove them.")
+
+
+def _change_lines(change: Change) -> Iterator[str]:
+    before = change.before or {}
+    after = change.after or {}
+    heading = f"{_SIGNS[change.action]} {change.name}"
+    if change.action != "change":
+        fields = before or after
+        yield f"{heading}  {fields.get('task')}  {_field_text('schedule', fields)}"
+        return
+    yield heading
+    for field in dict.fromkeys((*before, *after)):
+        if before.get(field) != after.get(field):
+            yield f"    {field}: {_field_text(field, before)} -> {_field_text(field, after)}"
+
+
+def _field_text(field: str, fields: dict[str, Any]) -> str:
+    if field not in fields:
+        return "(default)"
+    if field == "schedule":
+        return schedule_text(schedule_from(fields[field]))
+    return json.dumps(fields[field], ensure_ascii=False)
+
+
+@click.command("export", cls=Command)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--name", metavar="PATTERN", help="Entries whose name matches this pattern.")
+@selecting
+def export_(ctx: click.Context, /, path: Path | None, **_selection: str | None) -> None:
+    """Write all or some entries with their state as JSON.
+
+    They go to PATH, or to the output if PATH is left out or -. The file has definitions, pauses
+    and their notes, last and next runs, and counters; with all entries, the freezes that hold and
+    the backfills that have not ended. It has no entries that cannot be read or are in quarantine
+    (the file names them), no once-locks, no pipelines, and no messages in queues. It has the
+    arguments of tasks, so its owner alone can read PATH.
+
+    \b
+    Examples:
+      celery -A proj redbeat export backup.json
+      celery -A proj redbeat export | gzip > backup.json.gz
+      celery -A proj redbeat export billing.json --tag billing
+    """
+    selection = selected(ctx).selection
+    export = Export(app_of(ctx), selection)
+    records = export.records()
+    # If no entry is selected, this looks through all of them.
+    first = [*islice(records, 1)]
+    if not (first or export.left_out or selection.is_all):
+        raise Failure(f"no entry is selected by {selection}")
+    records = chain(first, records)
+    place = ""
+    if path is None or str(path) == "-":
+        sys.stdout.writelines(_document(export, records, json_text))
+    else:
+        place = f" to {path}"
+        with showing_progress(f"exporting{place}"):
+            _write(path, _document(export, records, unicode_json))
+    exported = counted(export.number, "entry", "entries")
+    say(f"exported {exported}{place}, {len(export.left_out)} left out", err=True)
+    for entry in export.left_out:
+        say(f"left out {entry['name']!r}: {entry['reason']}", err=True)
+
+
+def _document(
+    export: Export, records: Iterable[dict[str, Any]], text: Callable[..., str]
+) -> Iterator[str]:
+    """Yield the document in parts, with an entry on a line."""
+    yield text(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
+    separator = ""
+    for record in records:
+        yield f"{separator}\n    {text(record)}"
+        separator = ","
+    end = "\n  ],\n" if separator else "],\n"
+    left_out = text({"left_out": export.left_out}, indent=2).removeprefix("{\n")
+    yield f"{end}{left_out}\n"
+
+
+def _write(path: Path, texts: Iterable[str]) -> None:
+    """Write the whole file or none, because half an export must not replace a good one.
+
+    A pipe or a device gets the text as it comes.
+    """
+    try:
+        if is_stream(path):
+            stream = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+            with open(stream, "w", encoding="utf-8") as out:
+                out.writelines(texts)
+        else:
+            write_whole(path, texts, _PRIVATE)
+    except OSError as exc:
+        raise Failure(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def _read_file(path: Path) -> Document:
+    """Return the file of entries at a path; ``-`` is the input. Raises BadFile if it is none."""
+    try:
+        # Some editors begin a file with a byte order mark.
+        if str(path) == "-":
+            text = sys.stdin.read().removeprefix("\ufeff")
+        else:
+            text = path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        raise Failure(f"cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise BadFile(f"{path}: not UTF-8: {exc}") from exc
+    return read_document(str(path), text)
+
+
+def import_export(ctx: click.Context, path: Path, *, apply: bool, replace: bool) -> None:
+    """Bring back the entries of a file that ``export`` has written.
+
+    Parameters:
+        apply: write them; else only say what would be written.
+        replace: overwrite entries that are stored.
+    """
+    restore = Restore(app_of(ctx), replace=replace)
+    document = _read_file(path)
+    with showing_progress(f"importing {counted(len(document.records), 'entry', 'entries')}"):
+        restored = restore.plan(document)
+        if apply:
+            restore.apply(restored)
+    echo_json(
+        {"name": entry.name, "action": entry.action, "note": entry.note} for entry in restored
+    )
+    done = "imported" if apply else "to import"
+    if restore.freezes:
+        say(f"{counted(len(restore.freezes), 'freeze', 'freezes')} {done}")
+    if restore.backfills:
+        say(f"{counted(len(restore.backfills), 'backfill', 'backfills')} {done}")
+    left_out = [entry for entry in restored if entry.action == "left out"]
+    _report(restored, left_out, done, "" if apply else ". Nothing was written; --apply does it.")
+    if left_out:
+        ctx.exit(INCOMPLETE)
+
+
+def _report(restored: list[Restored], left_out: list[Restored], done: str, hint: str) -> None:
+    changed = [entry for entry in restored if entry.edit is not None]
+    if changed:
+        rows = []
+        for entry in changed:
+            runs = entry.entry.total_run_count
+            rows.append((entry.action, entry.name, runs, next_run(entry.entry, app_zone())))
+        echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows)
+    for entry in left_out:
+        say(f"left out {entry.name!r}: {entry.note}")
+    same = len(restored) - len(changed) - len(left_out)
+    say(f"{len(changed)} {done}, {same} the same, {len(left_out)} left out{hint}")

@@ -1,0 +1,489 @@
+"""Commands for entries: list and show, add, edit and remove, pause, resume and run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+from kombu.exceptions import OperationalError
+from redis.exceptions import ResponseError
+
+from ..api.schedules import Schedules
+from ..broker import given_up_soon
+from ..entries.as_read import STATUSES
+from ..entries.change_words import change_words
+from ..entries.entry import Entry
+from ..entries.schedule_text import schedule_text
+from ..entries.selection import Selection, matches
+from ..entries.words import counted
+from ..errors import CorruptEntry, EntryExists, RedbeatError, describe, text_of
+from ..once.canvas import CANVAS, sent
+from ..runs.run import Run
+from ..settings import Settings
+from ..storage.connections import FAULTS
+from .backfills import start_backfills
+from .command import (
+    Command,
+    Failure,
+    Length,
+    ServerFailure,
+    entry_names,
+    json_option,
+    limit_option,
+    name_argument,
+    note_option,
+    schedules_of,
+)
+from .holds import freeze_selection
+from .options import (
+    agreeing,
+    changing,
+    field_options,
+    fields_of,
+    past_instant,
+    say_changed,
+    schedule_of,
+    schedule_options,
+    selected,
+    selecting,
+    to_change,
+)
+from .output import (
+    app_zone,
+    clean,
+    echo_fields,
+    echo_json,
+    echo_table,
+    in_json,
+    is_unicode,
+    say,
+    when,
+)
+from .texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
+
+#: Runs that ``show`` prints.
+_RUNS_SHOWN = 5
+
+#: Errors of a message that could not be sent. kombu raises ValueError for wrong settings, such as
+#: a Sentinel without a master.
+_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
+
+
+@click.command("list", cls=Command)
+@click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
+@selecting
+@click.option(
+    "--source",
+    help='Only entries from here: "runtime", "config" or "config:OWNER".',
+)
+@click.option(
+    "--status",
+    type=click.Choice([*STATUSES, "failing"]),
+    help="Only entries with this status; failing: whose last publish failed.",
+)
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Only entries whose last run that ended did not do its work.",
+)
+@limit_option(100, "entries")
+@click.option(
+    "--offset",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many to leave out first.",
+)
+@click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
+@json_option
+def list_(
+    ctx: click.Context,
+    /,
+    source: str | None,
+    status: str | None,
+    failed: bool,
+    limit: int,
+    offset: int,
+    plain: bool,
+    **selection: str | None,
+) -> None:
+    """List the entries, next to run first. PATTERN is for names and knows * and ?.
+
+    LAST is the outcome of the last runs, as workers have recorded it, the newest right:
+    ✓ succeeded, ✗ did not do its work, ▸ runs, ↻ is retried, - was not to run, · has no recorded
+    end yet.
+
+    Entries of beat_schedule that the beat refuses follow, unless other options than PATTERN filter.
+
+    \b
+    Examples:
+      celery -A proj redbeat list
+      celery -A proj redbeat list 'report-*' --status paused
+      celery -A proj redbeat list --limit 1000 --json
+    """
+    schedules = schedules_of(ctx)
+    conditions = (source, status, failed, selection["tag"], selection["task"])
+    if any(conditions) or selection["name"]:
+        entries = _matching(ctx, source, status, failed)
+        page = [*islice(entries, offset, offset + limit)]
+        more = next(entries, None) is not None
+    else:
+        page = [*schedules.freezes.marked(schedules.list(offset, limit))]
+        more = offset + limit < len(schedules)
+    history = Settings.from_app(ctx.obj.app).history
+    if in_json():
+        echo_json([_as_data(entry, history) for entry in page])
+        return
+    zone = app_zone()
+    letters = plain or not is_unicode(sys.stdout)
+    rows = [
+        (
+            entry.name,
+            _tasks(entry),
+            schedule_text(entry.schedule, zone),
+            marks(entry, history, letters=letters),
+            next_run(entry, zone),
+        )
+        for entry in page
+    ]
+    empty = None if rows else why_nothing_listed(len(schedules), status)
+    echo_table(("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), rows, empty=empty)
+    if more:
+        say(f"There are more: --offset {offset + limit}")
+    if not any(conditions):
+        _say_refused(schedules, selection["name"] or "*")
+
+
+def _matching(
+    ctx: click.Context, source: str | None, status: str | None, failed: bool
+) -> Iterator[Entry]:
+    for entry in schedules_of(ctx).freezes.marked(selected(ctx)):
+        has_status = status in (None, entry.status)
+        if status == "failing":
+            has_status = entry.last_error is not None
+        has_source = source in (None, "", entry.source, entry.source.split(":")[0])
+        if has_status and has_source and (entry.failures_in_a_row or not failed):
+            yield entry
+
+
+def why_nothing_listed(stored: int, status: str | None = None) -> str:
+    """Return why a list of entries is empty.
+
+    Parameters:
+        stored: the number of stored entries.
+        status: the status that the list asks for.
+    """
+    if stored and status == "failing":
+        return "No publish has failed last. Entries whose last run failed: list --failed"
+    if stored:
+        return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
+    why = "No entry is stored. Those of beat_schedule come when a beat leads; add others:"
+    return f"{why}\ncelery -A ... redbeat add NAME TASK --every 30s"
+
+
+def _tasks(entry: Entry) -> str:
+    """Return the task of an entry, or the tasks of its canvas, whose arguments may be private."""
+    members = sent(entry.task, entry.args) - {CANVAS}
+    return ", ".join(sorted(members)) or entry.task
+
+
+def _as_data(entry: Entry, history: int) -> dict[str, Any]:
+    return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
+
+
+def _say_refused(schedules: Schedules, pattern: str) -> None:
+    """Print the entries of ``beat_schedule`` that the beat refuses, with their errors."""
+    errors = schedules.refused().items()
+    rows = [(name, error) for name, error in errors if matches(name, pattern)]
+    if rows:
+        say()
+        # Fields, because a table would cut the errors.
+        echo_fields([("REFUSED", "WHY"), *rows])
+
+
+@click.command(cls=Command)
+@name_argument
+@json_option
+def show(ctx: click.Context, name: str) -> None:
+    """Show everything about one entry, with its last runs.
+
+    The schedule is shown as the options that make it. REFUSED is what is wrong with the entry as
+    beat_schedule has it now; the rest is as it was before.
+
+    \b
+    Examples:
+      celery -A proj redbeat show nightly
+      celery -A proj redbeat show nightly --json
+    """
+    schedules = schedules_of(ctx)
+    entry = schedules[name]
+    refused = schedules.refused().get(name)
+    runs: list[Run] = []
+    unreadable = None
+    try:
+        runs = schedules.runs(name, limit=_RUNS_SHOWN)
+    except ResponseError as exc:
+        # The server has answered for the entry, so this is about the record of its runs alone.
+        unreadable = f"cannot be read: {describe(exc)}"
+    change = entry.last_change
+    if in_json():
+        data = _as_data(entry, Settings.from_app(ctx.obj.app).history)
+        echo_json({**data, "runs": runs, "last_change": change, "refused": refused})
+        return
+    zone = app_zone()
+    changed = None if change is None else change_words(change, zone)
+    last_runs = "\n".join(map(_run_line, runs)) or unreadable
+    lines = [("last runs", last_runs), ("changed", changed), ("refused", refused)]
+    echo_fields([*entry_lines(entry, zone), *lines])
+
+
+def _run_line(run: Run) -> str:
+    line = f"{when(run.scheduled_at)}  {run.outcome}"
+    if run_time(run):
+        line += f" in {run_time(run)}"
+    if remark(run):
+        line += f": {remark(run)}"
+    return clean(line)
+
+
+@click.command(cls=Command)
+@name_argument
+@click.argument("task")
+@schedule_options
+@field_options
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Overwrite an entry of this name; it keeps its history.",
+)
+@note_option
+@json_option
+def add(
+    ctx: click.Context, /, name: str, task: str, replace: bool, note: str, **options: Any
+) -> None:
+    """Add an entry that runs TASK. The beat acts on it at once.
+
+    \b
+    Examples:
+      celery -A proj redbeat add hello proj.say --every 30s --args '["hello"]'
+      celery -A proj redbeat add nightly reports.build --cron "0 3 * * *" \\
+          --tz Europe/Berlin --once true --misfire skip
+      celery -A proj redbeat add launch proj.launch --at 2026-12-01T09:00+01:00
+    """
+    schedules = schedules_of(ctx)
+    zone = app_zone()
+    schedule = schedule_of(options, zone)
+    if schedule is None:
+        kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
+        raise Failure(f"say when it runs: {kinds}")
+    fields = fields_of(options, zone)
+    try:
+        entry = schedules.add(name, task, schedule, replace=replace, note=note, **fields)
+    except EntryExists:
+        raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
+    say_entry(entry, "stored" if replace else "added")
+
+
+@click.command(cls=Command)
+@name_argument
+@click.option("--task", help="The name of the task.")
+@schedule_options
+@field_options
+@note_option
+@json_option
+def edit(ctx: click.Context, /, name: str, note: str, **options: Any) -> None:
+    """Change the named fields of an entry and leave the others.
+
+    A changed schedule counts from now on and never fires for the past. A new cron or rrule has the
+    zone of the one before, unless --tz gives another.
+
+    \b
+    Examples:
+      celery -A proj redbeat edit hello --every 5m --note "less load"
+      celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
+    """
+    schedules = schedules_of(ctx)
+    zone = app_zone()
+    if options["tz"] is None and (options["cron"] or options["rrule"]):
+        options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
+    schedule = schedule_of(options, zone)
+    changes = fields_of(options, zone)
+    if schedule is not None:
+        changes["schedule"] = schedule
+    if not changes:
+        raise Failure("nothing to change: name a field, such as --every or --args")
+    say_entry(schedules.update(name, note=note, **changes), "changed")
+
+
+def say_entry(entry: Entry, done: str) -> None:
+    """Say what was done to an entry and when it runs next, or print the entry as JSON."""
+    if in_json():
+        # Only then, because as_dict() may ask the server for the last runs.
+        echo_json(entry.as_dict())
+    say(f"{done} {entry.name!r}; next run: {next_run(entry, app_zone())}")
+    if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
+        decides = "The misfire policy decides if it still runs; by default, at once."
+        say(f"That time has passed. {decides}")
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, shell_complete=entry_names)
+@agreeing
+@note_option
+def remove(ctx: click.Context, /, names: tuple[str, ...], note: str, **_selection: Any) -> None:
+    """Remove entries, for good.
+
+    An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
+
+    \b
+    Examples:
+      celery -A proj redbeat remove hello goodbye
+      celery -A proj redbeat remove 'reminder:*' --note "moved out"
+    """
+    for name in names or (None,):
+        # The selection and the errors read the name there.
+        ctx.params["name"] = name
+        _remove(ctx, note)
+
+
+def _remove(ctx: click.Context, note: str) -> None:
+    schedules = schedules_of(ctx)
+    entries = to_change(ctx, "remove")
+    sources = set[str]()
+    if isinstance(entries, str):
+        # An entry that cannot be read has no known source, and must be removable.
+        with suppress(CorruptEntry):
+            sources.add(schedules[entries].source)
+        schedules.remove(entries, note=note)
+        say(f"removed {entries!r}")
+    else:
+        sources.update(entry.source for entry in entries)
+        say_changed("removed", entries.remove(note))
+    for source in sorted(sources - {"runtime"}):
+        say(f"The beat that has {source} stores its entries again when it next renews its lease.")
+        say("Take an entry out of beat_schedule to be rid of it, or pause it once it is back.")
+
+
+@click.command(cls=Command)
+@changing
+@note_option
+@click.option(
+    "--for", "length", type=Length(), help="For so long, by a freeze of them: 30m, 2h, 2d."
+)
+def pause(ctx: click.Context, /, note: str, length: float | None, **_selection: Any) -> None:
+    """Stop entries from firing. They keep their history, and stay paused over restarts.
+
+    Of several entries, paused ones keep their notes.
+
+    \b
+    Examples:
+      celery -A proj redbeat pause nightly --note "until the disk is replaced"
+      celery -A proj redbeat pause nightly --for 2h
+      celery -A proj redbeat pause 'report-*' --tag billing
+    """
+    schedules = schedules_of(ctx)
+    entries = to_change(ctx, "pause")
+    if length is not None:
+        if isinstance(entries, str):
+            selection = Selection.one(schedules[entries].name)
+        else:
+            selection = entries.selection
+        freeze_selection(schedules, selection, note, seconds=length)
+    elif isinstance(entries, str):
+        schedules.pause(entries, note)
+        say(f"paused {entries!r}")
+    else:
+        say_changed("paused", entries.pause(note))
+
+
+@click.command(cls=Command)
+@changing
+@click.option(
+    "--catch-up",
+    is_flag=True,
+    help="Treat what the pause held back as missed; its misfire policy decides.",
+)
+@json_option
+def resume(ctx: click.Context, /, catch_up: bool, **_selection: Any) -> None:
+    """Let paused entries fire again, from their next instant on.
+
+    \b
+    Examples:
+      celery -A proj redbeat resume nightly
+      celery -A proj redbeat resume --tag billing --catch-up
+    """
+    schedules = schedules_of(ctx)
+    entries = to_change(ctx, "resume")
+    if not isinstance(entries, str):
+        say_changed("resumed", entries.resume(catch_up))
+        return
+    done = "not paused:" if schedules[entries].paused_note is None else "resumed"
+    say_entry(schedules.resume(entries, catch_up=catch_up), done)
+
+
+@click.command(cls=Command)
+@changing
+@click.option("--args", metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
+@click.option("--kwargs", metavar="JSON", help="The same by name: '{\"x\": 1}'.")
+@click.option(
+    "--at",
+    metavar="INSTANT",
+    help="As the run of this nominal time, of the past: a backfill of one.",
+)
+@note_option
+@json_option
+def run(
+    ctx: click.Context,
+    /,
+    args: str | None,
+    kwargs: str | None,
+    at: str | None,
+    note: str,
+    **_selection: Any,
+) -> None:
+    """Send one extra task now, and leave the plan of the entry alone.
+
+    The task has the options of the entry, and the arguments of the entry if none are given.
+
+    \b
+    Examples:
+      celery -A proj redbeat run nightly
+      celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
+      celery -A proj redbeat run nightly --at 2026-11-14T02:30
+    """
+    zone = app_zone()
+    arguments = fields_of({"args": args, "kwargs": kwargs}, zone)
+    schedules = schedules_of(ctx)
+    entries = to_change(ctx, "run")
+    if arguments and (at is not None or not isinstance(entries, str)):
+        raise Failure("--args and --kwargs go with the NAME of one entry, without --at")
+    if at is not None:
+        if not isinstance(entries, str):
+            raise Failure("--at goes with the NAME of one entry")
+        instant = past_instant("at", at, zone)
+        start_backfills(ctx, entries, instant, instant, max_active=None, note=note)
+        return
+    app = ctx.obj.app
+    what = repr(entries) if isinstance(entries, str) else str(entries.selection)
+    if isinstance(entries, str):
+        # Read the entry first, so that an error from here on is one of the broker.
+        _ = schedules[entries]
+    try:
+        with given_up_soon(app, Settings.from_app(app).publish_timeout):
+            if isinstance(entries, str):
+                task_ids = {entries: schedules.run_now(entries, note=note, **arguments)}
+            else:
+                task_ids = entries.run_now(note)
+    except RedbeatError:
+        raise
+    except _UNSENT as exc:
+        raise ServerFailure(f"cannot send {what}: {text_of(exc)}") from exc
+    data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]
+    echo_json(data[0] if isinstance(entries, str) else data)
+    for name, task_id in task_ids.items():
+        say(f"sent {name!r} as task {task_id}")

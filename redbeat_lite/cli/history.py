@@ -1,0 +1,227 @@
+"""Commands for what has happened: ``runs``, ``log`` and ``why``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..api.run_history import OUTCOMES
+from ..api.schedules import Schedules
+from ..beat.status import status as read_status
+from ..entries.change_words import change_words
+from ..errors import InvalidEntry
+from ..runs.run import NOT_DONE, Outcome
+from ..schedules.zones import portable
+from ..settings import Settings
+from .command import (
+    Command,
+    app_of,
+    entry_names,
+    json_option,
+    limit_option,
+    name_argument,
+    schedules_of,
+)
+from .options import (
+    names_of,
+    parse_instant,
+    parse_span,
+    parse_time_of_day,
+    past_instant,
+    selected,
+    selecting,
+)
+from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, say_more, when
+from .texts import remark, run_time
+
+if TYPE_CHECKING:
+    from ..operate.why.case import Explanation
+
+#: Matches a text that names the seconds of an instant.
+_SECONDS = re.compile(r":\d\d:\d\d")
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, shell_complete=entry_names)
+@selecting
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Only those that did not do their work: failed, expired, lost and so on.",
+)
+@click.option(
+    "--outcome",
+    type=click.Choice(OUTCOMES),
+    metavar="WORD",
+    multiple=True,
+    help="Only those with this outcome: succeeded, expired, lost and so on; repeatable.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only those scheduled since: 22:00, an instant, or how long ago: 24h.",
+)
+@click.option("--until", metavar="TIME", help="Only those scheduled until then.")
+@limit_option(20, "runs")
+@json_option
+def runs(
+    ctx: click.Context,
+    /,
+    failed: bool,
+    outcome: tuple[Outcome, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+    **_selection: Any,
+) -> None:
+    """Show the runs of one entry, the newest first; or the runs of several or all entries that
+    workers have ended.
+
+    TOOK and TRIES are of the task's body.
+
+    \b
+    Examples:
+      celery -A proj redbeat runs nightly
+      celery -A proj redbeat runs --failed --since 24h
+      celery -A proj redbeat runs --since 22:00 --until 06:00
+      celery -A proj redbeat runs 'report-*' --tag billing
+    """
+    schedules = schedules_of(ctx)
+    outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
+    first, last = parse_span(("since", "until"), since, until, app_zone())
+    entries = selected(ctx)
+    name = None if entries.selection.is_all else names_of(ctx, entries)
+    found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
+    echo_json(found[:limit])
+    if not found and not in_json():
+        is_filtered = bool(outcomes or first or last)
+        say("No such run is known." if is_filtered else _why_no_runs(ctx, name))
+        return
+    is_one = isinstance(name, str)
+    headers = ["SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
+    rows = []
+    for run in found:
+        took = run_time(run)
+        tries = run.attempts or None
+        row = [run.scheduled_at, run.name, run.outcome, took, tries, run.worker, remark(run)]
+        if is_one:
+            del row[1]
+        rows.append(row)
+    if is_one:
+        headers.remove("ENTRY")
+    echo_table(headers, rows, limit=limit, below=True)
+
+
+def _why_no_runs(ctx: click.Context, name: str | Collection[str] | None) -> str:
+    """Return why no run is recorded, as far as that is known."""
+    app = ctx.obj.app
+    if isinstance(name, str):
+        entry = Schedules(app)[name]
+        if not entry.total_run_count:
+            return f"{name!r} has not run yet."
+        history = Settings.from_app(app).history if entry.history is None else entry.history
+        if not history:
+            return f"No run is recorded: the history of {name!r} is 0."
+    if read_status(app).clocks:
+        return "No run is recorded yet."
+    return "No run is recorded: no worker with install() has reported."
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, shell_complete=entry_names)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only what was changed since: an instant, or how long ago, such as 24h.",
+)
+@limit_option(20, "changes")
+@json_option
+def log(ctx: click.Context, name: str | None, since: str | None, limit: int) -> None:
+    """Show who changed what, when and why, newest first: of all entries, or of one, which may be
+    gone.
+
+    About the last 10,000 changes are recorded; the last one of each entry is kept for as long as
+    the entry is stored.
+
+    \b
+    Examples:
+      celery -A proj redbeat log --since 24h
+      celery -A proj redbeat log nightly --limit 5
+    """
+    schedules = schedules_of(ctx)
+    zone = portable(app_zone())
+    first = None if since is None else past_instant("since", since, zone)
+    changes = schedules.changes(name, since=first, limit=limit + 1)
+    echo_json(changes[:limit])
+    echo_fields(
+        (when(change.at, zone), change_words(change, zone, named=True))
+        for change in changes[:limit]
+    )
+    if len(changes) > limit:
+        say_more(limit)
+    if not changes:
+        of_entry = f" of {name!r}" if name else ""
+        say(f"Nothing is recorded{of_entry}{f' since {since}' if since else ''}.")
+
+
+@click.command(cls=Command)
+@name_argument
+@click.argument("instant", required=False)
+@json_option
+def why(ctx: click.Context, name: str, instant: str | None) -> None:
+    """Say why an entry did not run at INSTANT, or that it did, with the evidence.
+
+    Without INSTANT it is about the last time at which the entry should have run, and about the
+    next. An instant without an offset is read in the zone of the entry's rule, or else the app's; a
+    time of day, such as 03:00, is the last one that has passed. One that names no seconds stands
+    for its minute.
+
+    \b
+    Examples:
+      celery -A proj redbeat why nightly
+      celery -A proj redbeat why nightly 03:00
+      celery -A proj redbeat why nightly "2026-12-01 03:00"
+    """
+    # Other commands of this module do without these.
+    from ..operate.why.explain import explain
+    from ..operate.why.gather import gather
+
+    app = app_of(ctx)
+    now = datetime.now(UTC)
+    zone = portable(app.timezone)
+    case = gather(app, name, now, zone)
+    asked = None
+    if instant is not None:
+        entry_zone = zone if case.entry is None else case.entry.zone(zone)
+        asked = _parse_asked(instant, entry_zone, now)
+    names_seconds = _SECONDS.search(instant or "") is not None
+    explanation = explain(case, asked, to_second=names_seconds)
+    echo_json({"name": name, **asdict(explanation)})
+    echo_fields(_lines(explanation))
+
+
+def _parse_asked(text: str, zone: tzinfo, now: datetime) -> datetime:
+    """Return the instant of a time of day or of an instant; raises InvalidEntry if it is none."""
+    try:
+        instant = parse_time_of_day(text, zone, now) or parse_instant("instant", text, zone)
+    except ValueError:
+        instant = None
+    if instant is None or not 1970 < instant.year < 9999:
+        an_instant = "an instant such as 2026-12-01T09:00+01:00"
+        raise InvalidEntry("instant", f"{an_instant}, or a time of day such as 03:00", text)
+    return instant
+
+
+def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
+    yield "answer", explanation.verdict
+    texts: dict[str, list[str]] = {"because": [], "next": []}
+    for reason in explanation.reasons:
+        label = "next" if reason.kind == "next" else "because"
+        texts[label].append(f"{reason.sentence} ({reason.evidence})")
+    for label, sentences in texts.items():
+        yield label, "\n".join(sentences) or None

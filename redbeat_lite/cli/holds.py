@@ -1,0 +1,206 @@
+"""Freezes and calendars, which keep entries from running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+
+import click
+
+from ..api.schedules import Schedules
+from ..entries.selection import Selection
+from ..entries.words import counted
+from ..schedules.calendars import Calendar
+from ..storage.calendars import stored_calendars
+from .command import (
+    Command,
+    Failure,
+    Group,
+    Length,
+    completed,
+    json_option,
+    note_option,
+    schedules_of,
+)
+from .options import coming_instant, selecting
+from .output import app_zone, echo_json, echo_table, say, when
+
+_DATE = click.DateTime(["%Y-%m-%d"])
+_calendar_names = completed(lambda store, start: stored_calendars(store))
+_calendar_argument = click.argument("name", shell_complete=_calendar_names)
+
+
+@click.command(cls=Command)
+@click.argument("pattern", required=False)
+@selecting
+@click.option("--for", "length", type=Length(), help="For how long: 30m, 2h, 1h30m, 2d.")
+@click.option("--until", metavar="INSTANT", help="Until when, if not --for.")
+@note_option
+def freeze(
+    ctx: click.Context,
+    /,
+    pattern: str | None,
+    tag: str | None,
+    task: str | None,
+    length: float | None,
+    until: str | None,
+    note: str,
+) -> None:
+    """Keep the entries whose names match PATTERN from firing for a time.
+
+    No entry is edited, and messages that are sent already are not held.
+
+    \b
+    Examples:
+      celery -A proj redbeat freeze '*' --for 2h --note deploy
+      celery -A proj redbeat freeze --tag billing --until 2026-12-01T06:00
+    """
+    if pattern is None and tag is None and task is None:
+        raise Failure("say which entries: a PATTERN ('*' is all of them), --tag or --task")
+    if (length is None) == (until is None):
+        raise Failure("say for how long: --for or --until")
+    end = None if until is None else coming_instant("until", until, app_zone())
+    selection = Selection("*" if pattern is None else pattern, tag, task or "*")
+    freeze_selection(schedules_of(ctx), selection, note, seconds=length, until=end)
+
+
+def freeze_selection(
+    schedules: Schedules,
+    selection: Selection,
+    note: str,
+    *,
+    seconds: float | None = None,
+    until: datetime | None = None,
+) -> None:
+    """Freeze entries for so many seconds or until an instant, and say how many they are."""
+    made = schedules.freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
+    if made.selection.is_all:
+        number = len(schedules)
+    else:
+        number = len(schedules.select(**made.selection._asdict()).names())
+    held = f"{made.selection} until {when(made.until)}: {counted(number, 'entry', 'entries')}"
+    say(f"froze {held}; to end it: thaw {made.id}")
+    if not number:
+        say("No entry has such a name, tag and task. This holds all entries: freeze '*'")
+
+
+@click.command(cls=Command)
+@json_option
+def freezes(ctx: click.Context) -> None:
+    """List the freezes that hold.
+
+    \b
+    Example:
+      celery -A proj redbeat freezes
+    """
+    held = [*schedules_of(ctx).freezes]
+    echo_json([freeze._asdict() for freeze in held])
+    rows = [
+        (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in held
+    ]
+    echo_table(("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE"), rows, empty="Nothing is frozen.")
+
+
+@click.command(cls=Command)
+@click.argument("id")
+def thaw(ctx: click.Context, id: str) -> None:
+    """End a freeze before its time. What was due meanwhile is decided on as at its end.
+
+    ID is what freeze has printed, and freezes shows.
+
+    \b
+    Example:
+      celery -A proj redbeat thaw 3f9a1c
+    """
+    schedules_of(ctx).freezes.thaw(id)
+    say(f"thawed {id!r}")
+
+
+@click.group(cls=Group)
+def calendars() -> None:
+    """Calendars: named sets of days on which entries do not run; add and edit take --calendar NAME.
+
+    \b
+    Examples:
+      celery -A proj redbeat calendars set de --holidays DE 2026 2030
+      celery -A proj redbeat calendars list
+    """
+
+
+@calendars.command("list")
+@click.argument("name", required=False, shell_complete=_calendar_names)
+@json_option
+def list_(ctx: click.Context, name: str | None) -> None:
+    """List the calendars, with the last date that each knows of; or the days of one.
+
+    \b
+    Examples:
+      celery -A proj redbeat calendars list
+      celery -A proj redbeat calendars list closed
+    """
+    stored = schedules_of(ctx).calendars
+    shown = [*stored.values()] if name is None else [stored[name]]
+    echo_json(
+        {"calendar": str(calendar), "until": calendar.until, "days": sorted(calendar.days)}
+        for calendar in shown
+    )
+    if name is None:
+        rows = [(str(calendar), len(calendar.days), calendar.until) for calendar in shown]
+        echo_table(("CALENDAR", "DAYS", "UNTIL"), rows, empty="No calendar is stored.")
+    else:
+        for day in sorted(shown[0].days):
+            say(f"{day:%Y-%m-%d %a}")
+
+
+@calendars.command("set")
+@_calendar_argument
+@click.argument("days", nargs=-1, type=_DATE)
+@click.option(
+    "--holidays",
+    type=(str, int, int),
+    metavar="PLACE FIRST LAST",
+    help="With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
+)
+@click.option(
+    "--until",
+    type=_DATE,
+    help="The last date it knows of. [default: the end of the last year]",
+)
+def set_(
+    ctx: click.Context,
+    name: str,
+    days: Sequence[datetime],
+    holidays: tuple[str, int, int] | None,
+    until: datetime | None,
+) -> None:
+    """Store a calendar of these DAYS; it replaces the one of this name.
+
+    Its entries are rescheduled.
+
+    \b
+    Examples:
+      celery -A proj redbeat calendars set closed 2026-12-24 2026-12-31
+      celery -A proj redbeat calendars set de --holidays DE 2026 2030
+    """
+    dates = {day.date() for day in days}
+    if holidays is not None:
+        dates |= Calendar.of_holidays(*holidays).days
+    if not dates:
+        raise Failure("name the days, or a place with --holidays")
+    last = date(max(dates).year, 12, 31) if until is None else until.date()
+    stored = schedules_of(ctx).calendars
+    stored[name] = Calendar(dates, last)
+    say(f"stored {stored[name]}, until {stored[name].until}")
+
+
+@calendars.command()
+@_calendar_argument
+def remove(ctx: click.Context, name: str) -> None:
+    """Remove a calendar that no entry names.
+
+    \b
+    Example:
+      celery -A proj redbeat calendars remove closed
+    """
+    del schedules_of(ctx).calendars[name]
+    say(f"removed calendar {name!r}")

@@ -1,0 +1,298 @@
+"""Commands to move in: ``import``, from another scheduler or an export, and ``shadow``."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from celery import Celery
+
+from ..clock import wall_ms
+from ..entries.configured import configured
+from ..entries.entry import Entry
+from ..entries.schedule_text import schedule_text
+from ..interchange.importers.carrier import Carrier
+from ..interchange.importers.move_in import Move, MoveIn
+from ..interchange.importers.shadow import Difference, Shadow
+from ..interchange.importers.source import Source, Unreadable
+from ..settings import NO_SERVER, Settings
+from .command import INCOMPLETE, Command, Failure, Length, app_of, json_option, together
+from .documents import import_export
+from .output import (
+    app_zone,
+    echo_json,
+    echo_table,
+    in_json,
+    say,
+    show_progress,
+    showing_progress,
+    when,
+)
+from .texts import next_run
+
+#: Schedulers to move in from.
+_ORIGINS = ("redbeat", "django-celery-beat")
+
+_redbeat_options = together(
+    click.option("--url", help="redbeat: its server; by default that of its settings."),
+    click.option(
+        "--prefix",
+        help="redbeat: its redbeat_key_prefix; by default that of its settings.",
+    ),
+)
+
+
+@click.command("import", cls=Command)
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(_ORIGINS),
+    help="The scheduler to move in from. [default: a file of export]",
+)
+@_redbeat_options
+@click.option("--apply", is_flag=True, help="Write; without it, only say what would be written.")
+@click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
+@json_option
+def import_(
+    ctx: click.Context,
+    /,
+    path: Path | None,
+    origin: str | None,
+    url: str | None,
+    prefix: str | None,
+    apply: bool,
+    replace: bool,
+) -> None:
+    """Bring back what export has written, or move in from another scheduler.
+
+    The last runs of entries come along. PATH is a file that export has written. Nothing is written
+    without --apply, and nothing is ever written to the other scheduler's store. Stop the other
+    beat before --apply.
+
+    \b
+    Examples:
+      celery -A proj redbeat import backup.json --apply
+      celery -A proj redbeat import --from redbeat
+      celery -A proj redbeat import --from redbeat --apply
+      celery -A proj redbeat import --from django-celery-beat --apply
+
+    Exit code 3: some entries are left out.
+    """
+    if origin is None:
+        if path is None:
+            raise Failure("name the file that export has written, or say --from which scheduler")
+        for option, value in (("--url", url), ("--prefix", prefix)):
+            if value is not None:
+                raise Failure(f"{option} goes with --from alone")
+        import_export(ctx, path, apply=apply, replace=replace)
+        return
+    if path is not None:
+        raise Failure(f"PATH: expected nothing with --from {origin}, got {str(path)!r}")
+    app = app_of(ctx)
+    with (
+        closing(_source(app, origin, url, prefix)) as source,
+        closing(MoveIn(app, replace=replace)) as mover,
+    ):
+        with showing_progress(f"importing from {source.title}"):
+            moves = mover.plan([*source.read()])
+            if apply:
+                mover.apply(moves)
+        echo_json(map(_move_data, moves))
+        # The report asks both servers for more, so JSON does without it.
+        if not in_json():
+            _report(source, mover, moves, applied=apply)
+    if any(move.action == "left out" for move in moves):
+        ctx.exit(INCOMPLETE)
+
+
+def _move_data(move: Move) -> dict[str, Any]:
+    entry = None if move.entry is None else move.entry.as_dict()
+    return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
+
+
+def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
+    say(f"From {source.title}: {source.where}")
+    say(f"Into {mover.where}")
+    say()
+    carried = [move.entry for move in moves if move.entry is not None]
+    if carried:
+        rows = []
+        for entry in carried:
+            schedule = schedule_text(entry.schedule)
+            rows.append((entry.name, entry.task, schedule, entry.total_run_count, _next(entry)))
+        echo_table(("NAME", "TASK", "SCHEDULE", "RUNS", "NEXT RUN"), rows)
+        say()
+    _list_notes("Left out:", [move for move in moves if move.action == "left out"])
+    _list_notes("To know:", [move for move in moves if move.entry is not None])
+    if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
+        hint = "redbeat_lite_expires = None turns that off"
+        say(f"Messages will expire about when the next one comes; {hint}.")
+    if mover.led:
+        what = "sends what is carried over: the other one must not run any more"
+        say(f"A beat of redbeat_lite leads, and {what}.")
+    if applied and source.led:
+        hint = "if it still runs, stop it, or both send"
+        say(f"A beat of {source.title} holds its lock: {hint}.")
+    counts = Counter(move.action for move in moves)
+    done = "carried over" if applied else "to be carried over"
+    hint = " Nothing was written; --apply does it." if carried and not applied else ""
+    say(f"{len(carried)} {done}, {counts['left out']} left out.{hint}")
+    if counts["stored"]:
+        say(f"{counts['stored']} stored here already; --replace carries over these, too.")
+
+
+def _next(entry: Entry) -> str:
+    if entry.next_run_at is not None and entry.next_run_at <= datetime.now(UTC):
+        return "at once"
+    return next_run(entry, app_zone())
+
+
+def _list_notes(heading: str, moves: Iterable[Move]) -> None:
+    lines = [f"  {move.name or repr('')}: {'; '.join(move.notes)}" for move in moves if move.notes]
+    if lines:
+        for line in (heading, *lines, ""):
+            say(line)
+
+
+@click.command(cls=Command)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(_ORIGINS),
+    required=True,
+    help="The scheduler that runs.",
+)
+@_redbeat_options
+@click.option(
+    "--for",
+    "length",
+    type=Length(),
+    help="How long to watch, such as 1h; by default until Ctrl-C.",
+)
+@click.option(
+    "--every",
+    type=Length(0.1),
+    default="1s",
+    show_default=True,
+    help="How often to look.",
+)
+@click.option(
+    "--tolerance",
+    type=Length(),
+    default="2s",
+    show_default=True,
+    help="How far apart two instants may be.",
+)
+@json_option
+def shadow(
+    ctx: click.Context,
+    /,
+    origin: str,
+    url: str | None,
+    prefix: str | None,
+    length: float | None,
+    every: float,
+    tolerance: float,
+) -> None:
+    """Run silently beside another beat, and say where this one would have acted otherwise.
+
+    It sends nothing, leads nothing and writes nothing. What the other beat has sent is read from
+    its own store: celery-redbeat stores each run as it sends it; django-celery-beat stores runs
+    every three minutes, or at once with beat_sync_every = 1.
+
+    \b
+    Examples:
+      celery -A proj redbeat shadow --from redbeat --for 24h
+      celery -A proj redbeat shadow --from django-celery-beat --json
+
+    With --json, each difference is a line of JSON, and so is the summary at the end. Exit code 3:
+    there were differences.
+    """
+    app = app_of(ctx)
+    end = None if length is None else time.monotonic() + length
+    source = _source(app, origin, url, prefix)
+    lag = source.lag
+    if app.conf.beat_sync_every == 1:
+        # Celery's beat stores each run at once then, and its app is this one.
+        lag = min(every, lag)
+    settings = Settings.from_app(app, url=NO_SERVER)
+    carrier = Carrier(app, settings, configured(app), app.timezone)
+    watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for difference in _differences(source, watch, every, end):
+            echo_json(difference._asdict(), indent=None)
+            where = f"{difference.kind}  {difference.name}: {difference.text}"
+            say(f"{when(difference.at)}  {where}")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        show_progress("")
+        source.close()
+    _summary(watch)
+    if watch.counts:
+        ctx.exit(INCOMPLETE)
+
+
+def _differences(
+    source: Source, watch: Shadow, pause: float, end: float | None
+) -> Iterator[Difference]:
+    """Yield the differences until ``end``, a time of the monotonic clock."""
+    is_first = True
+    while True:
+        try:
+            entries = [*source.read()]
+        except Unreadable as exc:
+            if is_first:
+                raise
+            say(f"{exc}; looking again", err=True)
+        else:
+            differences = [*watch.look(entries, wall_ms())]
+            if is_first:
+                say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
+            is_first = False
+            show_progress("")
+            yield from differences
+            if not in_json():
+                number = sum(watch.counts.values())
+                show_progress(f"{watch.agreed} runs agreed, {number} differences")
+        left = pause if end is None else end - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+
+
+def _summary(watch: Shadow) -> None:
+    undecided = watch.undecided(wall_ms())
+    summary = {
+        "watched": watch.watched,
+        "agreed": watch.agreed,
+        "undecided": undecided,
+        "differences": watch.counts,
+    }
+    echo_json(summary, indent=None)
+    differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
+    not_known = f"due and not known of yet: {undecided}"
+    say(f"{watch.agreed} runs agreed; differences: {differing}; {not_known}")
+
+
+def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> Source:
+    """Return the reader of a scheduler's store. No other reader is imported."""
+    if origin == "redbeat":
+        from ..interchange.importers.redbeat import RedBeatSource
+
+        return RedBeatSource(app, url=url, prefix=prefix)
+    for option, value in (("--url", url), ("--prefix", prefix)):
+        if value is not None:
+            raise Failure(f"{option}: expected nothing with --from {origin}, got {value!r}")
+    from ..interchange.importers.djangobeat import DjangoBeatSource
+
+    return DjangoBeatSource()

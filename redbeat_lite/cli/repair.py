@@ -1,0 +1,148 @@
+"""Commands that set things right by hand: ``quarantine`` and ``locks``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..entries.words import span
+from ..instants import from_ms
+from ..once.lock_listing import locks as locks_of
+from .command import Command, Group, app_of, completed, json_option, schedules_of, unknown
+from .entries import say_entry
+from .output import echo_fields, echo_json, echo_table, say
+
+_quarantined_names = completed(lambda store, start: store.quarantined())
+_quarantined_argument = click.argument("name", shell_complete=_quarantined_names)
+
+
+@click.group(cls=Group)
+def quarantine() -> None:
+    """Entries that were set aside, because what Redis holds for them cannot be used.
+
+    \b
+    Examples:
+      celery -A proj redbeat quarantine list
+      celery -A proj redbeat quarantine release nightly
+    """
+
+
+@quarantine.command("list", cls=Command)
+@json_option
+def list_quarantined(ctx: click.Context) -> None:
+    """List them, with what is wrong.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine list --json
+    """
+    quarantined = schedules_of(ctx).quarantined()
+    records = [_as_data(name, quarantined[name]) for name in sorted(quarantined)]
+    echo_json(records)
+    rows = [(record["name"], record["since"], record["error"]) for record in records]
+    echo_table(("NAME", "SINCE", "ERROR"), rows, empty="No entry is in quarantine.")
+
+
+@quarantine.command(cls=Command)
+@_quarantined_argument
+@json_option
+def show(ctx: click.Context, name: str) -> None:
+    """Show one, with all that is left of it.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine show nightly
+    """
+    record = _as_data(name, _record(ctx, name))
+    echo_json(record)
+    echo_fields(record.items())
+
+
+@quarantine.command(cls=Command)
+@_quarantined_argument
+@json_option
+def release(ctx: click.Context, name: str) -> None:
+    """Put one back, as new, once what was wrong with it is mended.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine release nightly
+    """
+    _record(ctx, name)
+    say_entry(schedules_of(ctx).release(name), "released")
+
+
+@quarantine.command(cls=Command)
+@_quarantined_argument
+def remove(ctx: click.Context, name: str) -> None:
+    """Forget one, for good.
+
+    \b
+    Example:
+      celery -A proj redbeat quarantine remove nightly
+    """
+    _record(ctx, name)
+    schedules_of(ctx).discard(name)
+    say(f"removed {name!r} from quarantine")
+
+
+def _record(ctx: click.Context, name: str) -> dict[str, Any]:
+    records = schedules_of(ctx).quarantined()
+    if name not in records:
+        raise unknown(f"no entry {name!r} is in quarantine", name, records)
+    return records[name]
+
+
+def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    at = record.get("at")
+    since = from_ms(at) if isinstance(at, int) else None
+    left = {field: record.get(field) for field in ("error", "definition", "state")}
+    return {"name": name, "since": since, **left}
+
+
+@click.group(cls=Group)
+def locks() -> None:
+    """Once-locks: who holds which, who waits, and a way to free one.
+
+    \b
+    Examples:
+      celery -A proj redbeat locks list
+      celery -A proj redbeat locks clear reindex
+    """
+
+
+@locks.command("list", cls=Command)
+@json_option
+def list_locks(ctx: click.Context) -> None:
+    """List the locks that are held or waited for, those that run out first in front.
+
+    \b
+    Example:
+      celery -A proj redbeat locks list
+    """
+    listed = locks_of(app_of(ctx)).list()
+    echo_json(listed)
+    rows = []
+    for lock in listed:
+        expires = None if lock.expires_in is None else span(lock.expires_in)
+        rows.append((lock.key, lock.state, lock.holder or None, expires, len(lock.waiters)))
+    headers = ("KEY", "STATE", "HOLDER", "RUNS OUT", "WAIT")
+    echo_table(headers, rows, empty="No lock is held or waited for.")
+
+
+@locks.command(cls=Command)
+@click.argument("key")
+def clear(ctx: click.Context, key: str) -> None:
+    """Free a lock, whoever holds it, and wake a task that waits for it.
+
+    A task that held it goes on running, and learns of it within a third of its lease.
+
+    \b
+    Example:
+      celery -A proj redbeat locks clear reindex
+    """
+    listing = locks_of(app_of(ctx))
+    if not listing.clear(key):
+        raise unknown(f"no lock {key!r} is held", key, [lock.key for lock in listing.list()])
+    say(f"cleared {key!r}")

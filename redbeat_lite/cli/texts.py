@@ -1,0 +1,232 @@
+"""Texts about entries, runs and beats for people; the page shows the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from ..beat.status import LeaderStatus, StandBy, Status
+from ..clock import CLOCK_OFF, wall_ms
+from ..entries.as_json import entry_fields
+from ..entries.entry import Entry
+from ..entries.last_runs import with_sent
+from ..entries.schedule_text import resolved_text, schedule_words
+from ..entries.words import counted, in_zone, span, took
+from ..errors import InvalidEntry
+from ..once.canvas import CANVAS, call_text
+from ..pipeline.definition import Definition
+from ..pipeline.keys import START
+from ..runs.row import LETTERS
+from ..runs.run import NOT_DONE, Outcome, Run
+from ..storage.backfills import Backfill
+from ..storage.json_values import pack
+from ..storage.refused import Refused
+from .output import distance, when
+
+#: Last runs of an entry that a list shows.
+_LAST_RUNS = 5
+
+#: Outcome -> its mark.
+MARKS: dict[Outcome, str] = {
+    "succeeded": "✓",
+    **dict.fromkeys(NOT_DONE, "✗"),
+    "running": "▸",
+    "retrying": "↻",
+    "skipped": "-",
+    "left out": "-",
+    "waiting": "·",
+    "unknown": "·",
+}
+
+
+def next_run(entry: Entry, zone: tzinfo) -> str:
+    """Return when an entry runs next, or its status if it does not run."""
+    if entry.status == "frozen" and entry.frozen_until is not None:
+        until = in_zone(entry.frozen_until, zone)
+        # Within a day, the time of day alone is clear.
+        is_soon = entry.frozen_until - datetime.now(UTC) < timedelta(days=1)
+        return f"frozen until {until[11:] if is_soon else until}"
+    return entry.status if entry.next_run_at is None else when(entry.next_run_at, zone)
+
+
+def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
+    """Return the outcomes of the last runs, the newest first.
+
+    Parameters:
+        history: the number of runs that are kept of an entry without a number of its own.
+    """
+    return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _LAST_RUNS)]
+
+
+def marks(entry: Entry, history: int, *, letters: bool) -> str | None:
+    """Return a mark or letter for each of the last runs, the newest right; None without runs."""
+    signs = LETTERS if letters else MARKS
+    return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history))) or None
+
+
+def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
+    """Return everything about an entry by labels; a value ``None`` is to be left out."""
+    fields = entry_fields(entry)
+    if entry.calendar:
+        fields["calendar"] = str(entry.calendar)
+    for bound in ("start_at", "end_at"):
+        if bound in fields:
+            fields[bound] = when(getattr(entry, bound), zone)
+    # The lines of a pipeline and the task of a canvas show what these arguments hold.
+    pipeline = _pipeline_lines(entry)
+    hidden = ["task", "schedule", "unstored"]
+    if pipeline:
+        hidden.append("kwargs")
+    elif entry.task == CANVAS:
+        hidden.append("args")
+    paused = f": {entry.paused_note}" if entry.paused_note else ""
+    return [
+        ("name", entry.name),
+        ("task", call_text(entry.task, entry.args)),
+        ("schedule", _schedule_options(entry, zone)),
+        ("resolved", resolved_text(entry.schedule)),
+        *pipeline,
+        ("status", f"{entry.status}{paused}"),
+        ("frozen until", _with_distance(entry.frozen_until, zone)),
+        ("next run", _with_distance(entry.next_run_at, zone)),
+        ("last run", when(entry.last_run_at, zone) if entry.last_run_at else "never"),
+        ("runs", entry.total_run_count),
+        ("skipped", entry.skipped_count or None),
+        ("last task", entry.last_task_id),
+        ("last error", entry.last_error),
+        *((name, value_text(value)) for name, value in fields.items() if name not in hidden),
+        ("not stored", ", ".join(entry.unstored) or None),
+        ("source", entry.source),
+        ("version", f"{entry.version} of {entry.generation}"),
+    ]
+
+
+def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
+    """Return what a pipeline does; nothing for other entries, or if it cannot be read."""
+    if entry.task != START:
+        return []
+    try:
+        definition = Definition.decode(entry.kwargs["definition"])
+        stages = enumerate(definition.names(), 1)
+        text = "\n".join(f"{number}. {', '.join(names)}" for number, names in stages)
+        lines: list[tuple[str, object]] = [("stages", text)]
+        if definition.params:
+            lines.append(("params", value_text(pack(definition.params, "params"))))
+    except Exception:  # noqa: BLE001 - the arguments of the entry may be anything
+        return []
+    for field in ("overlap", "deadline", "at_once", "revoke_siblings"):
+        value = getattr(definition, field)
+        if value:
+            lines.append((field, value_text(value)))
+    return lines
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a field on one line."""
+    if isinstance(value, float):
+        # Fields with fractions are lengths of time.
+        return f"{value!r} s".replace(".0 s", " s")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _schedule_options(entry: Entry, zone: tzinfo) -> str:
+    try:
+        return shlex.join(schedule_words(entry.schedule, zone))
+    except InvalidEntry:
+        return repr(entry.schedule)
+
+
+def _with_distance(instant: datetime | None, zone: tzinfo) -> str | None:
+    if instant is None:
+        return None
+    return f"{when(instant, zone)}  ({distance(instant, datetime.now(UTC))})"
+
+
+def run_time(run: Run) -> str | None:
+    """Return how long a run took, if that is known."""
+    return None if run.seconds is None else took(run.seconds)
+
+
+def remark(run: Run) -> str | None:
+    """Return what else is known of a run, such as its error."""
+    if run.until is not None:
+        return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
+    if run.outcome == "unknown" and run.began_at is not None:
+        return "it began, and no worker has reported its end"
+    if run.outcome == "failed" and run.retry_at is not None:
+        return f"its retry expired; {run.error}"
+    return run.error
+
+
+def backfill_status(backfill: Backfill) -> str:
+    """Return how a backfill stands."""
+    if backfill.ended:
+        return backfill.ended
+    if backfill.paused:
+        status = "paused"
+    elif backfill.attempts:
+        status = "failing"
+    else:
+        status = "running"
+    return f"{status}, {len(backfill.active)} out" if backfill.active else status
+
+
+def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
+    """Yield how the beats fare by labels."""
+    if status.leader is None:
+        yield "leader", "nobody leads"
+    else:
+        yield from _leader_lines(status.leader, status, zone)
+    standbys = [_process(standby) for standby in status.standbys if standby.well]
+    yield "stand-bys", ", ".join(standbys) or "none"
+    last_tick = "never" if status.last_tick is None else distance(status.last_tick, status.now)
+    yield "last tick", last_tick
+    yield "lag", span(status.lag)
+    yield "overdue", status.overdue
+    yield "entries", status.entries
+    yield "quarantined", status.quarantined
+    yield "workers", f"{len(status.clocks)} with install()"
+    yield "refused", _refused_text(status.refused)
+    for freeze in status.freezes:
+        until = f"{when(freeze.until, zone)} ({distance(freeze.until, status.now)})"
+        yield "frozen", f"{freeze.selection}, until {until}"
+    if status.freezes:
+        messages = "messages: not known"
+        if status.messages is not None:
+            messages = counted(status.messages, "message waits", "messages wait")
+        yield "goes on", f"{messages}; {counted(status.pipelines, 'run', 'runs')} of pipelines"
+    for worker, ahead in sorted(status.clocks.items()):
+        if abs(ahead) >= CLOCK_OFF:
+            direction = "ahead" if ahead > 0 else "behind"
+            yield "clock", f"that of worker {worker} is {span(abs(ahead))} {direction}"
+
+
+def _leader_lines(
+    leader: LeaderStatus, status: Status, zone: tzinfo
+) -> Iterator[tuple[str, object]]:
+    yield "leader", _process(leader)
+    since = f"{when(leader.since, zone)} ({distance(leader.since, status.now)})"
+    yield "since", f"{since}, term {leader.term}"
+    yield "sent", leader.sent
+    yield "not sent", leader.failed
+    yield "left out", leader.skipped
+    yield "dispatch", leader.dispatch or "nothing was sent yet"
+    if leader.backfill_left:
+        yield "backfills", f"{leader.backfill_left} left to send"
+    if leader.failing_for is not None:
+        yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
+
+
+def _refused_text(refused: Refused) -> str:
+    lines = [str(refused.count)]
+    lines += [f"{name!r}: {error}" for name, error in refused.errors.items()]
+    if refused.count > len(refused.errors):
+        lines.append(f"and {refused.count - len(refused.errors)} more")
+    return "\n".join(lines)
+
+
+def _process(beat: LeaderStatus | StandBy) -> str:
+    return f"pid {beat.pid} on {beat.host}"
