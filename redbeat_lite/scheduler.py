@@ -73,9 +73,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Take one turn: lead or stand by, dispatch due entries, wait for the next due time.
 
-        Celery sleeps for as long as this says and notices no change meanwhile. So the wait is in
-        here, and the answer is 0. The first tick replaces the handlers of SIGTERM and SIGINT, if it
-        is called in the main thread. :meth:`close` restores them.
+        Celery would sleep for the seconds that this returns, and notice no change meanwhile. So
+        this method waits itself, and returns 0. The first tick replaces the handlers of SIGTERM and
+        SIGINT, if it is called in the main thread. :meth:`close` restores them.
 
         Raises:
             SystemExit: the beat is to stop, or the worker around it is gone.
@@ -276,16 +276,16 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001 - a subclass may raise anything
-            failure: BaseException = exc
-            if isinstance(exc, SchedulingError) and exc.__context__ is not None:
-                failure = exc.__context__
-            if self.app.conf.task_always_eager and entry.task in self.app.tasks:
-                logger.error(
-                    "beat: task %s ran in the beat (task_always_eager) and failed: %r",
-                    entry.task,
-                    failure,
-                )
-                return None
-            self._failure = failure
-            exc.__traceback__ = None  # It would keep the error alive until a garbage collection.
+            self._keep_failure(entry, exc)
             return None
+
+    def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
+        failure: BaseException = exc
+        if isinstance(exc, SchedulingError) and exc.__context__ is not None:
+            failure = exc.__context__
+        if self.app.conf.task_always_eager and entry.task in self.app.tasks:
+            text = "beat: task %s ran in the beat (task_always_eager) and failed: %r"
+            logger.error(text, entry.task, failure)
+            return
+        self._failure = failure
+        exc.__traceback__ = None  # It would keep the error alive until a garbage collection.

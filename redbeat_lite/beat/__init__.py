@@ -5,8 +5,8 @@ Overview
 
 ``celery beat`` calls :meth:`Scheduler.tick` again and again. Each call is one turn of the main
 loop: lead or stand by (:mod:`.leadership`), dispatch due entries (:mod:`.dispatch`), take a step of
-a backfill (:mod:`.backfills`), wait for the next due time or a change (:mod:`.wakeup`). The object
-that holds everything is built by :mod:`.parts`.
+a backfill (:mod:`.backfills`), wait for the next due time or a change (:mod:`.wakeup`). All these
+parts are put together in :mod:`.parts`.
 
 These threads run beside the main loop:
 
@@ -17,8 +17,9 @@ These threads run beside the main loop:
 - Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.
 - The heartbeat URL (:mod:`.heartbeat_url`) has one, if it is set.
 
-Only the main loop dispatches. The other threads have connections of their own, and share only
-:class:`.beat_state.BeatState` and a few flags of :class:`.leader.Leader` with it.
+Only the main loop dispatches entries. The other threads have connections of their own. They share
+only plain values with it: :class:`.beat_state.BeatState`, and a few flags of the leader and of
+:class:`.dispatch.deadlines.Deadlines`.
 
 States of a beat
 ================
@@ -52,20 +53,20 @@ A leader trusts its lease for less time than the lease lasts, and counts from be
 
 The server extends the lease after that time was read, so the window closes before the lease can
 expire, and before another beat can begin. The eighth covers clocks that run at different rates, and
-a slow reply. The local clock is used for nothing else.
+a slow reply. The local clock has no other part in the election.
 
-What may be sent twice
-======================
+Messages that may be sent twice
+===============================
 
-Nothing, if the broker is the database of the schedule: one script advances the entries and sends
+None, if the broker is the database of the schedule: one script advances the entries and sends
 their messages, or does neither.
 
 With any other broker, messages are sent before the commit. If the beat dies between the two, or
 loses the reply, the next leader sends these messages again. They have the same task ids, because an
-id is made from the entry and the nominal time. Workers with ``install()`` drop the second one.
+id is made from the entry and the nominal time. So a worker with a guard runs only one of them.
 
-What fails how
-==============
+Failures
+========
 
 - The server does not answer, or refuses: the turn ends, and the beat tries again (:mod:`.outage`).
   The lease expires, and a beat that can reach the server leads.
@@ -74,6 +75,8 @@ What fails how
 - The broker is out of reach for ``redbeat_lite_stall_timeout``, or three turns in a row fail: the
   leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
+- Another program uses one of our keys: the beat logs its name once, and stands by until the key is
+  gone (:mod:`.outage`).
 - One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
 - Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
   its configuration again (:mod:`.repair`, :mod:`.config_entries`).

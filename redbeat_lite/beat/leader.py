@@ -242,7 +242,7 @@ class _Renewal:
         self._lease = lease
         self._state = state
         self._trusted_until = 0.0
-        #: What the main loop does, and by when it must report again.
+        #: Work of the main loop, and by when it must report again.
         self._doing: object = ""
         self._deadline = float("inf")
         self._main = threading.get_ident()

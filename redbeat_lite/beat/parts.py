@@ -86,14 +86,6 @@ def build_parts(
     exporter = None
     if settings.metrics_port is not None:
         exporter = Exporter(settings.metrics_port, settings, state)
-
-    def find_task(name: str) -> Any:
-        # Reading app.tasks finalizes the app, so it is not done before the first batch.
-        return app.tasks.get(name)
-
-    def leads() -> bool:
-        return leader.leading
-
     stop = Stop()
     wakeup = Wakeup(backend, store.keys.wake)
     leader = Leader(backend, store.keys, settings, state, stop)
@@ -104,14 +96,7 @@ def build_parts(
 
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, incidents.deadlines)
-    planner = Planner(
-        zone=zone,
-        tasks=find_task,
-        completed=leadership.config.completed,
-        prefix=store.keys.prefix,
-        slack=settings.slack_ms,
-        progress=leader.progress,
-    )
+    planner = _build_planner(app, settings, store, leader, leadership)
     once_locks = OnceLocks(locks)
     steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone, log)
     sender = BatchSender(store, leader, publisher, freezing, once_locks, log, steps)
@@ -127,9 +112,6 @@ def build_parts(
     )
     backfills = Backfills(backfill_store, leader, state, backfill_planner, backfill_steps, sender)
 
-    beside = [sweeper(app, leads), incidents.ticker]
-    if settings.heartbeat_url is not None:
-        beside.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
     return Parts(
         settings=settings,
         store=store,
@@ -144,5 +126,34 @@ def build_parts(
         incidents=incidents,
         outage=Outage(backend, settings, leadership, publisher, wakeup, state),
         exporter=exporter,
-        beside=tuple(beside),
+        beside=_build_tickers(app, settings, leader, incidents),
     )
+
+
+def _build_planner(
+    app: Celery, settings: Settings, store: LeaderStore, leader: Leader, leadership: Leadership
+) -> Planner:
+    def find_task(name: str) -> Any:
+        # Reading app.tasks finalizes the app, so it is not done before the first batch.
+        return app.tasks.get(name)
+
+    return Planner(
+        zone=app.timezone,
+        tasks=find_task,
+        completed=leadership.config.completed,
+        prefix=store.keys.prefix,
+        slack=settings.slack_ms,
+        progress=leader.progress,
+    )
+
+
+def _build_tickers(
+    app: Celery, settings: Settings, leader: Leader, incidents: IncidentWatch
+) -> tuple[Ticker, ...]:
+    def leads() -> bool:
+        return leader.leading
+
+    tickers = [sweeper(app, leads), incidents.ticker]
+    if settings.heartbeat_url is not None:
+        tickers.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
+    return tuple(tickers)

@@ -167,7 +167,7 @@ class TestClock:
             ahead[0] = 7_200_000
             wait(*args, **more)
 
-        for module in ("scheduler", "beat.dispatch.dispatcher", "beat.replanning"):
+        for module in ("scheduler", "beat.dispatch.dispatcher", "beat.repair"):
             monkeypatch.setattr(f"redbeat_lite.{module}.wall_ms", wall_ms)
         monkeypatch.setattr(inner_beat._parts.wakeup, "wait", set_meanwhile)
         schedules.add("a", "add", every(60))

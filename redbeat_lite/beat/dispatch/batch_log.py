@@ -73,7 +73,8 @@ class BatchLog:
             state.announce(*(event for job in done for event in self._events(job, now)))
 
     def _log_advanced(self, job: Job) -> None:
-        name, plan = job.entry.name, job.plan
+        name = job.entry.name
+        plan = job.plan
         if job.error:
             is_first_failure = not job.state.attempts
             if is_first_failure and not plan.emit:

@@ -47,14 +47,18 @@ class Deadlines:
         if not self.recorded:
             return []
         entry = job.entry
-        found: list[int] = []
-        start, finish, before = expect.start_ms, expect.finish_ms, job.state.last
-        put_off = (
-            entry.jitter_ms + delay_ms(entry.options, now) if entry.jitter or entry.options else 0
-        )
-        most = (finish or start or 0) + put_off  # a run ends after it has begun
+        deadlines: list[int] = []
+        start = expect.start_ms
+        finish = expect.finish_ms
+        before = job.state.last
+        put_off = 0
+        if entry.jitter or entry.options:
+            put_off = entry.jitter_ms + delay_ms(entry.options, now)
+        most = (finish or start or 0) + put_off  # A run ends after it has begun.
         for nominal in job.plan.emit:
-            due, begins, ends = self.due(entry, nominal, now) if put_off else nominal, 0, 0
+            due = self.due(entry, nominal, now) if put_off else nominal
+            begins = 0
+            ends = 0
             each = before is None or (nominal - before) * _AT_ONCE >= most  # true of most entries
             # max() would take a quarter of the time of this function.
             if start is not None and (each or _is_sampled(nominal, before, start + put_off)):
@@ -62,11 +66,11 @@ class Deadlines:
             if finish is not None and (each or _is_sampled(nominal, before, finish + put_off)):
                 ends = now if due + finish < now else due + finish
             if begins or ends:
-                found += (nominal, begins, ends)
+                deadlines += (nominal, begins, ends)
             before = nominal
         if expect.success_ms is not None:
-            found.append(now + put_off + expect.success_ms)
-        return found
+            deadlines.append(now + put_off + expect.success_ms)
+        return deadlines
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
         """Return when a run is due whose message is sent at ``now``, both in epoch ms."""

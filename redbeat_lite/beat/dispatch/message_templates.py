@@ -145,7 +145,8 @@ class Template:
             self._check(*args, **kwargs)
         if self._dump is not None:
             args, kwargs = self._dump(args, kwargs)
-        args, kwargs = args or (), kwargs or {}
+        args = args or ()
+        kwargs = kwargs or {}
         body = self._body(args, kwargs)
         if self._compression is not None:
             body, _ = compress(body, self._compression)  # type: ignore[no-untyped-call]
@@ -395,13 +396,14 @@ def _is_kombus_own(channel: Any) -> bool:
     """Return whether kombu's functions that make messages are its own, and not a tracer's."""
     # Looked up on the class that is used, to see a function that was put in front of an inherited
     # one.
-    producer, virtual = kombu.messaging.Producer, kombu.transport.virtual.base
-    own = all(
-        written_in(function, kombu.messaging) for function in (producer.publish, producer._publish)
-    )
+    producer = kombu.messaging.Producer
+    publishing = (producer.publish, producer._publish)
     making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
-    own = own and all(written_in(function, virtual) for function in making)
-    return own and written_in(channel._put, kombu.transport.redis)
+    return (
+        all(written_in(function, kombu.messaging) for function in publishing)
+        and all(written_in(function, kombu.transport.virtual.base) for function in making)
+        and written_in(channel._put, kombu.transport.redis)
+    )
 
 
 def written_in(function: Any, module: ModuleType) -> bool:

@@ -158,9 +158,12 @@ class Planner:
     def _half(
         self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]
     ) -> list[Job]:
-        time, doing = _Time(), _Doing()
+        time = _Time()
+        doing = _Doing()
         jobs: list[Job] = []
-        messages, size, reported = 0, 0, -_REPORT
+        messages = 0
+        size = 0
+        reported = -_REPORT
         for stored in due:
             spent = time.spent
             if messages >= most or size >= _MAX_BYTES or spent >= _LONGEST:
@@ -198,8 +201,7 @@ class Planner:
             return Job(stored, entry, state, unchanged, Ahead(frozen_until, None), frozen=True)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
-            # It begins in another batch. A few steps now would only write a line into the log each
-            # time.
+            # It begins in another batch. A few steps now would only add a line to the log.
             plan = Plan((), state.nominal, 0)
         job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
         if entry.once is not None:
@@ -229,7 +231,8 @@ class Planner:
         known = self._decoded.get(stored.name)
         if known is not None and known[0] == stored.definition:
             return known[1]
-        entry, definition = entry_of(stored, self._alike), stored.definition or b""
+        entry = entry_of(stored, self._alike)
+        definition = stored.definition or b""
         check_destination(entry.options, self._prefix)
         if known is not None:
             self._room += _size(known[0])
@@ -242,11 +245,9 @@ class Planner:
 
     def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
         """Return the claim on the once-lock of one occurrence."""
-        entry, task, delay = (
-            job.entry,
-            self._tasks(job.entry.task),
-            delay_ms(job.entry.options, now),
-        )
+        entry = job.entry
+        task = self._tasks(entry.task)
+        delay = delay_ms(entry.options, now)
         return Claim(
             entry.name,
             entry.task,

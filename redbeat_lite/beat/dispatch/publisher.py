@@ -94,11 +94,9 @@ class Publisher:
         if self._batch is not None:
             promise = f"at least once, with stable ids; {self._why_apart}"
             return f"in batches apart from the schedule ({promise}), {self._making}"
-        why = (
-            "its transport knows no batches"
-            if self._collect
-            else "redbeat_lite_dispatch is 'plain'"
-        )
+        why = "redbeat_lite_dispatch is 'plain'"
+        if self._collect:
+            why = "its transport knows no batches"
         if self._unconfirmed:
             lost = "what the broker does not take is lost, as confirm_publish is not set"
             return f"one by one (with stable ids; {lost}; {why})"
@@ -113,9 +111,9 @@ class Publisher:
     def _making(self) -> str:
         if self._prepared is None:
             return "each made in full"
-        return (
-            "prepared" if self._in_full is None else f"each made in full, because {self._in_full}"
-        )
+        if self._in_full is None:
+            return "prepared"
+        return f"each made in full, because {self._in_full}"
 
     def connect(self, store: LeaderStore, term: Term) -> None:
         """Open the broker connection, if it is not open.
@@ -147,12 +145,15 @@ class Publisher:
             if connection is not None:
                 _release(connection)
             raise BrokerDown(text_of(exc)) from exc
-        self._connection, self._producer, self._batch = connection, producer, batch
+        self._connection = connection
+        self._producer = producer
+        self._batch = batch
         self._unconfirmed = unconfirmed(connection)
         if why_apart and not store.bears(mark):
             # Another leader has replaced the mark, and the broker may have shown us that one.
             raise Lost
-        self.one_step, self._why_apart = batch is not None and not why_apart, why_apart
+        self.one_step = batch is not None and not why_apart
+        self._why_apart = why_apart
         if self._prepare and batch is not None:
             self._prepared = Prepared(self._app, batch.tag)
 
@@ -163,7 +164,7 @@ class Publisher:
             try:
                 # This drops connections to another server.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
-            except RedisError:  # the master may be sound without its sentinels
+            except RedisError:  # The master may work without its sentinels.
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def answers(self) -> bool:
@@ -226,7 +227,8 @@ class Publisher:
 
     def send_apart(self, why: str) -> None:
         """Send messages before the commit, as long as this connection lasts."""
-        self.one_step, self._why_apart = False, why
+        self.one_step = False
+        self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         if self._prepared is None or self._in_full is not None:
@@ -272,7 +274,8 @@ class Publisher:
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         self._producer = self._batch = self._prepared = None
         self._astray.clear()
         self.one_step = False
@@ -283,19 +286,17 @@ class Publisher:
 def _redis_batch(producer: Any) -> RedisBatch | None:
     """Return the batch that collects messages; ``None`` without batches, as before kombu 5.7."""
     channel = producer.channel
-    has_batches = getattr(producer, "supports_batch_publish", False) and hasattr(
-        channel, "create_publish_batch"
-    )
-    if has_batches and puts_as_kombu(type(channel)):
-        return RedisBatch(channel)
-    return None
+    if not getattr(producer, "supports_batch_publish", False):
+        return None
+    if not hasattr(channel, "create_publish_batch") or not puts_as_kombu(type(channel)):
+        return None
+    return RedisBatch(channel)
 
 
 def unconfirmed(connection: Any) -> bool:
     """Return whether the broker is not asked to confirm messages, so a lost one counts as sent."""
-    return connection.transport.driver_type == "amqp" and not connection.transport_options.get(
-        "confirm_publish"
-    )
+    confirms = connection.transport_options.get("confirm_publish")
+    return connection.transport.driver_type == "amqp" and not confirms
 
 
 def _declare_once(producer: Any) -> None:
@@ -326,5 +327,5 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
 
 
 def _release(connection: Any) -> None:
-    with suppress(Exception):  # a connection that is given up may fail in any way
+    with suppress(Exception):  # A broken connection may raise anything.
         connection.release()

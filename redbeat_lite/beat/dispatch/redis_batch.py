@@ -110,7 +110,9 @@ class RedisBatch:
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
-        commands, self._commands, self.astray = self._commands, [], ""
+        commands = self._commands
+        self._commands = []
+        self.astray = ""
         return commands
 
     def flush(self) -> None:
