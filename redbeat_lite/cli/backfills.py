@@ -14,7 +14,7 @@ from ..api.schedules import Schedules
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
 from ..storage.backfills import Backfill
-from .command import Command, Failure, json_option, note_option, schedules_of
+from .command import Failure, command, json_option, load_schedules, note_option, option
 from .options import changing, parse_span, required_names
 from .output import app_zone, echo_json, echo_table, say, when
 from .texts import backfill_status
@@ -30,52 +30,19 @@ _LEFT_OUT = {
 _IDLE = ("added later", "disabled", "paused", "finished")
 
 
-@click.command(cls=Command)
+@command()
 @changing
-@click.option(
-    "--from",
-    "start",
-    metavar="INSTANT",
-    required=True,
-    help="The first instant, or how long ago: 24h.",
-)
-@click.option(
-    "--to",
-    "end",
-    metavar="INSTANT",
-    required=True,
-    help="The last instant, or how long ago.",
-)
-@click.option(
-    "--max-active",
-    metavar="N",
-    default="1",
-    help='So many at once; or "none": as --rate says.  [1]',
-)
-@click.option(
-    "--rate",
-    type=float,
-    default=10,
-    show_default=True,
-    help="Messages a second without --max-active.",
-)
-@click.option(
-    "--again", type=int, default=0, help="1 and so on, to send what was sent before once more."
-)
-@click.option(
-    "--missing",
-    is_flag=True,
-    help="Leave out what has succeeded, runs or waits, by the record of runs.",
-)
-@click.option(
-    "--everything", is_flag=True, help="Include idle entries, and runs from before they came."
-)
+@option("--from start INSTANT", "The first instant, or how long ago: 24h.", required=True)
+@option("--to end INSTANT", "The last instant, or how long ago.", required=True)
+@option("--max-active N", 'So many at once; or "none": as --rate says.', default="1")
+@option("--rate", "Messages a second without --max-active.", type=float, default=10)
+@option("--again", "1 and so on, to send what was sent before once more.", type=int, default=0)
+@option("--missing", "Leave out what has succeeded, runs or waits, by the record of runs.")
+@option("--everything", "Include idle entries, and runs from before they came.")
 @note_option
-@click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
+@option("--dry-run", "Show what would be sent, and send nothing.")
 @json_option
 def backfill(
-    ctx: click.Context,
-    /,
     name: str | None,
     tag: str | None,
     task: str | None,
@@ -98,9 +65,8 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
-    _, names = required_names(ctx)
+    _, names = required_names()
     start_backfills(
-        ctx,
         names,
         **start_arguments(options, app_zone()),
         dry_run=dry_run,
@@ -120,7 +86,6 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def start_backfills(
-    ctx: click.Context,
     names: str | Sequence[str],
     start: datetime,
     end: datetime,
@@ -139,7 +104,7 @@ def start_backfills(
         everything: of several entries, include idle ones and runs from before an entry was added.
         arguments: as for ``start()``.
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     is_one = isinstance(names, str)
     planned: list[Backfill] = []
     first_instants: list[datetime] = []
@@ -202,11 +167,11 @@ def _say_runs(backfills: Sequence[Backfill]) -> None:
     say(f"{total} runs in all: {pace}")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("action", type=click.Choice(["list", "pause", "resume", "cancel"]), default="list")
 @click.argument("id", required=False)
 @json_option
-def backfills(ctx: click.Context, action: str, id: str | None) -> None:
+def backfills(action: str, id: str | None) -> None:
     """List the backfills and how far each has come; or pause, resume or cancel the one of this ID.
 
     A backfill that is resumed does not wait for runs that were sent before, because their messages
@@ -219,7 +184,7 @@ def backfills(ctx: click.Context, action: str, id: str | None) -> None:
     """
     if (action == "list") != (id is None):
         raise Failure("an id goes with pause, resume and cancel, and with these alone")
-    stored = schedules_of(ctx).backfills
+    stored = load_schedules().backfills
     shown = [*stored] if id is None else [getattr(stored, action)(id)]
     echo_json(shown)
     rows = [

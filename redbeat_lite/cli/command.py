@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -68,7 +68,7 @@ class ServerFailure(Failure):
 
 
 class Command(click.Command):
-    """A command whose function takes the context first, and whose errors become a Failure."""
+    """A command whose errors become a Failure."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_SUMMARY)
@@ -85,10 +85,9 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         tolerate_any_text()
-        callback: Any = self.callback
         with _logging_to_stderr(), by_way("cli"):
             try:
-                return ctx.invoke(callback, ctx, **ctx.params)
+                return super().invoke(ctx)
             except Exception as exc:
                 failure = _failure_of(ctx, exc)
                 if failure is None:
@@ -249,13 +248,37 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         return seconds
 
 
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
+    """Return the decorator of a command, which has the name of its function by default."""
+    return click.command(name, cls=Command)
+
+
+def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
+    """Return an option of a command.
+
+    Parameters:
+        words: the names of the option, the name of its parameter if that is another one, and in
+            capitals the kind of its value. An option without a kind and a ``type`` is a flag.
+        help_text: its help, which ends with the default if there is one.
+        details: as for ``click.option``.
+    """
+    names = [word for word in words.split() if not word.isupper()]
+    kind = " ".join(words.split()[len(names) :])
+    if kind:
+        details["metavar"] = kind
+    elif "type" not in details:
+        details["is_flag"] = True
+    details.setdefault("show_default", "default" in details)
+    return click.option(*names, help=help_text, **details)
+
+
 def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """Return several options and arguments as one decorator, in the order of the help."""
 
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
+    def add(function: Any) -> Any:
+        for decorate in reversed(options):
+            function = decorate(function)
+        return function
 
     return add
 
@@ -264,26 +287,24 @@ def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta[JSON] = value
 
 
-json_option = click.option(
+json_option = option(
     "--json",
-    is_flag=True,
+    "Print JSON, with times in UTC.",
     expose_value=False,
     callback=_note_json,
-    help="Print JSON, with times in UTC.",
 )
 
-note_option = click.option("--note", default="", help="Why, for the record of changes.")
+note_option = option(
+    "--note TEXT",
+    "Why, for the record of changes.",
+    default="",
+    show_default=False,
+)
 
 
 def limit_option(default: int, what: str) -> Callable[[_F], _F]:
     """Return the option ``--limit``, which shows so many by default."""
-    return click.option(
-        "--limit",
-        type=click.IntRange(1),
-        default=default,
-        show_default=True,
-        help=f"How many {what} at most.",
-    )
+    return option("--limit N", f"How many {what} at most.", type=click.IntRange(1), default=default)
 
 
 def completed(
@@ -321,19 +342,30 @@ entry_names = completed(lambda store, start: (text(name) for name, _ in store.sc
 name_argument = click.argument("name", shell_complete=entry_names)
 
 
-def app_of(ctx: click.Context) -> Celery:
+def bare_app() -> Celery:
+    """Return the app of ``-A``, whose tasks need not be loaded."""
+    app: Celery = click.get_current_context().obj.app
+    return app
+
+
+def load_app() -> Celery:
     """Return the app of ``-A``, with its tasks and all else that its modules register."""
     from ..app_tasks import load_tasks
     from ..settings import check_timezone
 
-    app: Celery = ctx.obj.app
+    app = bare_app()
     check_timezone(app)
     load_tasks(app)
     return app
 
 
-def schedules_of(ctx: click.Context) -> Schedules:
+def load_schedules() -> Schedules:
     """Return the schedule of the app."""
     from ..api.schedules import Schedules
 
-    return Schedules(app_of(ctx))
+    return Schedules(load_app())
+
+
+def exit_with(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    click.get_current_context().exit(code)

@@ -19,7 +19,7 @@ from ..interchange.backup import Export, Restore, Restored
 from ..interchange.document import BadFile, Document, read_document
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..storage.whole_files import is_stream, write_whole
-from .command import INCOMPLETE, Command, Failure, app_of, json_option
+from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
 from .output import (
     app_zone,
@@ -40,19 +40,15 @@ _PRIVATE = 0o600
 _SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 _path_argument = click.argument("path", type=click.Path(path_type=Path))
-_prune_option = click.option(
-    "--prune",
-    is_flag=True,
-    help="Remove the runtime entries that are not in the file.",
-)
+_prune_option = option("--prune", "Remove the runtime entries that are not in the file.")
 
 
-@click.command(cls=Command)
+@command()
 @_path_argument
 @_prune_option
-@click.option("--exit-code", is_flag=True, help="Exit with 3 if there is anything to do.")
+@option("--exit-code", "Exit with 3 if there is anything to do.")
 @json_option
-def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool) -> None:
+def plan(path: Path, prune: bool, exit_code: bool) -> None:
     """Show what apply would change.
 
     PATH is a file of entries in JSON or TOML; - is the input, in JSON.
@@ -75,17 +71,17 @@ def plan(ctx: click.Context, path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    changes = _plan(app_of(ctx), path, prune)
+    changes = _plan(load_app(), path, prune)
     _show(changes)
     if exit_code and changes.changes:
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
 
 
-@click.command(cls=Command)
+@command()
 @_path_argument
 @_prune_option
 @json_option
-def apply(ctx: click.Context, path: Path, prune: bool) -> None:
+def apply(path: Path, prune: bool) -> None:
     """Make Redis hold what a file of entries says, and show the changes as plan does.
 
     Nothing is written if anything in the file is wrong. Interrupted and repeated, it does the rest.
@@ -95,7 +91,7 @@ def apply(ctx: click.Context, path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml
       celery -A proj redbeat apply entries.toml --prune
     """
-    app = app_of(ctx)
+    app = load_app()
     changes = _plan(app, path, prune)
     _show(changes)
     with showing_progress(f"writing {counted(len(changes.changes), 'change', 'changes')}"):
@@ -160,11 +156,11 @@ def _field_text(field: str, fields: dict[str, Any]) -> str:
     return json.dumps(fields[field], ensure_ascii=False)
 
 
-@click.command("export", cls=Command)
+@command("export")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--name", metavar="PATTERN", help="Entries whose name matches this pattern.")
+@option("--name PATTERN", "Entries whose name matches this pattern.")
 @selecting
-def export_(ctx: click.Context, /, path: Path | None, **_selection: str | None) -> None:
+def export_(path: Path | None, **_selection: str | None) -> None:
     """Write all or some entries with their state as JSON.
 
     They go to PATH, or to the output if PATH is left out or -. The file has definitions, pauses
@@ -179,8 +175,8 @@ def export_(ctx: click.Context, /, path: Path | None, **_selection: str | None) 
       celery -A proj redbeat export | gzip > backup.json.gz
       celery -A proj redbeat export billing.json --tag billing
     """
-    selection = selected(ctx).selection
-    export = Export(app_of(ctx), selection)
+    selection = selected().selection
+    export = Export(load_app(), selection)
     records = export.records()
     # If no entry is selected, this looks through all of them.
     first = [*islice(records, 1)]
@@ -245,14 +241,14 @@ def _read_file(path: Path) -> Document:
     return read_document(str(path), text)
 
 
-def import_export(ctx: click.Context, path: Path, *, apply: bool, replace: bool) -> None:
+def import_export(path: Path, *, apply: bool, replace: bool) -> None:
     """Bring back the entries of a file that ``export`` has written.
 
     Parameters:
         apply: write them; else only say what would be written.
         replace: overwrite entries that are stored.
     """
-    restore = Restore(app_of(ctx), replace=replace)
+    restore = Restore(load_app(), replace=replace)
     document = _read_file(path)
     with showing_progress(f"importing {counted(len(document.records), 'entry', 'entries')}"):
         restored = restore.plan(document)
@@ -269,7 +265,7 @@ def import_export(ctx: click.Context, path: Path, *, apply: bool, replace: bool)
     left_out = [entry for entry in restored if entry.action == "left out"]
     _report(restored, left_out, done, "" if apply else ". Nothing was written; --apply does it.")
     if left_out:
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
 
 
 def _report(restored: list[Restored], left_out: list[Restored], done: str, hint: str) -> None:

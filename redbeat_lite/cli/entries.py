@@ -28,16 +28,18 @@ from ..settings import Settings
 from ..storage.connections import FAULTS
 from .backfills import start_backfills
 from .command import (
-    Command,
     Failure,
     Length,
     ServerFailure,
+    bare_app,
+    command,
     entry_names,
     json_option,
     limit_option,
+    load_schedules,
     name_argument,
     note_option,
-    schedules_of,
+    option,
 )
 from .holds import freeze_selection
 from .options import (
@@ -74,36 +76,21 @@ _RUNS_SHOWN = 5
 _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 
 
-@click.command("list", cls=Command)
+@command("list")
 @click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
-@click.option(
-    "--source",
-    help='Only entries from here: "runtime", "config" or "config:OWNER".',
-)
-@click.option(
+@option("--source TEXT", 'Only entries from here: "runtime", "config" or "config:OWNER".')
+@option(
     "--status",
+    "Only entries with this status; failing: whose last publish failed.",
     type=click.Choice([*STATUSES, "failing"]),
-    help="Only entries with this status; failing: whose last publish failed.",
 )
-@click.option(
-    "--failed",
-    is_flag=True,
-    help="Only entries whose last run that ended did not do its work.",
-)
+@option("--failed", "Only entries whose last run that ended did not do its work.")
 @limit_option(100, "entries")
-@click.option(
-    "--offset",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many to leave out first.",
-)
-@click.option("--plain", is_flag=True, help="Letters for the outcomes: s is succeeded, f failed.")
+@option("--offset", "How many to leave out first.", type=click.IntRange(0), default=0)
+@option("--plain", "Letters for the outcomes: s is succeeded, f failed.")
 @json_option
 def list_(
-    ctx: click.Context,
-    /,
     source: str | None,
     status: str | None,
     failed: bool,
@@ -126,16 +113,16 @@ def list_(
       celery -A proj redbeat list 'report-*' --status paused
       celery -A proj redbeat list --limit 1000 --json
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     conditions = (source, status, failed, selection["tag"], selection["task"])
     if any(conditions) or selection["name"]:
-        entries = _matching(ctx, source, status, failed)
+        entries = _matching(source, status, failed)
         page = [*islice(entries, offset, offset + limit)]
         more = next(entries, None) is not None
     else:
         page = [*schedules.freezes.marked(schedules.list(offset, limit))]
         more = offset + limit < len(schedules)
-    history = Settings.from_app(ctx.obj.app).history
+    history = Settings.from_app(bare_app()).history
     if in_json():
         echo_json([_as_data(entry, history) for entry in page])
         return
@@ -159,10 +146,8 @@ def list_(
         _say_refused(schedules, selection["name"] or "*")
 
 
-def _matching(
-    ctx: click.Context, source: str | None, status: str | None, failed: bool
-) -> Iterator[Entry]:
-    for entry in schedules_of(ctx).freezes.marked(selected(ctx)):
+def _matching(source: str | None, status: str | None, failed: bool) -> Iterator[Entry]:
+    for entry in load_schedules().freezes.marked(selected()):
         has_status = status in (None, entry.status)
         if status == "failing":
             has_status = entry.last_error is not None
@@ -206,10 +191,10 @@ def _say_refused(schedules: Schedules, pattern: str) -> None:
         echo_fields([("REFUSED", "WHY"), *rows])
 
 
-@click.command(cls=Command)
+@command()
 @name_argument
 @json_option
-def show(ctx: click.Context, name: str) -> None:
+def show(name: str) -> None:
     """Show everything about one entry, with its last runs.
 
     The schedule is shown as the options that make it. REFUSED is what is wrong with the entry as
@@ -220,7 +205,7 @@ def show(ctx: click.Context, name: str) -> None:
       celery -A proj redbeat show nightly
       celery -A proj redbeat show nightly --json
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     entry = schedules[name]
     refused = schedules.refused().get(name)
     runs: list[Run] = []
@@ -232,7 +217,7 @@ def show(ctx: click.Context, name: str) -> None:
         unreadable = f"cannot be read: {describe(exc)}"
     change = entry.last_change
     if in_json():
-        data = _as_data(entry, Settings.from_app(ctx.obj.app).history)
+        data = _as_data(entry, Settings.from_app(bare_app()).history)
         echo_json({**data, "runs": runs, "last_change": change, "refused": refused})
         return
     zone = app_zone()
@@ -251,21 +236,15 @@ def _run_line(run: Run) -> str:
     return clean(line)
 
 
-@click.command(cls=Command)
+@command()
 @name_argument
 @click.argument("task")
 @schedule_options
 @field_options
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Overwrite an entry of this name; it keeps its history.",
-)
+@option("--replace", "Overwrite an entry of this name; it keeps its history.")
 @note_option
 @json_option
-def add(
-    ctx: click.Context, /, name: str, task: str, replace: bool, note: str, **options: Any
-) -> None:
+def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
     """Add an entry that runs TASK. The beat acts on it at once.
 
     \b
@@ -275,7 +254,7 @@ def add(
           --tz Europe/Berlin --once true --misfire skip
       celery -A proj redbeat add launch proj.launch --at 2026-12-01T09:00+01:00
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     zone = app_zone()
     schedule = schedule_of(options, zone)
     if schedule is None:
@@ -289,14 +268,14 @@ def add(
     say_entry(entry, "stored" if replace else "added")
 
 
-@click.command(cls=Command)
+@command()
 @name_argument
-@click.option("--task", help="The name of the task.")
+@option("--task TEXT", "The name of the task.")
 @schedule_options
 @field_options
 @note_option
 @json_option
-def edit(ctx: click.Context, /, name: str, note: str, **options: Any) -> None:
+def edit(name: str, note: str, **options: Any) -> None:
     """Change the named fields of an entry and leave the others.
 
     A changed schedule counts from now on and never fires for the past. A new cron or rrule has the
@@ -307,7 +286,7 @@ def edit(ctx: click.Context, /, name: str, note: str, **options: Any) -> None:
       celery -A proj redbeat edit hello --every 5m --note "less load"
       celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     zone = app_zone()
     if options["tz"] is None and (options["cron"] or options["rrule"]):
         options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
@@ -331,11 +310,11 @@ def say_entry(entry: Entry, done: str) -> None:
         say(f"That time has passed. {decides}")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("names", nargs=-1, shell_complete=entry_names)
 @agreeing
 @note_option
-def remove(ctx: click.Context, /, names: tuple[str, ...], note: str, **_selection: Any) -> None:
+def remove(names: tuple[str, ...], note: str, **_selection: Any) -> None:
     """Remove entries, for good.
 
     An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
@@ -347,13 +326,13 @@ def remove(ctx: click.Context, /, names: tuple[str, ...], note: str, **_selectio
     """
     for name in names or (None,):
         # The selection and the errors read the name there.
-        ctx.params["name"] = name
-        _remove(ctx, note)
+        click.get_current_context().params["name"] = name
+        _remove(note)
 
 
-def _remove(ctx: click.Context, note: str) -> None:
-    schedules = schedules_of(ctx)
-    entries = to_change(ctx, "remove")
+def _remove(note: str) -> None:
+    schedules = load_schedules()
+    entries = to_change("remove")
     sources = set[str]()
     if isinstance(entries, str):
         # An entry that cannot be read has no known source, and must be removable.
@@ -369,13 +348,11 @@ def _remove(ctx: click.Context, note: str) -> None:
         say("Take an entry out of beat_schedule to be rid of it, or pause it once it is back.")
 
 
-@click.command(cls=Command)
+@command()
 @changing
 @note_option
-@click.option(
-    "--for", "length", type=Length(), help="For so long, by a freeze of them: 30m, 2h, 2d."
-)
-def pause(ctx: click.Context, /, note: str, length: float | None, **_selection: Any) -> None:
+@option("--for length", "For so long, by a freeze of them: 30m, 2h, 2d.", type=Length())
+def pause(note: str, length: float | None, **_selection: Any) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     Of several entries, paused ones keep their notes.
@@ -386,8 +363,8 @@ def pause(ctx: click.Context, /, note: str, length: float | None, **_selection: 
       celery -A proj redbeat pause nightly --for 2h
       celery -A proj redbeat pause 'report-*' --tag billing
     """
-    schedules = schedules_of(ctx)
-    entries = to_change(ctx, "pause")
+    schedules = load_schedules()
+    entries = to_change("pause")
     if length is not None:
         if isinstance(entries, str):
             selection = Selection.one(schedules[entries].name)
@@ -401,15 +378,11 @@ def pause(ctx: click.Context, /, note: str, length: float | None, **_selection: 
         say_changed("paused", entries.pause(note))
 
 
-@click.command(cls=Command)
+@command()
 @changing
-@click.option(
-    "--catch-up",
-    is_flag=True,
-    help="Treat what the pause held back as missed; its misfire policy decides.",
-)
+@option("--catch-up", "Treat what the pause held back as missed; its misfire policy decides.")
 @json_option
-def resume(ctx: click.Context, /, catch_up: bool, **_selection: Any) -> None:
+def resume(catch_up: bool, **_selection: Any) -> None:
     """Let paused entries fire again, from their next instant on.
 
     \b
@@ -417,8 +390,8 @@ def resume(ctx: click.Context, /, catch_up: bool, **_selection: Any) -> None:
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume --tag billing --catch-up
     """
-    schedules = schedules_of(ctx)
-    entries = to_change(ctx, "resume")
+    schedules = load_schedules()
+    entries = to_change("resume")
     if not isinstance(entries, str):
         say_changed("resumed", entries.resume(catch_up))
         return
@@ -426,20 +399,14 @@ def resume(ctx: click.Context, /, catch_up: bool, **_selection: Any) -> None:
     say_entry(schedules.resume(entries, catch_up=catch_up), done)
 
 
-@click.command(cls=Command)
+@command()
 @changing
-@click.option("--args", metavar="JSON", help="Other arguments, for this run alone: '[1, \"two\"]'.")
-@click.option("--kwargs", metavar="JSON", help="The same by name: '{\"x\": 1}'.")
-@click.option(
-    "--at",
-    metavar="INSTANT",
-    help="As the run of this nominal time, of the past: a backfill of one.",
-)
+@option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
+@option("--kwargs JSON", "The same by name: '{\"x\": 1}'.")
+@option("--at INSTANT", "As the run of this nominal time, of the past: a backfill of one.")
 @note_option
 @json_option
 def run(
-    ctx: click.Context,
-    /,
     args: str | None,
     kwargs: str | None,
     at: str | None,
@@ -458,17 +425,17 @@ def run(
     """
     zone = app_zone()
     arguments = fields_of({"args": args, "kwargs": kwargs}, zone)
-    schedules = schedules_of(ctx)
-    entries = to_change(ctx, "run")
+    schedules = load_schedules()
+    entries = to_change("run")
     if arguments and (at is not None or not isinstance(entries, str)):
         raise Failure("--args and --kwargs go with the NAME of one entry, without --at")
     if at is not None:
         if not isinstance(entries, str):
             raise Failure("--at goes with the NAME of one entry")
         instant = past_instant("at", at, zone)
-        start_backfills(ctx, entries, instant, instant, max_active=None, note=note)
+        start_backfills(entries, instant, instant, max_active=None, note=note)
         return
-    app = ctx.obj.app
+    app = bare_app()
     what = repr(entries) if isinstance(entries, str) else str(entries.selection)
     if isinstance(entries, str):
         # Read the entry first, so that an error from here on is one of the broker.

@@ -19,13 +19,15 @@ from ..runs.run import NOT_DONE, Outcome
 from ..schedules.zones import portable
 from ..settings import Settings
 from .command import (
-    Command,
-    app_of,
+    bare_app,
+    command,
     entry_names,
     json_option,
     limit_option,
+    load_app,
+    load_schedules,
     name_argument,
-    schedules_of,
+    option,
 )
 from .options import (
     names_of,
@@ -46,32 +48,21 @@ if TYPE_CHECKING:
 _SECONDS = re.compile(r":\d\d:\d\d")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
-@click.option(
-    "--failed",
-    is_flag=True,
-    help="Only those that did not do their work: failed, expired, lost and so on.",
-)
-@click.option(
-    "--outcome",
+@option("--failed", "Only those that did not do their work: failed, expired, lost and so on.")
+@option(
+    "--outcome WORD",
+    "Only those with this outcome: succeeded, expired, lost and so on; repeatable.",
     type=click.Choice(OUTCOMES),
-    metavar="WORD",
     multiple=True,
-    help="Only those with this outcome: succeeded, expired, lost and so on; repeatable.",
 )
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Only those scheduled since: 22:00, an instant, or how long ago: 24h.",
-)
-@click.option("--until", metavar="TIME", help="Only those scheduled until then.")
+@option("--since TIME", "Only those scheduled since: 22:00, an instant, or how long ago: 24h.")
+@option("--until TIME", "Only those scheduled until then.")
 @limit_option(20, "runs")
 @json_option
 def runs(
-    ctx: click.Context,
-    /,
     failed: bool,
     outcome: tuple[Outcome, ...],
     since: str | None,
@@ -91,16 +82,16 @@ def runs(
       celery -A proj redbeat runs --since 22:00 --until 06:00
       celery -A proj redbeat runs 'report-*' --tag billing
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first, last = parse_span(("since", "until"), since, until, app_zone())
-    entries = selected(ctx)
-    name = None if entries.selection.is_all else names_of(ctx, entries)
+    entries = selected()
+    name = None if entries.selection.is_all else names_of(entries)
     found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(found[:limit])
     if not found and not in_json():
         is_filtered = bool(outcomes or first or last)
-        say("No such run is known." if is_filtered else _why_no_runs(ctx, name))
+        say("No such run is known." if is_filtered else _why_no_runs(name))
         return
     is_one = isinstance(name, str)
     headers = ["SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
@@ -117,9 +108,9 @@ def runs(
     echo_table(headers, rows, limit=limit, below=True)
 
 
-def _why_no_runs(ctx: click.Context, name: str | Collection[str] | None) -> str:
+def _why_no_runs(name: str | Collection[str] | None) -> str:
     """Return why no run is recorded, as far as that is known."""
-    app = ctx.obj.app
+    app = bare_app()
     if isinstance(name, str):
         entry = Schedules(app)[name]
         if not entry.total_run_count:
@@ -132,16 +123,12 @@ def _why_no_runs(ctx: click.Context, name: str | Collection[str] | None) -> str:
     return "No run is recorded: no worker with install() has reported."
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", required=False, shell_complete=entry_names)
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Only what was changed since: an instant, or how long ago, such as 24h.",
-)
+@option("--since TIME", "Only what was changed since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
 @json_option
-def log(ctx: click.Context, name: str | None, since: str | None, limit: int) -> None:
+def log(name: str | None, since: str | None, limit: int) -> None:
     """Show who changed what, when and why, newest first: of all entries, or of one, which may be
     gone.
 
@@ -153,7 +140,7 @@ def log(ctx: click.Context, name: str | None, since: str | None, limit: int) -> 
       celery -A proj redbeat log --since 24h
       celery -A proj redbeat log nightly --limit 5
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     zone = portable(app_zone())
     first = None if since is None else past_instant("since", since, zone)
     changes = schedules.changes(name, since=first, limit=limit + 1)
@@ -169,11 +156,11 @@ def log(ctx: click.Context, name: str | None, since: str | None, limit: int) -> 
         say(f"Nothing is recorded{of_entry}{f' since {since}' if since else ''}.")
 
 
-@click.command(cls=Command)
+@command()
 @name_argument
 @click.argument("instant", required=False)
 @json_option
-def why(ctx: click.Context, name: str, instant: str | None) -> None:
+def why(name: str, instant: str | None) -> None:
     """Say why an entry did not run at INSTANT, or that it did, with the evidence.
 
     Without INSTANT it is about the last time at which the entry should have run, and about the
@@ -191,7 +178,7 @@ def why(ctx: click.Context, name: str, instant: str | None) -> None:
     from ..operate.why.explain import explain
     from ..operate.why.gather import gather
 
-    app = app_of(ctx)
+    app = load_app()
     now = datetime.now(UTC)
     zone = portable(app.timezone)
     case = gather(app, name, now, zone)

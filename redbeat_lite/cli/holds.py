@@ -13,14 +13,15 @@ from ..entries.words import counted
 from ..schedules.calendars import Calendar
 from ..storage.calendars import stored_calendars
 from .command import (
-    Command,
     Failure,
     Group,
     Length,
+    command,
     completed,
     json_option,
+    load_schedules,
     note_option,
-    schedules_of,
+    option,
 )
 from .options import coming_instant, selecting
 from .output import app_zone, echo_json, echo_table, say, when
@@ -30,15 +31,13 @@ _calendar_names = completed(lambda store, start: stored_calendars(store))
 _calendar_argument = click.argument("name", shell_complete=_calendar_names)
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("pattern", required=False)
 @selecting
-@click.option("--for", "length", type=Length(), help="For how long: 30m, 2h, 1h30m, 2d.")
-@click.option("--until", metavar="INSTANT", help="Until when, if not --for.")
+@option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length())
+@option("--until INSTANT", "Until when, if not --for.")
 @note_option
 def freeze(
-    ctx: click.Context,
-    /,
     pattern: str | None,
     tag: str | None,
     task: str | None,
@@ -61,7 +60,7 @@ def freeze(
         raise Failure("say for how long: --for or --until")
     end = None if until is None else coming_instant("until", until, app_zone())
     selection = Selection("*" if pattern is None else pattern, tag, task or "*")
-    freeze_selection(schedules_of(ctx), selection, note, seconds=length, until=end)
+    freeze_selection(load_schedules(), selection, note, seconds=length, until=end)
 
 
 def freeze_selection(
@@ -84,16 +83,16 @@ def freeze_selection(
         say("No entry has such a name, tag and task. This holds all entries: freeze '*'")
 
 
-@click.command(cls=Command)
+@command()
 @json_option
-def freezes(ctx: click.Context) -> None:
+def freezes() -> None:
     """List the freezes that hold.
 
     \b
     Example:
       celery -A proj redbeat freezes
     """
-    held = [*schedules_of(ctx).freezes]
+    held = [*load_schedules().freezes]
     echo_json([freeze._asdict() for freeze in held])
     rows = [
         (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in held
@@ -101,9 +100,9 @@ def freezes(ctx: click.Context) -> None:
     echo_table(("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE"), rows, empty="Nothing is frozen.")
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("id")
-def thaw(ctx: click.Context, id: str) -> None:
+def thaw(id: str) -> None:
     """End a freeze before its time. What was due meanwhile is decided on as at its end.
 
     ID is what freeze has printed, and freezes shows.
@@ -112,7 +111,7 @@ def thaw(ctx: click.Context, id: str) -> None:
     Example:
       celery -A proj redbeat thaw 3f9a1c
     """
-    schedules_of(ctx).freezes.thaw(id)
+    load_schedules().freezes.thaw(id)
     say(f"thawed {id!r}")
 
 
@@ -130,7 +129,7 @@ def calendars() -> None:
 @calendars.command("list")
 @click.argument("name", required=False, shell_complete=_calendar_names)
 @json_option
-def list_(ctx: click.Context, name: str | None) -> None:
+def list_(name: str | None) -> None:
     """List the calendars, with the last date that each knows of; or the days of one.
 
     \b
@@ -138,7 +137,7 @@ def list_(ctx: click.Context, name: str | None) -> None:
       celery -A proj redbeat calendars list
       celery -A proj redbeat calendars list closed
     """
-    stored = schedules_of(ctx).calendars
+    stored = load_schedules().calendars
     shown = [*stored.values()] if name is None else [stored[name]]
     echo_json(
         {"calendar": str(calendar), "until": calendar.until, "days": sorted(calendar.days)}
@@ -155,19 +154,13 @@ def list_(ctx: click.Context, name: str | None) -> None:
 @calendars.command("set")
 @_calendar_argument
 @click.argument("days", nargs=-1, type=_DATE)
-@click.option(
-    "--holidays",
+@option(
+    "--holidays PLACE FIRST LAST",
+    "With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
     type=(str, int, int),
-    metavar="PLACE FIRST LAST",
-    help="With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
 )
-@click.option(
-    "--until",
-    type=_DATE,
-    help="The last date it knows of. [default: the end of the last year]",
-)
+@option("--until", "The last date it knows of. [default: the end of the last year]", type=_DATE)
 def set_(
-    ctx: click.Context,
     name: str,
     days: Sequence[datetime],
     holidays: tuple[str, int, int] | None,
@@ -188,19 +181,19 @@ def set_(
     if not dates:
         raise Failure("name the days, or a place with --holidays")
     last = date(max(dates).year, 12, 31) if until is None else until.date()
-    stored = schedules_of(ctx).calendars
+    stored = load_schedules().calendars
     stored[name] = Calendar(dates, last)
     say(f"stored {stored[name]}, until {stored[name].until}")
 
 
 @calendars.command()
 @_calendar_argument
-def remove(ctx: click.Context, name: str) -> None:
+def remove(name: str) -> None:
     """Remove a calendar that no entry names.
 
     \b
     Example:
       celery -A proj redbeat calendars remove closed
     """
-    del schedules_of(ctx).calendars[name]
+    del load_schedules().calendars[name]
     say(f"removed calendar {name!r}")

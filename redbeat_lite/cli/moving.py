@@ -23,7 +23,17 @@ from ..interchange.importers.move_in import Move, MoveIn
 from ..interchange.importers.shadow import Difference, Shadow
 from ..interchange.importers.source import Source, Unreadable
 from ..settings import NO_SERVER, Settings
-from .command import INCOMPLETE, Command, Failure, Length, app_of, json_option, together
+from .command import (
+    INCOMPLETE,
+    Failure,
+    Length,
+    command,
+    exit_with,
+    json_option,
+    load_app,
+    option,
+    together,
+)
 from .documents import import_export
 from .output import (
     app_zone,
@@ -41,29 +51,23 @@ from .texts import next_run
 _ORIGINS = ("redbeat", "django-celery-beat")
 
 _redbeat_options = together(
-    click.option("--url", help="redbeat: its server; by default that of its settings."),
-    click.option(
-        "--prefix",
-        help="redbeat: its redbeat_key_prefix; by default that of its settings.",
-    ),
+    option("--url TEXT", "redbeat: its server; by default that of its settings."),
+    option("--prefix TEXT", "redbeat: its redbeat_key_prefix; by default that of its settings."),
 )
 
 
-@click.command("import", cls=Command)
+@command("import")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--from",
-    "origin",
+@option(
+    "--from origin",
+    "The scheduler to move in from. [default: a file of export]",
     type=click.Choice(_ORIGINS),
-    help="The scheduler to move in from. [default: a file of export]",
 )
 @_redbeat_options
-@click.option("--apply", is_flag=True, help="Write; without it, only say what would be written.")
-@click.option("--replace", is_flag=True, help="Carry over what is stored here already, too.")
+@option("--apply", "Write; without it, only say what would be written.")
+@option("--replace", "Carry over what is stored here already, too.")
 @json_option
 def import_(
-    ctx: click.Context,
-    /,
     path: Path | None,
     origin: str | None,
     url: str | None,
@@ -89,14 +93,12 @@ def import_(
     if origin is None:
         if path is None:
             raise Failure("name the file that export has written, or say --from which scheduler")
-        for option, value in (("--url", url), ("--prefix", prefix)):
-            if value is not None:
-                raise Failure(f"{option} goes with --from alone")
-        import_export(ctx, path, apply=apply, replace=replace)
+        _refuse_redbeat_options(url, prefix)
+        import_export(path, apply=apply, replace=replace)
         return
     if path is not None:
         raise Failure(f"PATH: expected nothing with --from {origin}, got {str(path)!r}")
-    app = app_of(ctx)
+    app = load_app()
     with (
         closing(_source(app, origin, url, prefix)) as source,
         closing(MoveIn(app, replace=replace)) as mover,
@@ -110,7 +112,7 @@ def import_(
         if not in_json():
             _report(source, mover, moves, applied=apply)
     if any(move.action == "left out" for move in moves):
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
 
 
 def _move_data(move: Move) -> dict[str, Any]:
@@ -162,39 +164,14 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
             say(line)
 
 
-@click.command(cls=Command)
-@click.option(
-    "--from",
-    "origin",
-    type=click.Choice(_ORIGINS),
-    required=True,
-    help="The scheduler that runs.",
-)
+@command()
+@option("--from origin", "The scheduler that runs.", type=click.Choice(_ORIGINS), required=True)
 @_redbeat_options
-@click.option(
-    "--for",
-    "length",
-    type=Length(),
-    help="How long to watch, such as 1h; by default until Ctrl-C.",
-)
-@click.option(
-    "--every",
-    type=Length(0.1),
-    default="1s",
-    show_default=True,
-    help="How often to look.",
-)
-@click.option(
-    "--tolerance",
-    type=Length(),
-    default="2s",
-    show_default=True,
-    help="How far apart two instants may be.",
-)
+@option("--for length", "How long to watch, such as 1h; by default until Ctrl-C.", type=Length())
+@option("--every", "How often to look.", type=Length(0.1), default="1s")
+@option("--tolerance", "How far apart two instants may be.", type=Length(), default="2s")
 @json_option
 def shadow(
-    ctx: click.Context,
-    /,
     origin: str,
     url: str | None,
     prefix: str | None,
@@ -216,7 +193,7 @@ def shadow(
     With --json, each difference is a line of JSON, and so is the summary at the end. Exit code 3:
     there were differences.
     """
-    app = app_of(ctx)
+    app = load_app()
     end = None if length is None else time.monotonic() + length
     source = _source(app, origin, url, prefix)
     lag = source.lag
@@ -239,7 +216,7 @@ def shadow(
         source.close()
     _summary(watch)
     if watch.counts:
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
 
 
 def _differences(
@@ -290,9 +267,12 @@ def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> So
         from ..interchange.importers.redbeat import RedBeatSource
 
         return RedBeatSource(app, url=url, prefix=prefix)
-    for option, value in (("--url", url), ("--prefix", prefix)):
-        if value is not None:
-            raise Failure(f"{option}: expected nothing with --from {origin}, got {value!r}")
+    _refuse_redbeat_options(url, prefix)
     from ..interchange.importers.djangobeat import DjangoBeatSource
 
     return DjangoBeatSource()
+
+
+def _refuse_redbeat_options(url: str | None, prefix: str | None) -> None:
+    if url is not None or prefix is not None:
+        raise Failure("--url and --prefix go with --from redbeat alone")

@@ -20,7 +20,16 @@ from ..schedules import Manual, Question
 from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.patience import briefly
-from .command import Command, Failure, entry_names, json_option, limit_option, schedules_of
+from .command import (
+    Failure,
+    bare_app,
+    command,
+    entry_names,
+    json_option,
+    limit_option,
+    load_schedules,
+    option,
+)
 from .options import coming_instant, names_of, selected, selecting
 from .output import echo_json, in_json, say, say_more, table, terminal_width, when
 
@@ -51,30 +60,15 @@ class ComingRun(NamedTuple):
     hazard: str | None
 
 
-@click.command("next", cls=Command)
+@command("next")
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
-@click.option(
-    "--from",
-    "start",
-    metavar="INSTANT",
-    help="The first instant, or how long from now: 2h. [default: now]",
-)
-@click.option(
-    "--until",
-    metavar="INSTANT",
-    help="The last one. [default: a day later; for one entry 10 years]",
-)
+@option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
+@option("--until INSTANT", "The last one. [default: a day later; for one entry 10 years]")
 @limit_option(20, "runs")
-@click.option(
-    "--tz",
-    metavar="ZONE",
-    help="Show all times in this zone. [default: each entry's own]",
-)
+@option("--tz ZONE", "Show all times in this zone. [default: each entry's own]")
 @json_option
 def next_(
-    ctx: click.Context,
-    /,
     name: str | None,
     start: str | None,
     until: str | None,
@@ -94,11 +88,11 @@ def next_(
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    schedules = schedules_of(ctx)
-    app_zone = portable(ctx.obj.app.timezone)
+    schedules = load_schedules()
+    app_zone = portable(bare_app().timezone)
     shown_zone = None if tz is None else zone_of(tz)
     zone = shown_zone or app_zone
-    selection = selected(ctx)
+    selection = selected()
     entries: Iterable[Entry] = selection
     one = None
     if name is not None and selection.selection == Selection.one(name):
@@ -128,7 +122,7 @@ def next_(
     else:
         if not selection.selection.is_all:
             # This raises Failure if no entry is selected.
-            names_of(ctx, selection)
+            names_of(selection)
         except_for = _unknown_runs(entries, to_ms(last))
         say(f"Nothing runs until {when(last, zone)}{except_for}.")
 

@@ -20,7 +20,7 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..schedules import at, cron, every, manual, rrule
 from ..schedules.zones import zone_of
 from ..storage.json_values import unpack
-from .command import Failure, entry_names, schedules_of, together
+from .command import Failure, entry_names, load_schedules, option, together
 from .output import echo_json, say
 
 #: Options of which one makes the schedule of an entry.
@@ -55,14 +55,14 @@ _DIGITS = 300
 _LONGEST = timedelta(days=36_500)
 
 selecting = together(
-    click.option("--tag", help="Entries that have this tag."),
-    click.option("--task", metavar="PATTERN", help="Entries whose task matches this pattern."),
+    option("--tag TEXT", "Entries that have this tag."),
+    option("--task PATTERN", "Entries whose task matches this pattern."),
 )
 
 #: Options of :func:`to_change`, and the same with the argument for the name.
 agreeing = together(
     selecting,
-    click.option("--yes", is_flag=True, help="Do not ask, however many entries they are."),
+    option("--yes", "Do not ask, however many entries they are."),
 )
 changing = together(
     click.argument("name", required=False, shell_complete=entry_names),
@@ -71,20 +71,14 @@ changing = together(
 
 
 def _table_of(options: Mapping[str, str]) -> Callable[[Any], Any]:
-    """Return the options of a table as one decorator.
+    """Return the options of a table as one decorator; those that are not given are ``None``.
 
     Parameters:
-        options: the names of an option, with the kind of its value unless it is a flag -> its help.
+        options: the words of an option -> its help.
     """
-    decorators = []
-    for words, help_text in options.items():
-        names = [word for word in words.split() if word.startswith("-")]
-        metavar = words.split()[len(names) :]
-        if metavar:
-            decorators.append(click.option(*names, metavar=metavar[0], help=help_text))
-        else:
-            decorators.append(click.option(*names, is_flag=True, default=None, help=help_text))
-    return together(*decorators)
+    return together(
+        *(option(words, text, default=None, show_default=False) for words, text in options.items())
+    )
 
 
 #: Options of :func:`schedule_of`.
@@ -103,10 +97,10 @@ schedule_options = together(
             "--schedule JSON": 'Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}',
         }
     ),
-    click.option(
+    option(
         "--cron-seconds",
+        "Where six fields have the seconds. [last]",
         type=click.Choice(["first", "last"]),
-        help="Where six fields have the seconds. [last]",
     ),
 )
 
@@ -135,25 +129,27 @@ field_options = _table_of(
 )
 
 
-def selected(ctx: click.Context) -> Selected:
+def selected() -> Selected:
     """Return the entries that NAME, ``--tag`` and ``--task`` of the command line select.
 
     An entry whose name looks like the pattern goes before the pattern.
     """
-    name = ctx.params["name"]
-    schedules = schedules_of(ctx)
+    name = click.get_current_context().params["name"]
+    schedules = load_schedules()
     if name is not None and is_pattern(name) and name in schedules:
         name = Selection.one(name).name
-    tag = ctx.params["tag"]
-    return schedules.select("*" if name is None else name, tag=tag, task=ctx.params["task"])
+    tag = click.get_current_context().params["tag"]
+    return schedules.select(
+        "*" if name is None else name, tag=tag, task=click.get_current_context().params["task"]
+    )
 
 
-def names_of(ctx: click.Context, entries: Selected) -> list[str] | str:
+def names_of(entries: Selected) -> list[str] | str:
     """Return the names of the selected entries, or NAME if the command line has that alone.
 
     NAME need not be stored. Raises Failure if no entry is selected.
     """
-    name: str | None = ctx.params["name"]
+    name: str | None = click.get_current_context().params["name"]
     if name is not None and entries.selection == Selection.one(name):
         return name
     names = entries.names()
@@ -162,26 +158,26 @@ def names_of(ctx: click.Context, entries: Selected) -> list[str] | str:
     return names
 
 
-def required_names(ctx: click.Context) -> tuple[Selected, list[str] | str]:
+def required_names() -> tuple[Selected, list[str] | str]:
     """Return the selected entries and :func:`names_of` them; raises Failure if nothing selects."""
-    if not any(ctx.params[option] for option in ("name", "tag", "task")):
+    if not any(click.get_current_context().params[option] for option in ("name", "tag", "task")):
         raise Failure("say which entries: a NAME or a pattern, --tag or --task")
-    entries = selected(ctx)
-    return entries, names_of(ctx, entries)
+    entries = selected()
+    return entries, names_of(entries)
 
 
-def to_change(ctx: click.Context, what: str) -> Selected | str:
+def to_change(what: str) -> Selected | str:
     """Return the name of the one entry to change; or the selected ones, once the user agrees.
 
     Parameters:
         what: the verb of the question.
     """
-    entries, names = required_names(ctx)
+    entries, names = required_names()
     if isinstance(names, str):
         return names
     if len(names) > 1:
         say(f"{len(names)} entries to {what}: {listed(names, 10)}", err=True)
-        if not ctx.params["yes"] and sys.stdin.isatty():
+        if not click.get_current_context().params["yes"] and sys.stdin.isatty():
             click.confirm("Go on?", abort=True, err=True)
     return entries
 

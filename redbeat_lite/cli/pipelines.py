@@ -9,14 +9,16 @@ from ..pipeline.errors import PipelineNotFound
 from ..pipeline.run import PipelineRun
 from .command import (
     INCOMPLETE,
-    Command,
     Failure,
     Group,
     Length,
-    app_of,
+    bare_app,
+    exit_with,
     json_option,
     limit_option,
+    load_app,
     note_option,
+    option,
     unknown,
 )
 from .output import echo_fields, echo_json, echo_table, fitted, say
@@ -40,12 +42,12 @@ def pipelines() -> None:
     """
 
 
-@pipelines.command("list", cls=Command)
-@click.option("--running", is_flag=True, help="Only those that have not ended.")
-@click.option("--failed", is_flag=True, help="Only those that have failed.")
+@pipelines.command("list")
+@option("--running", "Only those that have not ended.")
+@option("--failed", "Only those that have failed.")
 @limit_option(50, "runs")
 @json_option
-def list_(ctx: click.Context, running: bool, failed: bool, limit: int) -> None:
+def list_(running: bool, failed: bool, limit: int) -> None:
     """List the runs: those that have not ended first, then the others, the latest in front.
 
     \b
@@ -59,7 +61,7 @@ def list_(ctx: click.Context, running: bool, failed: bool, limit: int) -> None:
         states += [State.RUNNING, State.WAITING]
     if failed:
         states.append(State.FAILED)
-    runs = PipelineRun.list(app_of(ctx), states or tuple(State), limit=limit + 1)
+    runs = PipelineRun.list(load_app(), states or tuple(State), limit=limit + 1)
     echo_json([run.as_json() for run in runs[:limit]])
     rows = []
     for run in runs:
@@ -71,17 +73,17 @@ def list_(ctx: click.Context, running: bool, failed: bool, limit: int) -> None:
     echo_table(headers, rows, empty=empty, limit=limit, below=True)
 
 
-@pipelines.command(cls=Command)
+@pipelines.command()
 @_id_argument
 @json_option
-def show(ctx: click.Context, run_id: str) -> None:
+def show(run_id: str) -> None:
     """Show one run with its steps.
 
     \b
     Example:
       celery -A proj redbeat pipelines show 7f3a
     """
-    run = _status(ctx, run_id)
+    run = _status(run_id)
     echo_json(run.as_json())
     progress = f"{run.percent} %, {run.done} of {run.total} steps" if run.total else None
     echo_fields(
@@ -107,15 +109,11 @@ def show(ctx: click.Context, run_id: str) -> None:
     echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER", "PROGRESS"), rows)
 
 
-@pipelines.command(cls=Command)
+@pipelines.command()
 @_id_argument
-@click.option(
-    "--timeout",
-    type=Length(),
-    help="How long to wait at most: 90s, 5m. [default: for ever]",
-)
+@option("--timeout", "How long to wait at most: 90s, 5m. [default: for ever]", type=Length())
 @json_option
-def wait(ctx: click.Context, run_id: str, timeout: float | None) -> None:
+def wait(run_id: str, timeout: float | None) -> None:
     """Wait until a run has ended, with a line for each change.
 
     Exit code 3: it did not succeed, or has not ended in time.
@@ -124,56 +122,52 @@ def wait(ctx: click.Context, run_id: str, timeout: float | None) -> None:
     Example:
       celery -A proj redbeat pipelines wait 7f3a --timeout 600
     """
-    run = PipelineRun(ctx.obj.app, _status(ctx, run_id).id)
+    run = PipelineRun(bare_app(), _status(run_id).id)
     try:
         status = run.wait(timeout, lambda status: say(fitted(progress_line(status))))
     except TimeoutError as exc:
         say(f"Error: {exc}", err=True)
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
     echo_json(status.as_json())
     if status.state is not State.SUCCEEDED:
-        ctx.exit(INCOMPLETE)
+        exit_with(INCOMPLETE)
 
 
-@pipelines.command(cls=Command)
+@pipelines.command()
 @_id_argument
-@click.option(
-    "--terminate",
-    is_flag=True,
-    help="Kill its steps that run; otherwise they run to their ends.",
-)
+@option("--terminate", "Kill its steps that run; otherwise they run to their ends.")
 @note_option
-def cancel(ctx: click.Context, run_id: str, terminate: bool, note: str) -> None:
+def cancel(run_id: str, terminate: bool, note: str) -> None:
     """End a run before its time: no further step of it starts.
 
     \b
     Example:
       celery -A proj redbeat pipelines cancel 7f3a --terminate
     """
-    run = _status(ctx, run_id)
-    if not PipelineRun(ctx.obj.app, run.id).cancel(terminate=terminate, note=note):
+    run = _status(run_id)
+    if not PipelineRun(bare_app(), run.id).cancel(terminate=terminate, note=note):
         raise Failure(f"pipeline {run.id} has ended already: {run.state}")
     say(f"cancelled {run.id}")
 
 
-@pipelines.command(cls=Command)
+@pipelines.command()
 @_id_argument
 @note_option
-def resume(ctx: click.Context, run_id: str, note: str) -> None:
+def resume(run_id: str, note: str) -> None:
     """Go on with a run that failed or was cancelled: what has succeeded does not run again.
 
     \b
     Example:
       celery -A proj redbeat pipelines resume 7f3a
     """
-    run = _status(ctx, run_id)
-    resumed = PipelineRun(ctx.obj.app, run.id).resume(note=note)
+    run = _status(run_id)
+    resumed = PipelineRun(bare_app(), run.id).resume(note=note)
     say(f"resumed {run.id}" if resumed else f"{run.id} goes on already")
 
 
-def _status(ctx: click.Context, run_id: str) -> RunStatus:
+def _status(run_id: str) -> RunStatus:
     """Return the status of the run of an id, or of the beginning of one."""
-    app = app_of(ctx)
+    app = load_app()
     try:
         return PipelineRun(app, run_id).status()
     except PipelineNotFound as exc:

@@ -9,7 +9,7 @@ import click
 from ..entries.words import span
 from ..instants import from_ms
 from ..once.lock_listing import locks as locks_of
-from .command import Command, Group, app_of, completed, json_option, schedules_of, unknown
+from .command import Group, completed, json_option, load_app, load_schedules, unknown
 from .entries import say_entry
 from .output import echo_fields, echo_json, echo_table, say
 
@@ -28,67 +28,67 @@ def quarantine() -> None:
     """
 
 
-@quarantine.command("list", cls=Command)
+@quarantine.command("list")
 @json_option
-def list_quarantined(ctx: click.Context) -> None:
+def list_quarantined() -> None:
     """List them, with what is wrong.
 
     \b
     Example:
       celery -A proj redbeat quarantine list --json
     """
-    quarantined = schedules_of(ctx).quarantined()
+    quarantined = load_schedules().quarantined()
     records = [_as_data(name, quarantined[name]) for name in sorted(quarantined)]
     echo_json(records)
     rows = [(record["name"], record["since"], record["error"]) for record in records]
     echo_table(("NAME", "SINCE", "ERROR"), rows, empty="No entry is in quarantine.")
 
 
-@quarantine.command(cls=Command)
+@quarantine.command()
 @_quarantined_argument
 @json_option
-def show(ctx: click.Context, name: str) -> None:
+def show(name: str) -> None:
     """Show one, with all that is left of it.
 
     \b
     Example:
       celery -A proj redbeat quarantine show nightly
     """
-    record = _as_data(name, _record(ctx, name))
+    record = _as_data(name, _record(name))
     echo_json(record)
     echo_fields(record.items())
 
 
-@quarantine.command(cls=Command)
+@quarantine.command()
 @_quarantined_argument
 @json_option
-def release(ctx: click.Context, name: str) -> None:
+def release(name: str) -> None:
     """Put one back, as new, once what was wrong with it is mended.
 
     \b
     Example:
       celery -A proj redbeat quarantine release nightly
     """
-    _record(ctx, name)
-    say_entry(schedules_of(ctx).release(name), "released")
+    _record(name)
+    say_entry(load_schedules().release(name), "released")
 
 
-@quarantine.command(cls=Command)
+@quarantine.command()
 @_quarantined_argument
-def remove(ctx: click.Context, name: str) -> None:
+def remove(name: str) -> None:
     """Forget one, for good.
 
     \b
     Example:
       celery -A proj redbeat quarantine remove nightly
     """
-    _record(ctx, name)
-    schedules_of(ctx).discard(name)
+    _record(name)
+    load_schedules().discard(name)
     say(f"removed {name!r} from quarantine")
 
 
-def _record(ctx: click.Context, name: str) -> dict[str, Any]:
-    records = schedules_of(ctx).quarantined()
+def _record(name: str) -> dict[str, Any]:
+    records = load_schedules().quarantined()
     if name not in records:
         raise unknown(f"no entry {name!r} is in quarantine", name, records)
     return records[name]
@@ -112,16 +112,16 @@ def locks() -> None:
     """
 
 
-@locks.command("list", cls=Command)
+@locks.command("list")
 @json_option
-def list_locks(ctx: click.Context) -> None:
+def list_locks() -> None:
     """List the locks that are held or waited for, those that run out first in front.
 
     \b
     Example:
       celery -A proj redbeat locks list
     """
-    listed = locks_of(app_of(ctx)).list()
+    listed = locks_of(load_app()).list()
     echo_json(listed)
     rows = []
     for lock in listed:
@@ -131,9 +131,9 @@ def list_locks(ctx: click.Context) -> None:
     echo_table(headers, rows, empty="No lock is held or waited for.")
 
 
-@locks.command(cls=Command)
+@locks.command()
 @click.argument("key")
-def clear(ctx: click.Context, key: str) -> None:
+def clear(key: str) -> None:
     """Free a lock, whoever holds it, and wake a task that waits for it.
 
     A task that held it goes on running, and learns of it within a third of its lease.
@@ -142,7 +142,7 @@ def clear(ctx: click.Context, key: str) -> None:
     Example:
       celery -A proj redbeat locks clear reindex
     """
-    listing = locks_of(app_of(ctx))
+    listing = locks_of(load_app())
     if not listing.clear(key):
         raise unknown(f"no lock {key!r} is held", key, [lock.key for lock in listing.list()])
     say(f"cleared {key!r}")

@@ -20,12 +20,15 @@ from ..operate.health import health as host_health
 from ..settings import Settings
 from ..storage.store import Store
 from .command import (
-    Command,
     Length,
-    app_of,
+    bare_app,
+    command,
+    exit_with,
     json_option,
     limit_option,
-    schedules_of,
+    load_app,
+    load_schedules,
+    option,
     unknown,
 )
 from .output import (
@@ -53,19 +56,15 @@ _DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 
 def timeout_option(default: str) -> Callable[[_F], _F]:
     """Return the option ``--timeout``."""
-    return click.option(
-        "--timeout",
-        type=Length(0.1),
-        default=default,
-        show_default=True,
-        help="How long to wait for the server.",
+    return option(
+        "--timeout", "How long to wait for the server.", type=Length(0.1), default=default
     )
 
 
-@click.command(cls=Command)
+@command()
 @timeout_option("5s")
 @json_option
-def status(ctx: click.Context, timeout: float) -> None:
+def status(timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the
@@ -78,7 +77,7 @@ def status(ctx: click.Context, timeout: float) -> None:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    app = app_of(ctx)
+    app = load_app()
     found = read_status(app, timeout=timeout)
     differing = _differing(app, found, timeout)
     echo_json({**_as_data(found), "differing": differing})
@@ -117,11 +116,11 @@ def _as_data(found: Status) -> dict[str, object]:
     return data
 
 
-@click.command(cls=Command)
-@click.option("--open", "only_open", is_flag=True, help="Only those that are open.")
+@command()
+@option("--open only_open", "Only those that are open.")
 @limit_option(100, "incidents")
 @json_option
-def incidents(ctx: click.Context, only_open: bool, limit: int) -> None:
+def incidents(only_open: bool, limit: int) -> None:
     """List the open incidents, the oldest first, and then the latest that were closed.
 
     \b
@@ -129,7 +128,7 @@ def incidents(ctx: click.Context, only_open: bool, limit: int) -> None:
       celery -A proj redbeat incidents --open
       celery -A proj redbeat incidents --json
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     found = [*schedules.incidents(limit=limit + 1)]
     if not only_open:
         found += schedules.incidents(closed=True, limit=limit + 1)
@@ -150,17 +149,17 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
     return incident.id, incident.kind, incident.entry, incident.since, state, what
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("incident_id", metavar="ID")
-@click.option("--note", required=True, help="Who sees to it, and how.")
-def ack(ctx: click.Context, incident_id: str, note: str) -> None:
+@option("--note TEXT", "Who sees to it, and how.", required=True)
+def ack(incident_id: str, note: str) -> None:
     """Say who has taken up an open incident. It stays open until its cause is gone.
 
     \b
     Example:
       celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
     """
-    schedules = schedules_of(ctx)
+    schedules = load_schedules()
     try:
         incident = schedules.acknowledge(incident_id, note)
     except EntryNotFound as exc:
@@ -170,23 +169,18 @@ def ack(ctx: click.Context, incident_id: str, note: str) -> None:
     say(f"acknowledged {incident.id}, {incident.kind}{of_entry}")
 
 
-@click.command(cls=Command)
-@click.option(
-    "--cluster", is_flag=True, help="Ask whether any beat leads and ticks, wherever it is."
-)
-@click.option(
-    "--incidents", is_flag=True, help="Ask whether an incident is open, of whatever kind."
-)
-@click.option(
+@command()
+@option("--cluster", "Ask whether any beat leads and ticks, wherever it is.")
+@option("--incidents", "Ask whether an incident is open, of whatever kind.")
+@option(
     "--limit",
+    "For how long it may be silent; by default redbeat_lite_stall_timeout.",
     type=Length(),
-    help="For how long it may be silent; by default redbeat_lite_stall_timeout.",
 )
-@click.option("--pid", type=int, help="The beat's process, where several beats run on this host.")
+@option("--pid", "The beat's process, where several beats run on this host.", type=int)
 @timeout_option("2s")
 @json_option
 def health(
-    ctx: click.Context,
     cluster: bool,
     incidents: bool,
     limit: float | None,
@@ -214,7 +208,7 @@ def health(
         hint = "leave out --cluster, --limit and --pid"
         raise RedbeatError(f"--incidents asks for incidents alone; {hint}")
     # The tasks of the app are not loaded, because a probe must be quick.
-    settings = Settings.from_app(ctx.obj.app)
+    settings = Settings.from_app(bare_app())
     if incidents:
         verdict = incident_health(settings, timeout=timeout)
     elif cluster:
@@ -223,12 +217,12 @@ def health(
         verdict = host_health(settings, pid=pid, limit=limit, timeout=timeout)
     echo_json(verdict._asdict())
     say(verdict.reason)
-    ctx.exit(0 if verdict.healthy else 1)
+    exit_with(0 if verdict.healthy else 1)
 
 
-@click.command(cls=Command)
+@command()
 @json_option
-def doctor(ctx: click.Context) -> None:
+def doctor() -> None:
     """Look for what is or will be trouble: the server, the settings, the entries.
 
     Each finding says what was found, why it matters and what to do. Nothing is changed. Run it
@@ -246,14 +240,14 @@ def doctor(ctx: click.Context) -> None:
     from ..operate.doctor import examine
 
     with showing_progress("looking at the schedule"):
-        findings = examine(app_of(ctx))
+        findings = examine(load_app())
     echo_json(findings)
     for finding in findings:
         _say_finding(finding)
     numbers = Counter(finding.severity for finding in findings)
     counts = [counted(numbers[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
     say(", ".join(counts))
-    ctx.exit(_DOCTOR_CODES[findings[0].severity] if findings else 0)
+    exit_with(_DOCTOR_CODES[findings[0].severity] if findings else 0)
 
 
 def _say_finding(finding: Finding) -> None:

@@ -30,7 +30,7 @@ from ..entries.words import counted
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from ..storage.store import Store
-from .command import Command, Failure, Length, entry_names, schedules_of
+from .command import Failure, Length, bare_app, command, entry_names, load_schedules, option
 from .entries import why_nothing_listed
 from .options import selected, selecting
 from .output import app_zone, clean, distance, fitted, table, wants_colour, when
@@ -70,18 +70,12 @@ class _View(NamedTuple):
     has_more: bool = False
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
-@click.option("--status", type=click.Choice(STATUSES), help="Only entries with this status.")
-@click.option(
-    "--every",
-    type=Length(0.1),
-    default="1s",
-    show_default=True,
-    help="Time between two reads.",
-)
-def watch(ctx: click.Context, /, status: str | None, every: float, **_selection: str) -> None:
+@option("--status", "Only entries with this status.", type=click.Choice(STATUSES))
+@option("--every", "Time between two reads.", type=Length(0.1), default="1s")
+def watch(status: str | None, every: float, **_selection: str) -> None:
     """Watch the entries that run next, in a table that redraws itself.
 
     n and p turn its pages; q ends it, or Ctrl-C.
@@ -93,7 +87,7 @@ def watch(ctx: click.Context, /, status: str | None, every: float, **_selection:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
-    reader = _Reader(ctx, status)
+    reader = _Reader(status)
     # An error of the first read is printed before the screen changes.
     reader.read(0)
     with _screen():
@@ -116,10 +110,10 @@ def watch(ctx: click.Context, /, status: str | None, every: float, **_selection:
 class _Reader:
     """Reads the pages of the selected entries."""
 
-    def __init__(self, ctx: click.Context, status: str | None) -> None:
-        self._schedules: Schedules = schedules_of(ctx)
-        self._store = Store.of(Settings.from_app(ctx.obj.app))
-        self._entries = selected(ctx)
+    def __init__(self, status: str | None) -> None:
+        self._schedules: Schedules = load_schedules()
+        self._store = Store.of(Settings.from_app(bare_app()))
+        self._entries = selected()
         self._status = status
         self._is_filtered = status is not None or not self._entries.selection.is_all
         self._zone = app_zone()

@@ -8,25 +8,17 @@ from pathlib import Path
 
 import click
 
-from ..cli.command import Command, Failure, app_of
+from ..cli.command import Failure, command, load_app, option
 from ..cli.output import say
 
 
-@click.command("web", cls=Command)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The IP address to serve on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=5556,
-    show_default=True,
-    help="The port; 0 takes any that is free.",
+@command("web")
+@option("--host TEXT", "The IP address to serve on.", default="127.0.0.1")
+@option(
+    "--port", "The port; 0 takes any that is free.", type=click.IntRange(0, 65535), default=5556
 )
-@click.option(
-    "--users",
-    type=click.Path(path_type=Path),
-    help="The file of users with their rights.",
-)
-def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
+@option("--users", "The file of users with their rights.", type=click.Path(path_type=Path))
+def web(host: str, port: int, users: Path | None) -> None:
     """Serve the page: what runs when, what became of it, what is wrong; and the buttons to act.
 
     Without --users the page is read-only, and for this machine alone. The command
@@ -50,7 +42,7 @@ def web(ctx: click.Context, host: str, port: int, users: Path | None) -> None:
         raise Failure(f"the page needs more: pip install 'redbeat-lite[web]' ({exc})") from None
     if users is None:
         _check_loopback(host)
-    app = app_of(ctx)
+    app = load_app()
     # Fail at once: the page would report a wrong setting only at the first request.
     Settings.from_app(app)
     page = asgi(app, access=from_this_machine if users is None else Users(users))
