@@ -194,9 +194,9 @@ def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
     Returns ``None`` if there is no schedule. Raises InvalidEntry for two schedules, for options
     that do not go together, and for a wrong value.
     """
-    kinds = {kind: values.pop(kind) for kind in KINDS}
+    kinds = {kind: values.pop(kind, None) for kind in KINDS}
     kinds = {kind: value for kind, value in kinds.items() if value is not None}
-    refinements = {option: values.pop(option) for option in _REFINEMENTS}
+    refinements = {name: values.pop(name, None) for name in _REFINEMENTS}
     if len(kinds) > 1:
         options = " and ".join(f"--{kind}" for kind in kinds)
         raise InvalidEntry("schedule", "one schedule", options)
@@ -377,8 +377,8 @@ def parse_span(
 
     If the end is a time of day that lies before the start, it is the one of the next day.
     """
-    first = past_instant(fields[0], since, zone) if since else None
-    last = past_instant(fields[1], until, zone) if until else None
+    first = None if since is None else past_instant(fields[0], since, zone)
+    last = None if until is None else past_instant(fields[1], until, zone)
     if first is None or last is None or first <= last:
         return first, last
     with suppress(ValueError):

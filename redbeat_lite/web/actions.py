@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..api.selected import Selected
-from ..cli.backfills import backfill as command
 from ..cli.backfills import start_arguments
 from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
@@ -19,6 +18,8 @@ from .access import Right
 from .call import Call
 from .http import Response
 
+_N = TypeVar("_N", int, float)
+
 #: Options of the form of a backfill, with their defaults.
 BACKFILL_OPTIONS = {
     "from": "",
@@ -28,9 +29,6 @@ BACKFILL_OPTIONS = {
     "again": "0",
     "note": "",
 }
-
-#: Options of the command ``backfill`` that the page does not offer.
-_COMMAND_ONLY = ("tag", "task", "everything", "dry_run", "yes")
 
 #: Most entries of one bulk action, and most stored entries for a filter to look through. Browsers
 #: and proxies give up on what takes longer.
@@ -222,21 +220,28 @@ def freeze(call: Call) -> Response:
 
 def backfill(call: Call) -> Response:
     """Say how many runs of the past a backfill has; start it once the user has agreed."""
+    texts = {}
     words = []
     for option, default in BACKFILL_OPTIONS.items():
         text = call.params.get(option, default).strip()
+        texts[option] = text
         if text != default:
             words += [f"--{option}", text]
-    if "missing" in call.params:
+    missing = "missing" in call.params
+    if missing:
         words.append("--missing")
-    options = command.make_context("backfill", [*words, "--", call.name]).params
-    for option in _COMMAND_ONLY:
-        del options[option]
+    options = {
+        "start": texts["from"],
+        "end": texts["to"],
+        "max_active": texts["max-active"],
+        "rate": _number(float, "rate", texts["rate"]),
+        "again": _number(int, "again", texts["again"]),
+        "missing": missing,
+        "note": texts["note"],
+    }
+    arguments = start_arguments(options, call.site.zone)
     is_agreed = "save" in call.params
-    started = call.schedules.backfills.start(
-        **start_arguments(options, call.site.zone),
-        dry_run=not is_agreed,
-    )
+    started = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_agreed)
     if is_agreed:
         return call.done("backfill", "backfills")
     first = in_zone(started.start, call.site.zone)
@@ -249,3 +254,10 @@ def backfill(call: Call) -> Response:
         asks="",
         button="Start",
     )
+
+
+def _number(kind: type[_N], field: str, text: str) -> _N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidEntry(field, "a number", text) from None

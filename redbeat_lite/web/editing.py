@@ -1,4 +1,4 @@
-"""Form of an entry's definition, which the options of ``redbeat edit`` read and check."""
+"""Form of an entry's definition, with the options of ``redbeat edit`` as its fields."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def edit(call: Call) -> Response:
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
         raise EntryChanged("somebody else has changed this entry meanwhile; the form shows yours")
-    words = _option_words(before, texts, str(call.site.zone))
-    changes = _changes(words, call.site)
+    options = _options(before, texts, str(call.site.zone))
+    changes = _changes(options, call.site)
     if "save" in call.params:
         call.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
         return call.done("edit")
@@ -92,7 +92,7 @@ def edit(call: Call) -> Response:
         entry,
         texts,
         changed=_changed(before, texts),
-        words=["edit", entry.name, *words, *_NOTE],
+        words=["edit", entry.name, *_words(options), *_NOTE],
         coming=_coming(call.site, after) if "schedule" in changes else [],
     )
 
@@ -108,23 +108,23 @@ def add(call: Call) -> Response:
     name, task = call.texts("name", "task")
     before = _blank(site)
     texts = _typed(call, before)
-    words = _option_words(before, {**texts, "task": ""}, str(site.zone))
-    fields = {"task": task, **_changes(words, site)}
+    options = _options(before, {**texts, "task": ""}, str(site.zone))
+    fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
     if "save" in call.params:
         call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
-    command_words = ["add", name, task, *words, *_NOTE]
+    words = ["add", name, task, *_words(options), *_NOTE]
     if name.startswith("-") or task.startswith("-"):
-        command_words = ["add", "", *words, *_NOTE, "--", name, task]
+        words = ["add", "", *_words(options), *_NOTE, "--", name, task]
     after = entry_with_defaults(site.settings, name, fields, app=site.app)
     return _form(
         call,
         None,
         texts,
         changed=_changed(before, texts),
-        words=command_words,
+        words=words,
         coming=_coming(site, after),
     )
 
@@ -200,57 +200,52 @@ def _changed(before: Mapping[str, str], texts: Mapping[str, str]) -> list[tuple[
     return [(name, old, texts[name]) for name, old in before.items() if old != texts[name]]
 
 
-def _option_words(before: Mapping[str, str], texts: Mapping[str, str], app_zone: str) -> list[str]:
+def _options(
+    before: Mapping[str, str], texts: Mapping[str, str], app_zone: str
+) -> dict[str, str | bool]:
     """Return the options of ``redbeat edit`` that change the texts before to the texts typed."""
-    if texts["kind"] not in KINDS:  # It becomes an option.
-        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", texts["kind"])
-    words: list[str] = []
+    kind = texts["kind"]
+    if kind not in KINDS:
+        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)
     changed = [name for name, text in texts.items() if text != before[name]]
+    options: dict[str, str | bool] = {}
     if any(name in _SCHEDULE for name in changed):
-        words += _schedule_words(before, texts, app_zone)
+        options[kind] = True if kind == "manual" else texts["rule"]
+        for name, default in _REFINEMENTS.items():
+            if texts[name] != default:
+                options[name] = True if default == "false" else texts[name]
+        if before["tz"] and not texts["tz"] and kind == before["kind"]:
+            # Without --tz, the command would keep the zone of a rule of the same kind.
+            options["tz"] = app_zone
     for name in changed:
+        if name not in _SCHEDULE:
+            options[name] = texts[name] == "true" if name in _SWITCHES else texts[name]
+    return options
+
+
+def _words(options: Mapping[str, str | bool]) -> list[str]:
+    """Return the words of the options on the command line."""
+    words = []
+    for name, value in options.items():
         if name in _SWITCHES:
-            true_option, false_option = _SWITCHES[name]
-            words.append(true_option if texts[name] == "true" else false_option)
-        elif name not in _SCHEDULE:
-            words += [_option(name), texts[name]]
+            true_word, false_word = _SWITCHES[name]
+            words.append(true_word if value else false_word)
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, str):
+            words.append(value)
     return words
 
 
-def _schedule_words(
-    before: Mapping[str, str],
-    texts: Mapping[str, str],
-    app_zone: str,
-) -> list[str]:
-    """Return the options that make the schedule."""
-    words = [f"--{texts['kind']}"]
-    if texts["kind"] != "manual":
-        words.append(texts["rule"])
-    for name, default in _REFINEMENTS.items():
-        if texts[name] != default:
-            words.append(_option(name))
-            if default != "false":
-                words.append(texts[name])
-    if before["tz"] and not texts["tz"] and texts["kind"] == before["kind"]:
-        # Without --tz, the command would keep the zone of a rule of the same kind.
-        words += ["--tz", app_zone]
-    return words
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _changes(words: list[str], site: SharedParts) -> dict[str, Any]:
-    """Return the changes that these options mean on the command line.
+def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, Any]:
+    """Return the changes of an entry that these options mean.
 
     Raises:
-        click.UsageError, InvalidEntry: an option is wrong, or nothing changes.
+        InvalidEntry: an option is wrong, or nothing changes.
     """
-    options = command.make_context("edit", [*words, "--", "name"]).params
-    del options["name"], options["note"]
-    schedule = schedule_of(options, site.zone)
-    changes = fields_of(options, site.zone)
+    values = dict(options)
+    schedule = schedule_of(values, site.zone)
+    changes = fields_of(values, site.zone)
     if schedule is not None:
         changes["schedule"] = schedule
     if changes.get("calendar") is not None:

@@ -255,7 +255,8 @@ def _runs(
     until_text: str,
 ) -> dict[str, Any]:
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
-    since, until = parse_span(("since", "until"), since_text, until_text, site.zone)
+    fields = ("since", "until")
+    since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
     is_one = bool(name) and not task and not is_pattern(name)
     if is_one:
         ends = _RUNS

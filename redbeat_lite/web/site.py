@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
@@ -177,7 +176,7 @@ class Site:
                 return handler(call)
         except ConfigurationError as exc:
             return self._wrong_setting(call, exc)
-        except (RedbeatError, click.UsageError) as exc:
+        except RedbeatError as exc:
             return self._wrong_request(call, exc)
         except _AWAY as exc:
             return _unreachable(call, exc)
@@ -192,9 +191,9 @@ class Site:
             logger.error("page: a setting is wrong, so no page can be shown: %s", reason)
         return call.failed(500, "A setting of the app is wrong", call.visible_error(text_of(exc)))
 
-    def _wrong_request(self, call: Call, exc: RedbeatError | click.UsageError) -> Response:
+    def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the form of a post again, with what is wrong; or a page that says it."""
-        reason = exc.format_message() if isinstance(exc, click.UsageError) else text_of(exc)
+        reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
         status = _STATUS.get(type(exc), 400)
@@ -220,6 +219,5 @@ def _unreachable(call: Call, exc: Exception) -> Response:
 
 def _field_of(exc: Exception) -> str:
     """Return the form field that an error names, with dashes; an empty text if there is none."""
-    param = getattr(exc, "param", None)
-    name = getattr(exc, "field", None) or getattr(param, "name", None) or ""
+    name = exc.field if isinstance(exc, InvalidEntry) else ""
     return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")

@@ -197,6 +197,7 @@ def test_a_file_is_planned_and_applied(shell: Shell, live: Schedules, live_url: 
     with redis.Redis.from_url(live_url) as client:
         eventually(lambda: of_entry(client, "planned"), what="a run of the entry")
     assert shell("plan", str(file), "--exit-code", "--json").json["changes"] == []
+    live.add("unlisted", "proj.add", every(3600))
     pruned = shell("apply", str(file), "--prune", "--json").json
     assert {each["action"] for each in pruned["changes"]} == {"remove"}
     assert [entry.name for entry in live.values() if entry.owner is None] == ["planned"]

@@ -100,7 +100,7 @@ def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, serv
 def test_each_wrong_request_is_one_line(server: Server) -> None:
     wrong = {
         ("import", "--from", "redbeat", "backup.json"): "PATH: expected nothing with --from redbeat, got 'backup.json'",
-        ("import", "--from", "django-celery-beat", "--url", "redis://x"): "--url and --prefix go with --from redbeat alone",
+        ("import", "--from", "django-celery-beat", "--url", "redis://x"): "--url and --prefix go with --from redbeat",
         ("import", "backup.json", "--prefix", "x"): "--url and --prefix go with --from redbeat alone",
         ("import", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
         ("shadow", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",

@@ -130,9 +130,9 @@ def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
 ) -> None:
     read = editing._changes
 
-    def overtaken(words: list[str], site: Any) -> dict[str, Any]:
+    def overtaken(options: Any, site: Any) -> dict[str, Any]:
         schedules.update("nightly", jitter=5)
-        return read(words, site)
+        return read(options, site)
 
     monkeypatch.setattr(editing, "_changes", overtaken)
     assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 409
