@@ -87,16 +87,16 @@ def runs(
     first, last = parse_span(("since", "until"), since, until, app_zone())
     entries = selected()
     name = None if entries.selection.is_all else names_of(entries)
-    found = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
-    echo_json(found[:limit])
-    if not found and not in_json():
+    shown = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
+    echo_json(shown[:limit])
+    if not shown and not in_json():
         is_filtered = bool(outcomes or first or last)
         say("No such run is known." if is_filtered else _why_no_runs(name))
         return
     is_one = isinstance(name, str)
     headers = ["SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
     rows = []
-    for run in found:
+    for run in shown:
         took = run_time(run)
         tries = run.attempts or None
         row = [run.scheduled_at, run.name, run.outcome, took, tries, run.worker, remark(run)]

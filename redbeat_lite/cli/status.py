@@ -78,10 +78,10 @@ def status(timeout: float) -> None:
       celery -A proj redbeat status --json
     """
     app = load_app()
-    found = read_status(app, timeout=timeout)
-    differing = _differing(app, found, timeout)
-    echo_json({**_as_data(found), "differing": differing})
-    lines = [*status_lines(found, app_zone())]
+    beats = read_status(app, timeout=timeout)
+    differing = _differing(app, beats, timeout)
+    echo_json({**_as_data(beats), "differing": differing})
+    lines = [*status_lines(beats, app_zone())]
     if differing:
         entries = counted(len(differing), "entry", "entries")
         text = f"the leader has stored other definitions of {entries}: {listed(differing)}"
@@ -89,13 +89,13 @@ def status(timeout: float) -> None:
     echo_fields(lines)
 
 
-def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
+def _differing(app: Celery, beats: Status, timeout: float) -> list[str]:
     """Return the names of config entries that differ from what a leader of this owner stored."""
     # Only this command needs the configuration.
     from ..beat.config_check import differing
 
     settings = Settings.from_app(app)
-    if found.leader is None or found.leader.owner != settings.owner:
+    if beats.leader is None or beats.leader.owner != settings.owner:
         return []
     store = Store.of(settings, timeout=timeout)
     try:
@@ -104,15 +104,15 @@ def _differing(app: Celery, found: Status, timeout: float) -> list[str]:
         store.backend.close()
 
 
-def _as_data(found: Status) -> dict[str, object]:
-    data = asdict(found)
+def _as_data(beats: Status) -> dict[str, object]:
+    data = asdict(beats)
     del data["standbys"]
     data["stand_bys"] = [
         {"host": standby.host, "pid": standby.pid, "owner": standby.owner}
-        for standby in found.standbys
+        for standby in beats.standbys
         if standby.well
     ]
-    data["freezes"] = [freeze._asdict() for freeze in found.freezes]
+    data["freezes"] = [freeze._asdict() for freeze in beats.freezes]
     return data
 
 
@@ -129,13 +129,13 @@ def incidents(only_open: bool, limit: int) -> None:
       celery -A proj redbeat incidents --json
     """
     schedules = load_schedules()
-    found = [*schedules.incidents(limit=limit + 1)]
+    shown = [*schedules.incidents(limit=limit + 1)]
     if not only_open:
-        found += schedules.incidents(closed=True, limit=limit + 1)
-    echo_json(found[:limit])
+        shown += schedules.incidents(closed=True, limit=limit + 1)
+    echo_json(shown[:limit])
     headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
     empty = "No incident is open." if only_open else "No incident is open, and none was."
-    echo_table(headers, map(_incident_row, found), empty=empty, limit=limit, below=True)
+    echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit, below=True)
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:

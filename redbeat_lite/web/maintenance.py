@@ -54,8 +54,8 @@ def _backfills(site: SharedParts) -> list[Backfill]:
 def locks(call: Call) -> Response:
     """Show the once-locks, or the one of a key, with their holders and waiters."""
     (key,) = call.texts("key")
-    found = call.read(_locks, key)
-    return call.page("locks.html", locks=found[:_SHOWN], more=len(found) > _SHOWN)
+    listed = call.read(_locks, key)
+    return call.page("locks.html", locks=listed[:_SHOWN], more=len(listed) > _SHOWN)
 
 
 def _locks(site: SharedParts, key: str) -> Sequence[LockInfo]:

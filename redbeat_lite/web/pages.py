@@ -257,27 +257,25 @@ def _runs(
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
-    is_one = bool(name) and not task and not is_pattern(name)
-    if is_one:
+    if name and not task and not is_pattern(name):
+        one = name
         ends = _RUNS
-        found = list[Run]()
+        shown = list[Run]()
         with suppress(EntryNotFound):
-            found = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
-    elif name or task:
-        ends = _ENDS_OF_SOME
-        found = _of_entries(
-            site, _last_ends(site, RunQuery.of(None, since, until, ends)), name, task
-        )
+            shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
     else:
-        ends = _ENDS if outcome in _OUTCOMES else _RUNS
-        found = _last_ends(site, RunQuery.of(None, since, until, ends))
-    found = [run for run in found if run.outcome in outcomes][:_RUNS]
-    return {"one": name if is_one else None, "ends": ends, "runs": found}
-
-
-def _last_ends(site: SharedParts, wanted: RunQuery) -> list[Run]:
-    """Return the last runs of all entries that workers have ended."""
-    return site.schedules.run_history.of_all(wanted, None, looked_at=_ENDS)
+        one = None
+        ends = _RUNS
+        if name or task:
+            ends = _ENDS_OF_SOME
+        elif outcome in _OUTCOMES:
+            ends = _ENDS
+        query = RunQuery.of(None, since, until, ends)
+        shown = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)
+        if name or task:
+            shown = _of_entries(site, shown, name, task)
+    shown = [run for run in shown if run.outcome in outcomes][:_RUNS]
+    return {"one": one, "ends": ends, "runs": shown}
 
 
 def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> list[Run]:

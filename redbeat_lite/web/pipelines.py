@@ -76,10 +76,10 @@ def runs(call: Call) -> Response:
         return _run(call)
     state = call.params.get("state", "")
     states = _STATES.get(state, tuple(State))
-    found = call.read(_brief, states)
+    shown = call.read(_brief, states)
     if call.wants_json:
-        return call.json([run.as_json() for run in found])
-    return call.page("pipelines.html", runs=found, states=_STATES, state=state)
+        return call.json([run.as_json() for run in shown])
+    return call.page("pipelines.html", runs=shown, states=_STATES, state=state)
 
 
 def _run(call: Call) -> Response:
