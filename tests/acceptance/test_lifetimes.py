@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from redbeat_lite.beat.status import status
+from tests.harness.workers import Worker
 from tests.support.beats import conf
 from tests.support.in_process import MakeApp
-from tests.support.processes import Process, celery
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -22,9 +23,7 @@ ENTRIES = {
 @pytest.fixture
 def worker(server: Server) -> Iterator[Process]:
     """On a machine whose clock is three seconds ahead."""
-    words = ("worker", "-P", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
-    with celery("tests.acceptance.aheadproj", *words, PROJ_URL=server.url, PROJ_AHEAD=3) as process:
-        process.says(r" ready\.$")
+    with Worker("tests.acceptance.aheadproj", pool="solo", PROJ_URL=server.url, PROJ_AHEAD=3) as process:
         yield process
 
 

@@ -10,13 +10,15 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
 
 from redbeat_lite import Schedules, every
+from tests.harness.workers import Worker
 from tests.support.messages import of_entry
-from tests.support.processes import Process, celery
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -28,14 +30,8 @@ CONF = json.dumps({"redbeat_lite_lease": 1, "redbeat_lite_once_lease": 2, "worke
 @pytest.fixture
 def start_worker(server: Server, owned: ExitStack) -> Start:
     """Starts workers with room for four tasks at a time."""
-
-    def start() -> Process:
-        words = ("worker", "-P", "threads", "-c", "4", "-l", "INFO")
-        worker = celery("tests.acceptance.onceproj", *words, PROJ_URL=server.url, PROJ_CONF=CONF)
-        owned.enter_context(worker).says("ready")
-        return worker
-
-    return start
+    options: dict[str, Any] = {"pool": "threads", "concurrency": 4, "PROJ_URL": server.url, "PROJ_CONF": CONF}
+    return lambda: owned.enter_context(Worker("tests.acceptance.onceproj", **options))
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import redis
 
 from redbeat_lite import Pause, Schedules, every
 from redbeat_lite.runs.keys import RunKeys
+from tests.harness.workers import Worker
 from tests.support.beats import KEYS
-from tests.support.processes import Process, celery, run_celery
+from tests.support.processes import Process, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -27,10 +28,7 @@ def worker(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts workers; keyword arguments are environment variables of the app."""
 
     def start(pool: str = "threads", **env: str) -> Process:
-        words = ("worker", "-P", pool, "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
-        process = owned.enter_context(celery(APP, *words, PROJ_URL=server.url, **env))
-        process.says(r" ready\.$")
-        return process
+        return owned.enter_context(Worker(APP, pool=pool, concurrency=8, PROJ_URL=server.url, **env))
 
     return start
 

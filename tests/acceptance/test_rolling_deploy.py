@@ -21,8 +21,9 @@ import redis
 
 from redbeat_lite import Schedules, UnsupportedFormat, every
 from tests.acceptance.newer import Interval
+from tests.harness.workers import Worker
 from tests.support.beats import KEYS
-from tests.support.processes import ROOT, Process, celery, run_celery
+from tests.support.processes import ROOT, Process, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -50,9 +51,8 @@ def worker(server: Server, owned: ExitStack) -> Callable[..., Process]:
     """Starts workers with ``install()``."""
 
     def start(name: str, **env: Any) -> Process:
-        words = ("worker", "-P", "solo", "-n", f"{name}@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
         env = {"PROJ_URL": server.url, "PROJ_CONF": CONF, **env}
-        return owned.enter_context(celery("tests.acceptance.onceproj", *words, **env))
+        return owned.enter_context(Worker("tests.acceptance.onceproj", pool="solo", name=name, **env))
 
     return start
 

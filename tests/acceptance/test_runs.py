@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from redbeat_lite import Schedules, every
-from tests.support.processes import Process, celery
+from tests.harness.workers import Worker
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -17,16 +18,15 @@ CONF = json.dumps({"redbeat_lite_lease": 1})
 
 
 @pytest.fixture
-def worker(server: Server) -> Iterator[Process]:
+def worker(server: Server) -> Iterator[Worker]:
     """A worker that records, as its configuration says."""
-    words = ("worker", "-P", "solo", "-n", "w1@%h", "-l", "INFO", "--without-gossip", "--without-mingle")
     conf = json.dumps({"redbeat_lite_lease": 1, "include": ["redbeat_lite.worker"]})
-    with celery("tests.acceptance.proj", *words, PROJ_URL=server.url, PROJ_CONF=conf) as process:
+    with Worker("tests.acceptance.proj", pool="solo", PROJ_URL=server.url, PROJ_CONF=conf) as process:
         yield process
 
 
 def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
-    beat: Callable[..., Process], worker: Process, schedules: Schedules
+    beat: Callable[..., Process], worker: Worker, schedules: Schedules
 ) -> None:
     schedules.add("well", "proj.add", every(0.5), args=(1, 2))
     schedules.add("ill", "proj.add", every(0.5), args=("x", 1))
@@ -38,8 +38,7 @@ def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
 
     well = schedules.runs("well", outcome="succeeded")[-1]
     assert (well.source, well.attempts, well.error) == ("record", 1, None)
-    assert well.worker is not None
-    assert well.worker.startswith("w1@")
+    assert well.worker == worker.name
     assert well.began_at is not None
     # Its message lives for little more than five seconds.
     assert well.began_at - well.scheduled_at < timedelta(seconds=10)

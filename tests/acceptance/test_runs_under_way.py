@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
@@ -11,7 +12,8 @@ from celery import Celery
 
 from redbeat_lite import Expect, Once, Schedules, every, manual
 from redbeat_lite.beat.status import status
-from tests.support.processes import Process, celery, run_celery
+from tests.harness.workers import Worker
+from tests.support.processes import Process, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -23,14 +25,8 @@ APP = "tests.acceptance.retryproj"
 @pytest.fixture
 def worker(server: Server, owned: ExitStack) -> Callable[[], Process]:
     """Starts workers that record what becomes of runs."""
-
-    def start() -> Process:
-        words = ("worker", "-P", "threads", "-c", "8", "-l", "INFO", "--without-gossip", "--without-mingle")
-        process = owned.enter_context(celery(APP, *words, PROJ_URL=server.url, PROJ_INSTALL="1"))
-        process.says(r" ready\.$")
-        return process
-
-    return start
+    options: dict[str, Any] = {"pool": "threads", "concurrency": 8, "PROJ_URL": server.url, "PROJ_INSTALL": "1"}
+    return lambda: owned.enter_context(Worker(APP, **options))
 
 
 @pytest.fixture

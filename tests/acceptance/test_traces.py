@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.harness.workers import Worker
 from tests.support.beats import conf
 from tests.support.kombus import needs_batches
-from tests.support.processes import Process, celery
+from tests.support.processes import Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -19,8 +20,7 @@ RUN = re.compile(r"proj\.traced\[(\S+)\] succeeded in \S+: '00-([0-9a-f]{32})-[0
 
 @pytest.fixture
 def worker(server: Server) -> Iterator[Process]:
-    words = ("worker", "-P", "solo", "-l", "INFO", "--without-gossip", "--without-mingle")
-    with celery("tests.acceptance.proj", *words, PROJ_URL=server.url) as process:
+    with Worker("tests.acceptance.proj", pool="solo", PROJ_URL=server.url) as process:
         yield process
 
 
