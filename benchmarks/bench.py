@@ -24,7 +24,7 @@ from benchmarks.stats import quantile
 from benchmarks.subjects.common import Figures, Task, client
 from benchmarks.subjects.reading import export
 from benchmarks.subjects.stored import fill
-from redbeat_lite.demo.server import embedded_server
+from redbeat_lite.demo.run import embedded_server
 
 #: What each subject brings with it, and whose version is quoted.
 PACKAGES = ("redbeat-lite", "celery", "kombu", "redis", "hiredis", "celery-redbeat", "django-celery-beat", "Django")

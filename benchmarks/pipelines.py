@@ -21,7 +21,7 @@ from celery.result import denied_join_result
 
 from benchmarks.beats import ROOT
 from redbeat_lite import Pipeline, PipelineTask, install
-from redbeat_lite.demo.server import embedded_server
+from redbeat_lite.demo.run import embedded_server
 
 #: Seconds between two looks at what is still open.
 _LOOK = 0.05

@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     from .once.lock_listing import LockInfo, Locks, locks
     from .once.policy import Once
     from .once.task import Task
-    from .pipeline.errors import NotResumable, PipelineNotFound
-    from .pipeline.pipeline import Pipeline
-    from .pipeline.run import PipelineRun
-    from .pipeline.task import PipelineTask
-    from .pipeline.task_processes import start_task_process
+    from .pipeline.pipeline import Pipeline, start_task_process
+    from .pipeline.pipeline_run import NotResumable, PipelineNotFound, PipelineRun
+    from .pipeline.pipeline_task import PipelineTask
     from .runs.incident import Incident
     from .runs.run import Run
     from .scheduler import Scheduler
@@ -87,11 +85,9 @@ _HOMES = {
     "once.lock_listing": ("LockInfo", "Locks", "locks"),
     "once.policy": ("Once",),
     "once.task": ("Task",),
-    "pipeline.errors": ("NotResumable", "PipelineNotFound"),
-    "pipeline.pipeline": ("Pipeline",),
-    "pipeline.run": ("PipelineRun",),
-    "pipeline.task_processes": ("start_task_process",),
-    "pipeline.task": ("PipelineTask",),
+    "pipeline.pipeline": ("Pipeline", "start_task_process"),
+    "pipeline.pipeline_run": ("NotResumable", "PipelineNotFound", "PipelineRun"),
+    "pipeline.pipeline_task": ("PipelineTask",),
     "runs.run": ("Run",),
     "entries.preview": ("Upcoming",),
     "runs.incident": ("Incident",),

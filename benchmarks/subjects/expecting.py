@@ -16,7 +16,7 @@ from benchmarks.subjects.ours import make_due
 from redbeat_lite import Entry, Expect, Scheduler, Schedules, every
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 
 #: Dispatches of each kind, in turn; and those of before, after which 20 runs are remembered.
 _TURNS, _BEFORE = 15, 20

@@ -19,8 +19,8 @@ from ..entries.freezes import Freezes
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
 from ..instants import from_ms
-from ..runs.row import Row
-from ..runs.store import RunStore, rows_in
+from ..runs.run import Row
+from ..runs.run_store import RunStore, rows_in
 from ..settings import Settings
 from ..storage.reading import Asked
 from ..storage.scripts import checked

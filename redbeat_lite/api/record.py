@@ -9,7 +9,7 @@ from ..entries.fields import is_name
 from ..entries.freezes import Freezes
 from ..public import public
 from ..runs.run import Run
-from ..runs.store import rows_in
+from ..runs.run_store import rows_in
 from ..storage.changes import Change
 from ..storage.reading import Asked
 from ..storage.scripts import checked

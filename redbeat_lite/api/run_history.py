@@ -16,11 +16,10 @@ from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, InvalidEntry
 from ..once.keys import OnceKeys
-from ..pipeline.keys import START
-from ..pipeline.keys import RunKeys as PipelineKeys
-from ..runs.row import Row, run_of, sign_of
-from ..runs.run import Outcome, Run
-from ..runs.store import RunStore, line_in, rows_in
+from ..pipeline.pipeline_keys import START
+from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
+from ..runs.run import Outcome, Row, Run, run_of, sign_of
+from ..runs.run_store import RunStore, line_in, rows_in
 from ..storage.scripts import Call
 from ..storage.stored import PAGE, chunks
 from .reader import Reader

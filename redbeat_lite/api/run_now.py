@@ -21,8 +21,8 @@ from ..instants import delay_ms
 from ..once.canvas import CANVAS
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.store import LockStore
-from ..runs.attempt import Attempt, Fate
-from ..runs.store import RunStore
+from ..runs.run import Attempt, Fate
+from ..runs.run_store import RunStore
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.patience import briefly

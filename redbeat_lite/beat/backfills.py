@@ -25,9 +25,8 @@ from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
 from ..errors import CorruptEntry, NotKnownHere, describe
 from ..once.store import LockStore
-from ..runs.keys import RunKeys
-from ..runs.row import LETTERS
-from ..runs.run import BACKFILL_HEADER
+from ..runs.run import BACKFILL_HEADER, LETTERS
+from ..runs.run_store import RunKeys
 from ..schedules import every
 from ..schedules.misfire import Plan
 from ..settings import MAX_HISTORY

@@ -20,7 +20,7 @@ from ..expect import Expect
 from ..instants import to_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
-from ..runs.facts import Watched
+from ..runs.incident_fold import Watched
 from ..storage.changes import of_entry, of_stream
 from ..storage.replies import server_ms
 from ..storage.store import Store

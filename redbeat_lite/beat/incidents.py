@@ -17,11 +17,10 @@ from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
 from ..instants import from_ms
-from ..runs.facts import Deadline, Seen
-from ..runs.fold import fold
 from ..runs.incident import Case, Key, Kind
+from ..runs.incident_fold import Deadline, Seen, fold
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
-from ..runs.keys import RunKeys
+from ..runs.run_store import RunKeys
 from ..settings import Settings
 from ..storage.changes import line_of
 from ..storage.lazy import lazy
@@ -294,8 +293,8 @@ class IncidentWatch:
         changes: list[Change] = []
         for case in cases:
             about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
-            is_handled = case.told or self._is_handled(before, IncidentOpened(*about))
-            if is_handled and not case.told:
+            is_handled = case.announced or self._is_handled(before, IncidentOpened(*about))
+            if is_handled and not case.announced:
                 changes.append(("told", case.field, ""))
             if case.until is not None:
                 closed = IncidentClosed(*about, from_ms(case.until))

@@ -18,7 +18,7 @@ from ..instants import EPOCH, from_ms
 from ..once.keys import OnceKeys
 from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
-from ..pipeline.keys import index_key
+from ..pipeline.pipeline_keys import index_key
 from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads_as

@@ -171,7 +171,7 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
     # Every command of Celery loads this module, and these imports load redis-py.
     from kombu.exceptions import OperationalError
 
-    from ..interchange.importers.source import Unreadable
+    from ..interchange.move_in import Unreadable
     from ..settings import Settings, key_root
     from ..storage.connections import FAULTS, Backend, refusal
     from ..storage.server_check import failover

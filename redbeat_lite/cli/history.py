@@ -42,7 +42,7 @@ from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, 
 from .texts import remark, run_time
 
 if TYPE_CHECKING:
-    from ..operate.why.case import Explanation
+    from ..operate.why_case import Explanation
 
 #: Matches a text that names the seconds of an instant.
 _SECONDS = re.compile(r":\d\d:\d\d")
@@ -175,8 +175,8 @@ def why(name: str, instant: str | None) -> None:
       celery -A proj redbeat why nightly "2026-12-01 03:00"
     """
     # Other commands of this module do without these.
-    from ..operate.why.explain import explain
-    from ..operate.why.gather import gather
+    from ..operate.why import explain
+    from ..operate.why_case import gather
 
     app = load_app()
     now = datetime.now(UTC)

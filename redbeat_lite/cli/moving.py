@@ -18,10 +18,8 @@ from ..clock import wall_ms
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
-from ..interchange.importers.carrier import Carrier
-from ..interchange.importers.move_in import Move, MoveIn
-from ..interchange.importers.shadow import Difference, Shadow
-from ..interchange.importers.source import Source, Unreadable
+from ..interchange.move_in import Carrier, Move, MoveIn, Source, Unreadable
+from ..interchange.shadow import Difference, Shadow
 from ..settings import NO_SERVER, Settings
 from .command import (
     INCOMPLETE,
@@ -264,11 +262,11 @@ def _summary(watch: Shadow) -> None:
 def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> Source:
     """Return the reader of a scheduler's store. No other reader is imported."""
     if origin == "redbeat":
-        from ..interchange.importers.redbeat import RedBeatSource
+        from ..interchange.redbeat_source import RedBeatSource
 
         return RedBeatSource(app, url=url, prefix=prefix)
     _refuse_redbeat_options(url, prefix)
-    from ..interchange.importers.djangobeat import DjangoBeatSource
+    from ..interchange.djangobeat_source import DjangoBeatSource
 
     return DjangoBeatSource()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from ..pipeline import RunStatus, State, progress_line
-from ..pipeline.errors import PipelineNotFound
-from ..pipeline.run import PipelineRun
+from ..pipeline.pipeline_run import PipelineNotFound, PipelineRun
 from .command import (
     INCOMPLETE,
     Failure,

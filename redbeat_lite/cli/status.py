@@ -44,7 +44,7 @@ from .output import (
 from .texts import status_lines
 
 if TYPE_CHECKING:
-    from ..operate.doctor.finding import Finding
+    from ..operate.examination import Finding
     from ..runs.incident import Incident
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -18,9 +18,8 @@ from ..entries.words import counted, in_zone, span, took
 from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
-from ..pipeline.keys import START
-from ..runs.row import LETTERS
-from ..runs.run import NOT_DONE, Outcome, Run
+from ..pipeline.pipeline_keys import START
+from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..storage.backfills import Backfill
 from ..storage.json_values import pack
 from ..storage.refused import Refused

@@ -1,1 +1,1 @@
-"""A demonstration with real processes: a server, a worker, two beats, the page, and a schedule that changes."""
+"""Demonstration with real processes: a server, a worker, two beats, and the page."""

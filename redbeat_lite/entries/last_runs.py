@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from ..instants import MIN_MS, delay_ms, told_ms
-from ..runs.row import LIFE_MS, Row
+from ..runs.run import LIFE_MS, Row
 from ..schedules import Question
 from ..settings import MAX_HISTORY
 from .entry import Entry

@@ -1,1 +1,1 @@
-"""Entries in and out: as text, as files, and from other schedulers."""
+"""Entries in and out: files to plan and apply, backups, moving in from other schedulers."""

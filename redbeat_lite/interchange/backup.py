@@ -1,6 +1,7 @@
-"""Exporting a schedule with its state, and importing it again: into another server, or into one that lost its data.
+"""Export of a schedule with its state, and import into another or an emptied server.
 
-What came due between the two counts as missed, as if no beat had run meanwhile, and the policy of each entry decides.
+Occurrences that came due between the two count as missed, as if no beat had run meanwhile, and the
+misfire policy of each entry decides about them.
 """
 
 from __future__ import annotations
@@ -35,62 +36,70 @@ from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import Action
 from ..storage.store import TRIES, Store
 from ..storage.stored import PAGE, Edit, Stored, chunks
-from .document import Document, Record
-from .records import entry_from, fields_of, state_fields, state_from
+from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 
 
 class Export:
-    """The entries of a selection with their state, in the order of their names, for one JSON document.
+    """The entries of a selection with their state, by name, for one JSON document.
 
-    Left out are entries that cannot be read or are in quarantine. Once-locks, pipelines and messages are no part of
-    the schedule. 1,000 entries are read one after the other, so the beat may advance others meanwhile.
+    Entries that cannot be read or are in quarantine are left out. Once-locks, pipelines and
+    messages are no part of the schedule. 1,000 entries are read at a time, so the beat may advance
+    others meanwhile.
     """
 
     def __init__(self, app: Celery, selection: Selection) -> None:
         self._selection = selection
         self._store = Store.of(Settings.from_app(app))
-        #: What the document begins with.
-        self.head = {
+        #: First fields of the document.
+        self.head: dict[str, Any] = {
             "redbeat_lite": __version__,
             "exported_at": from_ms(wall_ms()).isoformat(),
             "calendars": [calendar.encode() for calendar in stored_calendars(self._store).values()],
-            **(_beside(app) if selection.is_all else {}),
         }
-        #: How many records there were so far.
+        if selection.is_all:
+            schedules = Schedules(app)
+            backfills = [backfill for backfill in schedules.backfills if not backfill.ended]
+            self.head["freezes"] = [fields_of(freeze) for freeze in schedules.freezes]
+            self.head["backfills"] = [fields_of(backfill) for backfill in backfills]
+        #: Number of records so far.
         self.number = 0
-        #: What is left out, with the reason; complete once the records are through.
+        #: Names and reasons of left out entries; complete after the last record.
         self.left_out: list[dict[str, str]] = []
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The entries, each as it is stored: an app that knows more of one than Redis does adds nothing."""
+        """Yield the entries as they are stored, without what only an app knows."""
         names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
                 entry, state = parts_of(stored)
-                if self._selection.covers(entry):
-                    owner = {} if entry.owner is None else {"owner": entry.owner}
-                    told = {"name": entry.name, **entry_fields(entry), **owner, "state": state_fields(state)}
-                    self.number += 1
-                    yield told
+                if not self._selection.covers(entry):
+                    continue
+                record = _record_of(entry, state)
             except (*UNREADABLE, InvalidEntry) as exc:
-                self.left_out.append({"name": shown_name(stored), "reason": str(exc)})
-        for name, held in sorted(self._store.quarantined().items()):
-            if any(self._selection.among([Stored(name.encode(), None, str(held.get("definition")).encode(), None)])):
-                self.left_out.append({"name": name, "reason": f"in quarantine: {held.get('error')}"})
+                self._leave_out(shown_name(stored), str(exc))
+                continue
+            self.number += 1
+            yield record
+        for name, row in sorted(self._store.quarantined().items()):
+            quarantined = Stored(name.encode(), None, str(row.get("definition")).encode(), None)
+            if any(self._selection.among([quarantined])):
+                self._leave_out(name, f"in quarantine: {row.get('error')}")
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.left_out.append({"name": name, "reason": reason})
 
 
-def _beside(app: Celery) -> dict[str, Any]:
-    """What goes with all entries: the freezes that hold, and the backfills that have not ended."""
-    schedules = Schedules(app)
-    return {
-        "freezes": [fields_of(each) for each in schedules.freezes],
-        "backfills": [fields_of(each) for each in schedules.backfills if not each.ended],
-    }
+def _record_of(entry: Entry, state: EntryState) -> dict[str, Any]:
+    record = {"name": entry.name, **entry_fields(entry)}
+    if entry.owner is not None:
+        record["owner"] = entry.owner
+    record["state"] = state_fields(state)
+    return record
 
 
 @dataclass(slots=True)
 class Restored:
-    """What becomes of one entry of the file, which has its state, and the due time that is stored; or why not."""
+    """Result for one entry of the file, with its state, or why it is left out."""
 
     name: str
     action: Literal["add", "replace", "same", "left out"]
@@ -100,65 +109,92 @@ class Restored:
 
 
 class Restore:
-    """Brings the entries of a file back; ``replace`` overwrites those that are stored already, and their state."""
+    """Import of the entries of a file.
+
+    Parameters:
+        replace: overwrite entries that are stored already, and their state.
+    """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
-        self._app, self._replace = app, replace
+        self._app = app
+        self._replace = replace
         self._settings = Settings.from_app(app)
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
         self._schedules = Schedules(app)
-        self._known: dict[str, Calendar] = {}
-        #: Those of the file that hold, or have not ended, and are not stored.
-        self.freezes, self.backfills = list[Freeze](), list[Backfill]()
+        self._calendars: dict[str, Calendar] = {}
+        #: Freezes of the file that hold and are not stored.
+        self.freezes: list[Freeze] = []
+        #: Backfills of the file that have not ended and are not stored.
+        self.backfills: list[Backfill] = []
 
     def plan(self, document: Document) -> list[Restored]:
-        """What :meth:`apply` would do. Writes nothing.
+        """Return what :meth:`apply` would do. Writes nothing.
 
-        Raises BadFile, which names the path of the field that is wrong.
+        Raises:
+            BadFile: a field is wrong. The error names its path.
         """
-        self._known = {calendar.name: calendar for calendar in document.calendars} | stored_calendars(self._store)
-        there = {each.id for each in self._schedules.freezes.known().all}
-        self.freezes = [each for each in document.freezes if each.holds(wall_ms()) and each.id not in there]
-        self.backfills = [each for each in document.backfills if self._schedules.backfills.lacks(each)]
+        self._calendars = {calendar.name: calendar for calendar in document.calendars}
+        self._calendars |= stored_calendars(self._store)
+        stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
+        self.freezes = [
+            freeze
+            for freeze in document.freezes
+            if freeze.holds(wall_ms()) and freeze.id not in stored_freezes
+        ]
+        lacks = self._schedules.backfills.lacks
+        self.backfills = [backfill for backfill in document.backfills if lacks(backfill)]
         entries = [self._entry(document, record) for record in document.records]
-        return [found for chunk in chunks(entries, PAGE) for found in self._planned(chunk)]
+        plan: list[Restored] = []
+        for chunk in chunks(entries, PAGE):
+            plan += self._plan_entries(chunk)
+        return plan
 
-    def apply(self, planned: Sequence[Restored]) -> None:
-        """Store what was planned, 1,000 entries in a round trip. Interrupted and repeated, it does the rest."""
-        for calendar in self._known.values():
+    def apply(self, plan: Sequence[Restored]) -> None:
+        """Write a plan, 1,000 entries in a round trip.
+
+        After an interruption, a repetition does the rest.
+        """
+        for calendar in self._calendars.values():
             restore_calendar(self._store, calendar)
-        for freeze in self.freezes:  # before there is anything that they keep from firing
+        for freeze in self.freezes:  # before the entries that they keep from firing
             self._schedules.freezes.restore(freeze)
-        self._store_all(planned)
+        self._store_entries(plan)
         for backfill in self.backfills:
             self._schedules.backfills.restore(backfill)
 
-    def _store_all(self, planned: Sequence[Restored]) -> None:
-        self._remember_config_names(planned)
-        left = [each for each in planned if each.edit is not None]
+    def _store_entries(self, plan: Sequence[Restored]) -> None:
+        self._add_config_names(plan)
+        left = [step for step in plan if step.edit is not None]
         for _ in range(TRIES):
-            done = self._store.put(each.edit for each in left if each.edit is not None)
-            left = [each for each, ok in zip(left, done, strict=True) if not ok]
+            stored = self._store.put(step.edit for step in left if step.edit is not None)
+            left = [step for step, ok in zip(left, stored, strict=True) if not ok]
             if not left:
                 return
-            for old, new in zip(left, self._planned([each.entry for each in left]), strict=True):
-                old.action, old.note, old.edit = new.action, new.note, new.edit
-            left = [each for each in left if each.edit is not None]
-        for each in left:
-            each.action, each.note = "left out", "it is being changed too often"
+            # Another process has changed these meanwhile, so plan them again.
+            new_plan = self._plan_entries([step.entry for step in left])
+            for step, new in zip(left, new_plan, strict=True):
+                step.action = new.action
+                step.note = new.note
+                step.edit = new.edit
+            left = [step for step in left if step.edit is not None]
+        for step in left:
+            step.action = "left out"
+            step.note = "it is being changed too often"
 
     def _entry(self, document: Document, record: Record) -> Entry:
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
             if entry.calendar is not None:
-                given(entry, self._known, self._zone)
+                given(entry, self._calendars, self._zone)
             encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)
-                entry.state = state = state_from(record.fields["state"])
-                if entry.calendar is not None:  # what it waits for may be left out by now
-                    entry.state = replace(moved(entry, state, wall_ms(), self._zone), version=state.version)
+                state = state_from(record.fields["state"])
+                entry.state = state
+                if entry.calendar is not None:  # its next day may be left out by now
+                    after = moved(entry, state, wall_ms(), self._zone)
+                    entry.state = replace(after, version=state.version)
             else:
                 lifecycle.check(entry, wall_ms(), self._zone)
                 entry.state = lifecycle.created(entry, wall_ms(), self._zone)
@@ -166,64 +202,89 @@ class Restore:
             raise document.wrong(record, exc) from None
         return entry
 
-    def _planned(self, entries: Sequence[Entry]) -> Iterator[Restored]:
-        for entry, stored in zip(entries, self._store.read([each.name for each in entries]), strict=True):
-            yield self._one(entry, stored)
+    def _plan_entries(self, entries: Sequence[Entry]) -> list[Restored]:
+        rows = self._store.read([entry.name for entry in entries])
+        return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
 
-    def _one(self, entry: Entry, stored: Stored) -> Restored:
+    def _plan_entry(self, entry: Entry, stored: Stored) -> Restored:
         if stored.definition is None:
-            return Restored(entry.name, "add", entry, edit=self._edit(entry, stored, entry.known_state))
+            edit = self._edit(entry, stored, entry.known_state)
+            return Restored(entry.name, "add", entry, edit=edit)
         try:
             before, state = parts_of(stored)
         except CorruptEntry:
             if not self._replace:
-                return Restored(entry.name, "left out", entry, "what is stored cannot be read; --replace overwrites it")
-            return Restored(entry.name, "replace", entry, edit=self._edit(entry, stored, entry.known_state))
+                note = "what is stored cannot be read; --replace overwrites it"
+                return Restored(entry.name, "left out", entry, note)
+            edit = self._edit(entry, stored, entry.known_state)
+            return Restored(entry.name, "replace", entry, edit=edit)
         if before.owner != entry.owner:
-            owner = "a runtime entry" if before.owner is None else f"the configuration of {before.owner!r}"
+            owner = f"the configuration of {before.owner!r}"
+            if before.owner is None:
+                owner = "a runtime entry"
             return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
         lifecycle.keep_resolved(before, entry)
-        redefined = encode(entry) != encode(before)
-        wanted = self._over(entry, state, redefined=redefined)
-        if wanted == replace(state, attempts=0) and (entry.owner is not None or not redefined):
+        is_redefined = encode(entry) != encode(before)
+        restored = self._state_over(entry, state, is_redefined=is_redefined)
+        keeps_definition = entry.owner is not None or not is_redefined
+        if keeps_definition and restored == replace(state, attempts=0):
             return Restored(entry.name, "same", entry)
         if not self._replace:
             if not _was_stored_again(entry, state):
-                return Restored(entry.name, "left out", entry, "it is stored already; --replace overwrites it")
-            wanted = replace(wanted, nominal=state.nominal)
-        later = replace(wanted, version=max(wanted.version, state.version) + 1)
+                note = "it is stored already; --replace overwrites it"
+                return Restored(entry.name, "left out", entry, note)
+            restored = replace(restored, nominal=state.nominal)
+        restored = replace(restored, version=max(restored.version, state.version) + 1)
         kept = None if entry.owner is None else before
-        return Restored(entry.name, "replace", entry, edit=self._edit(entry, stored, later, kept))
+        edit = self._edit(entry, stored, restored, kept)
+        return Restored(entry.name, "replace", entry, edit=edit)
 
-    def _over(self, entry: Entry, state: EntryState, *, redefined: bool) -> EntryState:
-        """The state that the entry gets in place of the one it has; equal to that if there is nothing to do."""
-        wanted = entry.known_state
-        if (wanted.generation, wanted.last) == (state.generation, state.last):
-            wanted = replace(wanted, deltas=state.deltas)  # no part of the file, and still true
-        if redefined and entry.owner is not None:
-            # The configuration owns the definition, so the plan that goes with it stays.
-            return replace(wanted, nominal=state.nominal, generation=state.generation, version=state.version)
-        same_plan = (wanted.nominal, wanted.generation) == (state.nominal, state.generation)
-        return replace(wanted, version=state.version) if same_plan and not redefined else wanted
+    def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:
+        """Return the state to store, equal to the stored one if there is nothing to do."""
+        restored = entry.known_state
+        if (restored.generation, restored.last) == (state.generation, state.last):
+            # The recent runs are not in the file. Those of the same last run are still true.
+            restored = replace(restored, deltas=state.deltas)
+        if is_redefined and entry.owner is not None:
+            # The configuration owns the definition, so its next run stays, too.
+            return replace(
+                restored,
+                nominal=state.nominal,
+                generation=state.generation,
+                version=state.version,
+            )
+        is_same_plan = (restored.nominal, restored.generation) == (state.nominal, state.generation)
+        if is_same_plan and not is_redefined:
+            return replace(restored, version=state.version)
+        return restored
 
-    def _edit(self, entry: Entry, stored: Stored, state: EntryState, kept: Entry | None = None) -> Edit:
-        """The edit that stores the entry; or its state alone, where the definition ``kept`` stays stored."""
+    def _edit(
+        self, entry: Entry, stored: Stored, state: EntryState, kept: Entry | None = None
+    ) -> Edit:
+        """Return the edit that stores an entry, or its state alone if a definition is kept."""
         definition = encode(entry) if kept is None else None
-        stays = entry if kept is None else kept
         _, before = readable_parts(stored)
-        pausing: Action = "paused" if state.paused else "resumed"
-        action = pausing if before is not None and before.paused != state.paused else "edited"
+        action: Action = "edited"
+        if before is not None and before.paused != state.paused:
+            action = "paused" if state.paused else "resumed"
         line = line_of_write(who(), stored, definition, "imported", action)
-        edit = edit_of(stays, state, self._zone, expected=stored.state, definition=definition, line=line)
+        edit = edit_of(
+            entry if kept is None else kept,
+            state,
+            self._zone,
+            expected=stored.state,
+            definition=definition,
+            line=line,
+        )
         entry.due = edit.score
         return edit
 
-    def _remember_config_names(self, planned: Sequence[Restored]) -> None:
-        owned: dict[str, set[str]] = {}
-        for each in planned:
-            if each.edit is not None and each.entry.owner is not None:
-                owned.setdefault(each.entry.owner, set()).add(each.name)
-        for owner, names in owned.items():
+    def _add_config_names(self, plan: Sequence[Restored]) -> None:
+        names_of: dict[str, set[str]] = {}
+        for step in plan:
+            if step.edit is not None and step.entry.owner is not None:
+                names_of.setdefault(step.entry.owner, set()).add(step.name)
+        for owner, names in names_of.items():
             self._store.add_config_names(owner, names)
 
 

@@ -1,7 +1,12 @@
-"""Files of entries, in JSON or TOML: reading one, and telling which part of it is wrong.
+"""Files of entries, in JSON or TOML: reading one, and naming the part of it that is wrong.
 
-``entries`` is a list of records that have a ``name``, or an object of records by name. What is wrong in one of them is
-told by its path, such as ``entries[3].schedule``; a line is told where the text itself is wrong, by the parser.
+``entries`` is a list of records that have a ``name``, or an object of records by name. An error
+names the path of its field, such as ``entries[3].schedule``. For an error of the text itself, the
+parser names the line.
+
+A record holds the fields of an entry in JSON: its schedule as
+:mod:`redbeat_lite.entries.schedule_text` writes it, arguments as they are stored, instants in
+ISO 8601. An export also holds freezes and backfills.
 """
 
 from __future__ import annotations
@@ -10,19 +15,43 @@ import json
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from celery import Celery
+
+from ..entries.configured import entry_with_defaults
+from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.freezes import Freeze
-from ..errors import InvalidEntry, RedbeatError, shorten
+from ..entries.schedule_text import instant_from, schedule_from
+from ..entries.selection import Selection
+from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
+from ..entries.unstored import UnstoredSchedule
+from ..errors import CorruptEntry, InvalidEntry, RedbeatError, shorten, storable
+from ..instants import from_ms, to_ms
+from ..schedules import Question
 from ..schedules.calendars import Calendar
+from ..settings import Settings
 from ..storage.backfills import Backfill
-from .records import items_from
+from ..storage.json_values import unpack
 
-#: Characters of a key in a path; all of most names.
+#: Characters of a key in a path. Most names are shorter.
 _KEY = 250
+
+#: Most characters of a generation.
+_MAX_GENERATION = 32
+
+#: Fields of a record that no user defines.
+_NOT_DEFINED = ("name", "owner", "unstored", "state")
+
+_T = TypeVar("_T", Freeze, Backfill)
+
+#: Reads the value of a field by its path; raises InvalidEntry.
+_Reader = Callable[[str, Any], Any]
 
 
 class BadFile(RedbeatError):
@@ -31,7 +60,12 @@ class BadFile(RedbeatError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of a file: all that it says about it, and its position among the entries, from 0, or its key."""
+    """One entry of a file.
+
+    Parameters:
+        fields: all its fields in the file.
+        key: its position among the entries, from 0, or its key.
+    """
 
     name: str
     fields: dict[str, Any]
@@ -40,7 +74,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file of entries, in its order; no name comes twice. Calendars, freezes and backfills are of an export."""
+    """A file of entries, in its order, without equal names.
+
+    An export has the last three fields, too.
+    """
 
     path: str
     records: tuple[Record, ...]
@@ -49,37 +86,45 @@ class Document:
     backfills: tuple[Backfill, ...] = ()
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
-        """The error that names a field by its path in the file, and the entry where the path does not."""
-        field, schedule = fault.field, record.fields.get("schedule")
+        """Return an error with the path of a field in the file, and with the name of its entry."""
+        field = fault.field
+        schedule = record.fields.get("schedule")
         outermost = re.split(r"[.\[]", field)[0]
         if isinstance(schedule, dict) and outermost not in record.fields and outermost in schedule:
-            field = f"schedule.{field}"  # a schedule names its own fields alone
-        is_keyed = isinstance(record.key, str)
-        # A keyed file has no field for the name, and none has one for the whole.
-        is_whole = field == "entry" or (field == "name" and is_keyed)
-        where = _place(record.key) if is_whole else f"{_place(record.key)}.{field}"
-        name = None if is_keyed else record.name
-        return BadFile(f"{self.path}: {InvalidEntry(where, fault.expected, fault.value, entry=name, hint=fault.hint)}")
+            field = f"schedule.{field}"  # the error of a schedule names only its own field
+        where = f"{_place(record.key)}.{field}"
+        name: str | None = record.name
+        if isinstance(record.key, str):
+            name = None
+            if field == "name":  # a keyed record has no such field
+                where = _place(record.key)
+        if field == "entry":
+            where = _place(record.key)
+        error = InvalidEntry(where, fault.expected, fault.value, entry=name, hint=fault.hint)
+        return BadFile(f"{self.path}: {error}")
 
 
 def read_document(path: str, text: str) -> Document:
-    """Read the text of a file: TOML if its name ends so, else JSON.
+    """Read the text of a file: TOML if its name ends in ``.toml``, else JSON.
 
-    Raises BadFile: it is no file of entries; names the line, or the path of what is none.
+    Raises:
+        BadFile: it is no file of entries. The error names the line, or the path of the wrong field.
     """
-    root = _parsed(path, text)
+    root = _parse(path, text)
     entries = root.get("entries") if isinstance(root, dict) else None
     if not isinstance(entries, (dict, list)):
-        raise BadFile(f'{path}: expected "entries", a list of entries or an object of entries by name')
+        expected = 'expected "entries", a list of entries or an object of entries by name'
+        raise BadFile(f"{path}: {expected}")
     records: dict[str, Record] = {}
     try:
         for key, fields in entries.items() if isinstance(entries, dict) else enumerate(entries):
             record = _record(key, fields)
             if record.name in records:
-                raise BadFile(f"{path}: {_place(key)}: entry {record.name!r} comes a second time")
+                repeated = f"entry {record.name!r} comes a second time"
+                raise BadFile(f"{path}: {_place(key)}: {repeated}")
             records[record.name] = record
-        freezes = items_from(Freeze, "freezes", root.get("freezes", []))
-        backfills = items_from(Backfill, "backfills", root.get("backfills", []))
+        freezes = _items(Freeze, "freezes", root.get("freezes", []))
+        backfills = _items(Backfill, "backfills", root.get("backfills", []))
     except InvalidEntry as exc:
         raise BadFile(f"{path}: {exc}") from None
     try:
@@ -105,20 +150,228 @@ def _record(key: int | str, fields: Any) -> Record:
     return Record(name, fields, key)
 
 
-def _parsed(path: str, text: str) -> Any:
+def _parse(path: str, text: str) -> Any:
     try:
         if Path(path).suffix == ".toml":
             return tomllib.loads(text)
-        return json.loads(text, object_pairs_hook=_without_doubles)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply") from None
     except ValueError as exc:  # both parsers name line and column
         raise BadFile(f"{path}: {exc}") from None
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        [(double, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"{double!r} comes twice in one object")
-    return found
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"{repeated!r} comes twice in one object")
+    return fields
+
+
+def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
+    """Return the entry of a record, as :func:`entry_fields` writes it.
+
+    Missing fields have the defaults of the settings. ``owner`` and ``unstored`` are of config
+    entries.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong.
+    """
+    owner = fields.get("owner")
+    unstored = {} if owner is None else _texts("unstored", fields.get("unstored", {}))
+    values = {}
+    for field, value in fields.items():
+        if field not in _NOT_DEFINED:
+            values[field] = _ENTRY[field](field, value) if field in _ENTRY else value
+    if "schedule" in unstored:
+        values["schedule"] = UnstoredSchedule(unstored["schedule"])
+    entry = entry_with_defaults(settings, name, values, app=app)
+    entry.owner = owner
+    entry.unstored = unstored
+    return entry
+
+
+def state_fields(state: EntryState) -> dict[str, Any]:
+    """Return the state of an entry as JSON values."""
+    fields: dict[str, Any] = {"next": _iso(state.nominal), "last": _iso(state.last)}
+    if isinstance(state.nominal, Question):
+        fields["asked"] = _iso(state.nominal.asked)
+    if state.forgiven:
+        fields["forgiven"] = _iso(state.forgiven)
+    for field in _STATE_VALUES:
+        value = getattr(state, field)
+        if value is not None:
+            fields[field] = value
+    return fields
+
+
+def _iso(ms: int | None) -> str | None:
+    return None if ms is None else from_ms(ms).isoformat()
+
+
+def state_from(fields: Any) -> EntryState:
+    """Return the state of a record; raises InvalidEntry if a part of it is missing or wrong."""
+    values = _read_fields(_STATE_VALUES, "state", fields)
+    instants = _read_fields(_STATE_INSTANTS, "state", fields)
+    nominal = instants["next"]
+    if nominal is not None and instants["asked"] is not None:
+        nominal = Question(nominal, instants["asked"])
+    forgiven = instants["forgiven"] or 0
+    return EntryState(**values, nominal=nominal, last=instants["last"], forgiven=forgiven)
+
+
+def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
+    """Return a freeze or a backfill as JSON values."""
+    fields = {}
+    for field in _FIELDS[type(item)]:
+        value = getattr(item, field)
+        fields[field] = value.isoformat() if isinstance(value, datetime) else value
+    return fields
+
+
+def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
+    """Return the freezes or backfills of a file; raises InvalidEntry for a wrong field."""
+    items = []
+    for number, fields in enumerate(_list(place, stored)):
+        values = _read_fields(_FIELDS[cls], f"{place}[{number}]", fields)
+        if cls is Freeze:
+            selection = Selection.of(values["name"], values["tag"], values["task"])
+            values |= selection._asdict()
+        items.append(cls(**values))
+    return tuple(items)
+
+
+def _read_fields(readers: Mapping[str, _Reader], place: str, fields: Any) -> dict[str, Any]:
+    """Read these fields of an object. The reader of a missing field gets ``None``."""
+    stored = _object(place, fields)
+    return {field: read(f"{place}.{field}", stored.get(field)) for field, read in readers.items()}
+
+
+def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
+    def read(field: str, value: Any) -> Any:
+        if not is_right(value):
+            raise InvalidEntry(field, expected, value)
+        return value
+
+    return read
+
+
+def _or_none(read: _Reader) -> _Reader:
+    return lambda field, value: None if value is None else read(field, value)
+
+
+def _unpacked(field: str, value: Any) -> Any:
+    try:
+        return unpack(value)
+    except CorruptEntry as exc:
+        raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
+
+
+def _schedule(field: str, value: Any) -> Any:
+    return schedule_from(value)
+
+
+def _ms(field: str, value: Any) -> int:
+    return to_ms(instant_from(field, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and storable(value) == value
+
+
+def _is_note(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > MAX_NOTE:
+        return False
+    return value.encode(errors="replace").decode() == value
+
+
+def _is_generation(value: Any) -> bool:
+    return isinstance(value, str) and value.isalnum() and len(value) <= _MAX_GENERATION
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
+
+
+def _is_list_of_ms(value: Any) -> bool:
+    return isinstance(value, list) and all(type(ms) is int for ms in value)
+
+
+def _is_object_of_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is_list_of_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        _is_list_of_ms(pair) and len(pair) == 2 for pair in value
+    )
+
+
+_list = _reader("a list", lambda value: isinstance(value, list))
+_object = _reader("an object", lambda value: isinstance(value, dict))
+_name = _reader("a name", is_name)
+_text = _reader("text", _is_text)
+_text_or_null = _reader("text or null", lambda value: value is None or _is_text(value))
+_note = _reader(f"text of at most {MAX_NOTE} characters", _is_note)
+_count = _reader("a whole number from 0", _is_count)
+_count_or_null = _reader(
+    "a whole number from 0, or null", lambda value: value is None or _is_count(value)
+)
+_switch = _reader("true or false", lambda value: isinstance(value, bool))
+_texts = _reader("an object of texts", _is_object_of_texts)
+_ranges = _reader("pairs of epoch milliseconds", _is_list_of_pairs)
+_generation = _reader(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
+
+_ENTRY: dict[str, _Reader] = {
+    "schedule": _or_none(_schedule),
+    "args": _unpacked,
+    "kwargs": _unpacked,
+    "options": _unpacked,
+    "start_at": _or_none(instant_from),
+    "end_at": _or_none(instant_from),
+}
+_STATE_VALUES: dict[str, _Reader] = {
+    "count": _count,
+    "skipped": _count,
+    "version": _count,
+    "paused": _switch,
+    "note": _note,
+    "error": _note,
+    "generation": _generation,
+}
+_STATE_INSTANTS = dict.fromkeys(("next", "last", "asked", "forgiven"), _or_none(_ms))
+
+#: Fields of a freeze and of a backfill in a file. The run for which a backfill waits is left out,
+#: because its end may be lost until the import.
+_FIELDS: dict[type, dict[str, _Reader]] = {
+    Freeze: {
+        "id": _name,
+        "name": _text,
+        "note": _text,
+        "actor": _text,
+        "until": instant_from,
+        "since": instant_from,
+        "tag": _text_or_null,
+        "task": _text,
+    },
+    Backfill: {
+        "id": _name,
+        "name": _name,
+        "note": _text,
+        "actor": _text,
+        "start": instant_from,
+        "end": instant_from,
+        "at": instant_from,
+        "again": _count,
+        "number": _count,
+        "total": _count,
+        "sent": _count,
+        "cursor": _reader("epoch milliseconds", lambda value: type(value) is int),
+        "max_active": _count_or_null,
+        "rate": _reader("a number", lambda value: type(value) in (int, float)),
+        "generation": _text,
+        "skip": _ranges,
+        "paused": _switch,
+    },
+}

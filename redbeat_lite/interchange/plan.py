@@ -1,7 +1,8 @@
-"""A file of entries against the runtime entries in Redis: the difference, and making it none.
+"""Plan of a file of entries: its difference from the runtime entries, and its application.
 
-A file owns definitions. State (pauses, counters, the next run) is never in the difference, config entries belong to
-their configuration, and what is not in the file stays unless it is to be pruned.
+A file owns definitions. State (pauses, counters, the next run) is never part of the difference,
+config entries belong to their configuration, and entries that are not in the file stay unless it is
+applied with ``prune``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ from ..entries.on_calendar import give_calendar
 from ..errors import InvalidEntry
 from ..schedules import At, Manual
 from ..storage.store import Store
-from .document import Document
-from .records import entry_from
+from .document import Document, entry_from
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to do: ``"add"``, ``"change"`` or ``"remove"``; before and after as a record holds the definition."""
+    """One step of a plan.
+
+    Parameters:
+        action: ``"add"``, ``"change"`` or ``"remove"``.
+        before, after: the definition as a record; ``None`` if there is none.
+        entry: the entry to store.
+    """
 
     action: str
     name: str
@@ -41,13 +47,13 @@ class Change:
 
 @dataclass(slots=True)
 class FilePlan:
-    """What an application of a file would do.
+    """Effects of the application of a file.
 
     Parameters:
         changes: in the order of the file, removals last.
-        same: entries that are as the file says.
-        unlisted: how many runtime entries are not in the file and stay.
-        notes: name -> why an entry of the file is left alone.
+        same: number of entries that need no change.
+        unlisted: number of runtime entries outside the file, which stay.
+        notes: name -> why an entry of the file is not changed.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -57,86 +63,104 @@ class FilePlan:
 
 
 def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
-    """Compare a file with what is stored; ``prune`` removes runtime entries that are not in it. Writes nothing.
+    """Compare a file with the stored entries. Writes nothing.
 
-    Raises BadFile, which names the path of the field that is wrong.
+    Parameters:
+        prune: remove runtime entries that are not in the file.
+
+    Raises:
+        BadFile: a field is wrong. The error names its path.
     """
-    schedules, reader = Schedules(app), Reader(app)
+    reader = Reader(app)
     settings = reader.settings
     listed = {record.name for record in document.records}
     stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
-    calendars, found, own = schedules.calendars.all(), FilePlan(), configured(app)
+    calendars = Schedules(app).calendars.all()
+    config_names = configured(app)
+    plan = FilePlan()
     for record in document.records:
         before = stored.get(record.name)
+        owner = settings.owner if record.name in config_names else None
+        if before is not None:
+            owner = before.owner
         try:
             entry = entry_from(settings, record.name, record.fields, app=app)
-            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, partial(stored.get, record.name))
-            _check_own(entry, before, settings.owner if record.name in own else None)
-            _compare(app, found, entry, before)
+            find_stored = partial(stored.get, record.name)
+            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, find_stored)
+            _check_ownership(entry, owner)
+            _compare(app, plan, entry, before)
         except InvalidEntry as exc:
             raise document.wrong(record, exc) from None
     if not prune:
-        found.unlisted = _unlisted(reader.store, listed)
-        return found
+        plan.unlisted = _count_unlisted(reader.store, listed)
+        return plan
     for entry in reader.readable(reader.store.present(sorted(reader.store.names()))):
         if entry.owner is None and entry.name not in listed:
-            found.changes.append(Change("remove", entry.name, entry_fields(entry), None))
-    return found
+            plan.changes.append(Change("remove", entry.name, entry_fields(entry), None))
+    return plan
 
 
-def _unlisted(store: Store, listed: set[str]) -> int:
-    """How many runtime entries are not in the file: nobody has to read them for that."""
-    configured = set[str]().union(*map(store.config_names, store.owners()))
-    return store.count() - len(store.existing(listed | configured))
+def _count_unlisted(store: Store, listed: set[str]) -> int:
+    """Return how many runtime entries are not in the file, without reading them."""
+    config_names: set[str] = set()
+    for owner in store.owners():
+        config_names |= set(store.config_names(owner))
+    return store.count() - len(store.existing(listed | config_names))
 
 
-def apply_plan(app: Celery, planned: FilePlan) -> None:
-    """Do what was planned. Where this is interrupted, planning and applying again does the rest.
+def apply_plan(app: Celery, plan: FilePlan) -> None:
+    """Write the changes of a plan. After an interruption, another plan and application do the rest.
 
-    Raises ConfigOwned: a name was taken by a config entry meanwhile.
+    Raises:
+        ConfigOwned: a config entry has taken a name meanwhile.
     """
     schedules = Schedules(app)
-    schedules.add_many([change.entry for change in planned.changes if change.entry is not None], replace=True)
-    for change in planned.changes:
-        if change.entry is None:
+    entries = [change.entry for change in plan.changes if change.entry is not None]
+    schedules.add_many(entries, replace=True)
+    for change in plan.changes:
+        if change.action == "remove":
             schedules.remove(change.name, missing_ok=True)
 
 
-def _check_own(entry: Entry, before: Entry | None, configures: str | None) -> None:
-    """Refuse a runtime entry that the file would add again and again, or whose name a configuration has."""
+def _check_ownership(entry: Entry, owner: str | None) -> None:
+    """Refuse a runtime entry whose name has an owner, or that would be added again and again."""
     if entry.owner is not None:
         return
     if entry.remove_when_done:
         hint = "once it is removed, the file would add it again"
         raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
-    owner = configures if before is None else before.owner
     if owner is not None:
-        words = f"a name that the configuration of {owner!r} does not have"
-        raise InvalidEntry("name", words, entry.name, hint="leave it out, or change it there")
+        expected = f"a name that the configuration of {owner!r} does not have"
+        raise InvalidEntry("name", expected, entry.name, hint="leave it out, or change it there")
 
 
-def _compare(app: Celery, found: FilePlan, entry: Entry, before: Entry | None) -> None:
-    fields = entry_fields(entry)
+def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) -> None:
+    """Add the step of one entry to a plan."""
     if entry.owner is not None:
-        found.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
-    elif before is not None and _text(before) == _text(entry):
-        found.same += 1
-    elif before is None and _is_over(app, entry):
-        found.notes[entry.name] = "its last run lies in the past"
-    else:
-        lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
-        action, was = ("add", None) if before is None else ("change", entry_fields(before))
-        found.changes.append(Change(action, entry.name, was, fields, entry))
+        plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
+        return
+    if before is None and _is_over(app, entry):
+        plan.notes[entry.name] = "its last run lies in the past"
+        return
+    fields = entry_fields(entry)
+    stored_fields = None if before is None else entry_fields(before)
+    if before is not None and _text(stored_fields) == _text(fields):
+        plan.same += 1
+        return
+    lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
+    action = "add" if before is None else "change"
+    plan.changes.append(Change(action, entry.name, stored_fields, fields, entry))
 
 
 def _is_over(app: Celery, entry: Entry) -> bool:
-    """Whether there is nothing left to run: an entry that was done with and removed must not come back."""
+    """Return whether no run is left. An entry that was done and removed must not come back."""
     now = wall_ms()
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
         return True
-    return not isinstance(entry.schedule, Manual) and lifecycle.created(entry, now, app.timezone).nominal is None
+    if isinstance(entry.schedule, Manual):
+        return False
+    return lifecycle.created(entry, now, app.timezone).nominal is None
 
 
-def _text(entry: Entry) -> str:
-    """The definition as a text that is the same for the same definition."""
-    return json.dumps(entry_fields(entry), sort_keys=True)
+def _text(fields: dict[str, Any] | None) -> str:
+    return json.dumps(fields, sort_keys=True)

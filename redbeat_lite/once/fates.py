@@ -11,8 +11,7 @@ from celery import states
 from celery.exceptions import Reject, Retry
 
 from ..errors import ConfigurationError, describe, text_of
-from ..runs.attempt import Attempt, Fate
-from ..runs.run import Outcome
+from ..runs.run import Attempt, Fate, Outcome
 from .runtime import Runtime
 from .settle import Skipped
 

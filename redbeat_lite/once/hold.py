@@ -12,7 +12,7 @@ from typing import Any
 
 from ..durations import seconds_of
 from ..instants import told_ms
-from ..runs.attempt import Attempt
+from ..runs.run import Attempt
 from .claims import DEADLINE_HEADER, ONCE_HEADER
 from .lock_key import key_of
 from .policy import Once

@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 
 from ..errors import describe, text_of
 from ..public import public
-from ..runs.attempt import attempt_of
+from ..runs.run import attempt_of
 from . import canvas_task, fates  # noqa: F401 - a task is registered, and the release of locks connected to ends of runs
 from .hold import is_guarded, policy_of
 from .runtime import Runtime

@@ -16,8 +16,8 @@ from celery.utils.log import get_logger
 
 from ..clock import wall_ms
 from ..errors import text_of
-from ..runs.attempt import Attempt, Fate, attempt_of
 from ..runs.recorder import Recorder
+from ..runs.run import Attempt, Fate, attempt_of
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.lazy import of_process

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ..actors import who
-from ..runs.attempt import Fate
-from ..runs.keys import RunKeys
+from ..runs.run import Fate
+from ..runs.run_store import RunKeys
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.keys import Keys

@@ -1,6 +1,6 @@
-"""How the beats and the schedule fare, for those who operate them.
+"""Status of the beats and of the schedule, for those who operate them.
 
-The names are handed on lazily, so that the health probe loads nothing of the doctor.
+The names are imported at first use, so that the health probe does not load the doctor.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from ..public import handed_on
 if TYPE_CHECKING:
     from ..beat.status import Status, status
     from .doctor import examine
-    from .doctor.finding import Finding
+    from .examination import Finding
 
-_HOME = {"Finding": ".doctor.finding", "Status": "..beat.status", "examine": ".doctor", "status": "..beat.status"}
+_HOME = {
+    "Finding": ".examination",
+    "Status": "..beat.status",
+    "examine": ".doctor",
+    "status": "..beat.status",
+}
 
 __all__ = ["Finding", "Status", "examine", "status"]
 

@@ -1,23 +1,77 @@
-"""Staged pipelines: the tasks of one job by priority, equal ones side by side, lower ones after all higher ones.
+"""Staged pipelines: tasks of one job by priority, equal ones side by side, lower ones later.
 
-A run is a record in Redis: its definition, the state of each step, the stage that is under way, and an *outbox* of
-messages that have to be published. Every change is one step of the server, which also says what is to be published
-next; whoever made the change publishes it, and takes it out of the outbox.
+Overview
+--------
+A run is a record in Redis: its definition, the state of each step, the current stage, and an
+*outbox* of messages to publish. Every change of it is one Lua script, which also puts the messages
+that follow into the outbox. The process that made the change publishes them and empties the outbox.
 
-The states of a step, and of a run::
+::
 
-    step  WAITING --its stage begins--> published --begin--> RUNNING --> SUCCEEDED | FAILED
-                  --the run ends first----------------------------> ABORTED
-    run   RUNNING --every stage has succeeded--> SUCCEEDED
-                  --a step has failed----------> FAILED, and no later stage begins
-                  --cancel()-------------------> ABORTED
-          FAILED | ABORTED --resume()--> RUNNING, at the stage in which it ended
-          some time after its end its record goes: GONE
+    Pipeline.start ─> pipeline/start.lua ─> outbox ─> dispatch ─> broker ─> worker
+                                              ^                               │
+                                              │                  PipelineTask.before_start:
+                                              │                    pipeline/begin.lua, then the body
+                                              │                               │
+                                              └── pipeline/complete.lua <─ conclude
+                                                  the last step of a stage
+                                                  starts the next stage
 
-What is delivered twice counts once: a step that has ended is not run again. Who dies between a change and its messages
-leaves them in the outbox, and whose worker died with a step is missed: the sweeper of the leading beat finds both.
+The id of each message is ``uuid5(run, stage, step, round)``. So a step that is published twice is
+the same task, and the guard of once-locks runs a task id once. The *round* grows when the sweeper
+starts a step again; then the old id can neither begin nor complete it. The message names the run
+and the step. The params stay in Redis, and are read when the step begins. The record of the guard,
+which the worker renews, shows that a step lives; there is no second heartbeat.
 
-The names are handed on lazily: importing this package opens no connection and loads nothing of a Celery worker.
+``definition.py`` has a pipeline's steps and stages, ``step_params.py`` what a step gets and
+returns. ``pipeline.py`` is the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its
+status. ``pipeline_task.py`` runs a step in a worker, ``publish.py`` does what follows from its end,
+and ``sweeper.py`` repeats what dead processes left. ``pipeline_store.py`` calls the scripts, and
+``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
+
+States
+------
+::
+
+    step   WAITING ──its stage begins──> published ──begin──> RUNNING ──> SUCCEEDED | FAILED
+                   ──the run ends first──────────────────────────────────> ABORTED
+
+    run    WAITING ──its turn comes──> RUNNING ──every stage has succeeded──> SUCCEEDED
+              │                           ├──a step has failed──> FAILED, no later stage begins
+              │                           ├──its deadline passes──> FAILED
+              │                           └──cancel()──> ABORTED
+              └──cancel(), or left out──> ABORTED
+
+           FAILED | ABORTED ──resume()──> RUNNING or WAITING, at the stage in which it ended
+           some time after its end, its record expires: GONE
+
+Repetitions
+-----------
+- A message may be delivered twice, and an end recorded twice. Each step counts once, and each stage
+  starts once.
+- Two processes may publish one outbox. They publish the same ids, and workers drop the copies.
+- A body may run twice: if the task has ``acks_late`` and its worker died, or if a paused worker
+  comes back after its step was started again. The promise is "each stage once, and the outcome of
+  each step once", not "each body once".
+- The end of a run may be handled twice, by the process that ended it and by the sweeper.
+
+Failures
+--------
+- A process that dies between a change and its messages leaves them in the outbox. The sweeper
+  publishes them.
+- A message that is lost is published again after the once-lease, then after twice that, up to once
+  an hour.
+- A step whose worker is gone is suspected at one look, and started again or failed at a later one.
+  The parent of a dead child reports it sooner, and after a leap of the clock a living worker has
+  the time to renew.
+- While Redis does not answer, an outcome is written again and again for 30 s. After that, the step
+  is like one whose worker died.
+- While the broker does not answer, steps stay in the outbox. A message that a router or a
+  serializer refuses ends the run.
+- A run without any sweeper still ends, if no process dies in it.
+
+``docs/pipelines-inside.md`` lists these cases for users.
+The names are imported at first use: this package opens no connection, and loads no Celery worker.
 """
 
 from __future__ import annotations
@@ -27,18 +81,29 @@ from typing import TYPE_CHECKING
 from ..public import handed_on
 
 if TYPE_CHECKING:
-    from .errors import StepFailed
+    from .pipeline import task_process
     from .run_status import RunStatus, State, StepStatus, progress_line
+    from .step_params import StepFailed
     from .sweeper import sweep
-    from .task_processes import task_process
 
 _HOME = {
-    **dict.fromkeys(("RunStatus", "State", "StepStatus", "progress_line"), ".run_status"),
-    "StepFailed": ".errors",
+    "RunStatus": ".run_status",
+    "State": ".run_status",
+    "StepFailed": ".step_params",
+    "StepStatus": ".run_status",
+    "progress_line": ".run_status",
     "sweep": ".sweeper",
-    "task_process": ".task_processes",
+    "task_process": ".pipeline",
 }
 
-__all__ = ["RunStatus", "State", "StepFailed", "StepStatus", "progress_line", "sweep", "task_process"]
+__all__ = [
+    "RunStatus",
+    "State",
+    "StepFailed",
+    "StepStatus",
+    "progress_line",
+    "sweep",
+    "task_process",
+]
 
 __getattr__ = handed_on(__name__, _HOME)

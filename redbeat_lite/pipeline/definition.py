@@ -1,4 +1,7 @@
-"""What a pipeline is: steps by stage, and params. Pure: knows no Redis, and of an app only the tasks' names."""
+"""Definition of a pipeline: steps by stage, params and options.
+
+Pure: it knows no Redis, and no app.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,25 @@ from ..uuids import named_uuid
 #: Version of the stored definition.
 FORMAT = 1
 
-#: Most steps of a pipeline: what one script may look at.
+#: Most steps of a pipeline. One script may look at all of them.
 MAX_STEPS = 1000
 
-#: Seconds that the record of a run lives after its end: a week.
+#: Seconds that the record of a run lives after its end by default: a week.
 TTL = 7 * 86_400.0
 
-#: The longest one that a run may ask for, in seconds: a century. A server takes no expiry that leads too far.
+#: Largest value of that, in seconds: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
-#: What becomes of a run that an entry starts while another one of it has not ended.
+#: Fate of a run that an entry starts while another run of the entry has not ended.
 Overlap = Literal["allow", "skip", "wait"]
 OVERLAPS = get_args(Overlap)
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
-#: Fields of a definition that are stored as they are.
+#: Fields of a definition that are stored without a conversion.
 _PLAIN = ("revoke_siblings", "ttl", "overlap", "deadline", "at_once")
 
-#: Options of a signature that would go their own way beside the pipeline's.
+#: Options of a signature that conflict with the pipeline's own.
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
@@ -46,10 +49,10 @@ class Step:
     """One task of a pipeline.
 
     Parameters:
-        name: what people and :meth:`RunStatus.step` call it.
-        priority: higher ones go first.
+        name: name for people and for :meth:`RunStatus.step`.
+        priority: higher ones run first.
         args, kwargs: further arguments, after the params.
-        noted: what its message takes from the task.
+        noted: values that its message takes from the task.
     """
 
     name: str
@@ -63,17 +66,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A valid pipeline: stages in the order of their priority, steps within them in the order they were given.
+    """A valid pipeline: stages by descending priority, with their steps in the order of the user.
 
     Parameters:
         stages: the steps, by stage.
-        params: what the first stage gets.
-        revoke_siblings: whether a failure revokes what runs beside it.
+        params: params of the first stage.
+        revoke_siblings: whether a failure revokes the running steps of its stage.
         ttl: seconds that the record lives after the end.
-        process: the data of a task process without its params, which its steps get instead of the params alone.
-        overlap: what becomes of a run while another one of the same entry has not ended.
+        process: data of a task process without its params; its steps get this instead of the
+            params.
+        overlap: fate of a run while another run of the same entry has not ended.
         deadline: seconds after which a run that has not ended fails.
-        at_once: how many steps of a run are published at most that have not ended; ``None``: all of its stage.
+        at_once: most steps of a run that are published and have not ended; ``None``: no limit.
     """
 
     stages: tuple[tuple[Step, ...], ...]
@@ -92,11 +96,11 @@ class Definition:
 
     @property
     def sizes(self) -> str:
-        """The sizes of the stages as the scripts read them."""
+        """Sizes of the stages, as the scripts read them."""
         return ",".join(str(len(stage)) for stage in self.stages)
 
     def stage_of(self, number: int) -> int:
-        """In which stage the step of this number is."""
+        """Return the stage of a step by its number."""
         for index, stage in enumerate(self.stages):
             if number < len(stage):
                 return index
@@ -104,20 +108,20 @@ class Definition:
         raise IndexError(number)
 
     def names(self, stage: int = 0) -> list[list[str]]:
-        """The names of the steps by stage, from ``stage`` on: the ``queue`` of a task process."""
-        return [[step.name for step in each] for each in self.stages[stage:]]
+        """Return the names of the steps by stage, from ``stage`` on."""
+        return [[step.name for step in steps] for steps in self.stages[stage:]]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
-        """The data of the task process in a stage; ``None``: it is none."""
+        """Return the data of the task process in a stage; ``None`` if it is no task process."""
         return None if self.process is None else {**self.process, "queue": self.names(stage)}
 
     def numbers(self, stage: int) -> range:
-        """The numbers of the steps of a stage."""
-        first = sum(len(each) for each in self.stages[:stage])
+        """Return the numbers of the steps of a stage."""
+        first = sum(len(steps) for steps in self.stages[:stage])
         return range(first, first + len(self.stages[stage]))
 
     def encode(self) -> str:
-        """As JSON text; raises InvalidEntry if an argument or an option of a step cannot be stored."""
+        """Return the JSON; raises InvalidEntry if an argument or an option cannot be stored."""
         stored = {
             "v": FORMAT,
             "sizes": [len(stage) for stage in self.stages],
@@ -125,11 +129,13 @@ class Definition:
             "params": pack(self.params, "params"),
             "process": pack(self.process, "data"),
         }
-        return dumps(stored | {name: getattr(self, name) for name in _PLAIN})
+        for name in _PLAIN:
+            stored[name] = getattr(self, name)
+        return dumps(stored)
 
     @classmethod
     def decode(cls, text: str | bytes) -> Definition:
-        """The inverse of :meth:`encode`.
+        """Read the JSON.
 
         Raises:
             CorruptEntry: it is no definition.
@@ -138,13 +144,17 @@ class Definition:
         stored = loads(text)
         if not isinstance(stored, dict):
             raise CorruptEntry("definition of a pipeline is not an object")
-        if isinstance(stored.get("v"), int) and stored["v"] > FORMAT:
-            raise UnsupportedFormat(f"definition of a pipeline has format {stored['v']}; this reads up to {FORMAT}")
+        version = stored.get("v")
+        if isinstance(version, int) and version > FORMAT:
+            raise UnsupportedFormat(
+                f"definition of a pipeline has format {version}; this reads up to {FORMAT}"
+            )
         try:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
-            params, process = unpack(stored["params"]), unpack(stored["process"])
-            return cls(stages, params, process=process, **{name: stored[name] for name in _PLAIN if name in stored})
+            plain = {name: stored[name] for name in _PLAIN if name in stored}
+            process = unpack(stored["process"])
+            return cls(stages, unpack(stored["params"]), process=process, **plain)
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -162,16 +172,16 @@ def define(
     deadline: Any = None,
     at_once: Any = None,
 ) -> Definition:
-    """Check what a user wrote and make a definition of it.
+    """Check the arguments of a user and make a definition of them.
 
     Parameters:
-        steps: ``(task, priority)`` pairs; or with a name in front of them, ``(name, task, priority)``.
-        find: gives the registered name of a task as somebody wrote it, or raises ``InvalidEntry`` for the field that is
-            its second argument.
-        note: gives what the messages of a registered task take from it, as values that can be stored.
+        steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
+        find: returns the registered name of a task by the name that the user wrote, or raises
+            InvalidEntry for the field that is its second argument.
+        note: returns the values that messages of a registered task take from it.
 
     Raises:
-        InvalidEntry: something is wrong; names what.
+        InvalidEntry: an argument is wrong. It names the argument.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
@@ -182,22 +192,31 @@ def define(
     _check_names(parsed)
     if not isinstance(revoke_siblings, bool):
         raise InvalidEntry("revoke_siblings", "true or false", revoke_siblings)
-    # Sorting is stable: within a stage the steps stay in the order they were given.
-    ordered = sorted(parsed, key=lambda step: -step.priority)
-    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
     if overlap not in OVERLAPS:
         raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
-    if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
+    if at_once is not None and (type(at_once) is not int or at_once < 1):
         raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
-    limit = None if deadline is None else float(check_seconds("deadline", deadline, most=MAX_TTL))
-    more = (float(check_seconds("ttl", ttl, most=MAX_TTL)), process, overlap, limit, at_once)
-    definition = Definition(stages, check_params("params", params), revoke_siblings, *more)
-    # A copy, of what can be stored: the caller may still change the params and arguments that were checked.
+    if deadline is not None:
+        deadline = float(check_seconds("deadline", deadline, most=MAX_TTL))
+    # The sort is stable, so steps of a stage stay in the order of the user.
+    ordered = sorted(parsed, key=lambda step: -step.priority)
+    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
+    definition = Definition(
+        stages,
+        check_params("params", params),
+        revoke_siblings,
+        float(check_seconds("ttl", ttl, most=MAX_TTL)),
+        process,
+        overlap,
+        deadline,
+        at_once,
+    )
+    # Return a copy, because the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:
-    """``params`` as a dict that can be stored, empty for ``None``; raises InvalidEntry if it is no JSON object."""
+    """Return params as a dict, empty for ``None``; raises InvalidEntry for no JSON object."""
     if params is None:
         return {}
     if not isinstance(params, dict):
@@ -207,34 +226,45 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 
 
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
-    """The id of a step's task: the same whoever publishes it, and however often."""
+    """Return the task id of a step: the same for every publisher and every copy."""
     return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
 
 
-def _parse(where: str, item: Any, find: Callable[[str, str], str], note: Callable[[str], Mapping[str, Any]]) -> Step:
+def _parse(
+    where: str,
+    item: Any,
+    find: Callable[[str, str], str],
+    note: Callable[[str], Mapping[str, Any]],
+) -> Step:
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item
-    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or not abs(priority) < 1e308:
+    is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
+    if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
     if isinstance(task, Signature):
-        step = _of_signature(where, task, priority)
+        step = _parse_signature(where, task, priority)
     else:
         written = _text(f"{where}.task", getattr(task, "name", task))
         step = Step(written, written, priority)
-    full = find(step.task, f"{where}.task")
-    return replace(step, name=_text(f"{where}.name", name[0]) if name else step.name, task=full, noted=note(full))
+    if name:
+        step = replace(step, name=_text(f"{where}.name", name[0]))
+    registered = find(step.task, f"{where}.task")
+    return replace(step, task=registered, noted=note(registered))
 
 
-def _of_signature(where: str, signature: Signature, priority: float) -> Step:
+def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
     if signature.get("subtask_type"):
-        raise InvalidEntry(where, "the signature of one task", signature, hint="no chain, group or chord")
+        hint = "no chain, group or chord"
+        raise InvalidEntry(where, "the signature of one task", signature, hint=hint)
     options = dict(signature.options)
     for refused in _REFUSED:
         if options.pop(refused, None):
-            raise InvalidEntry(f"{where}.options.{refused}", "no such option in a step", signature)
-    name = options.pop("shadow", None) or signature.task
-    return Step(str(name), signature.task, priority, tuple(signature.args), dict(signature.kwargs), options)
+            field_name = f"{where}.options.{refused}"
+            raise InvalidEntry(field_name, "no such option in a step", signature)
+    name = str(options.pop("shadow", None) or signature.task)
+    args = tuple(signature.args)
+    return Step(name, signature.task, priority, args, dict(signature.kwargs), options)
 
 
 def _text(where: str, value: Any) -> str:
@@ -244,20 +274,30 @@ def _text(where: str, value: Any) -> str:
 
 
 def _check_names(steps: list[Step]) -> None:
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, step in enumerate(steps):
-        if step.name in seen:
+        if step.name in names:
+            where = f"steps[{index}].name"
             hint = "name one of them with (name, task, priority)"
-            raise InvalidEntry(f"steps[{index}].name", "a name that no other step has", step.name, hint=hint)
-        seen.add(step.name)
+            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
+        names.add(step.name)
 
 
 def _encode_step(step: Step) -> list[Any]:
     where = f"step {step.name!r}: "
-    parts = {"args": [*step.args], "kwargs": step.kwargs, "options": step.options, "noted": step.noted}
-    return [step.name, step.task, step.priority, *(pack(value, where + name) for name, value in parts.items())]
+    return [
+        step.name,
+        step.task,
+        step.priority,
+        pack([*step.args], f"{where}args"),
+        pack(step.kwargs, f"{where}kwargs"),
+        pack(step.options, f"{where}options"),
+        pack(step.noted, f"{where}noted"),
+    ]
 
 
 def _decode_step(stored: list[Any]) -> Step:
     name, task, priority, args, kwargs, options, noted = stored
-    return Step(name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options), unpack(noted))
+    return Step(
+        name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options), unpack(noted)
+    )

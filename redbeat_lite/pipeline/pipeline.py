@@ -1,50 +1,60 @@
-"""``Pipeline``: what a user writes, and how a run of it begins."""
+"""``Pipeline`` and ``start_task_process``: two ways to define a pipeline and start a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery
+from celery import Celery, current_app
 
 from ..app_tasks import is_importing, load_tasks
 from ..durations import Duration
 from ..errors import InvalidEntry, meant
 from ..public import public
 from .definition import TTL, Definition, Overlap, define
-from .keys import START
-from .run import PipelineRun, begin
-from .task import PipelineTask
-from .task_notes import note
+from .pipeline_keys import START
+from .pipeline_run import PipelineRun, begin
+from .pipeline_task import PipelineTask
+from .publish import task_values
+
+#: Fields of a task process's data that a step gets with current values.
+_OWN_FIELDS = ("task_id", "queue", "status", "params")
 
 
-def defined(app: Celery, steps: Iterable[Any], params: Any, **more: Any) -> Definition:
-    """The definition of these steps over the tasks of an app; the rest is that of :func:`define`."""
-    return define(steps, params, find=partial(_find, app), note=partial(note, app), **more)
+def defined(app: Celery, steps: Iterable[Any], params: Any, **options: Any) -> Definition:
+    """Return the definition of steps over an app's tasks, with options of :func:`define`."""
+    find = partial(_find, app)
+    note = partial(task_values, app)
+    return define(steps, params, find=find, note=note, **options)
 
 
 @public
 class Pipeline:
-    """The tasks of one job by priority: equal ones run side by side, lower ones start when all higher ones succeeded.
+    """The tasks of one job by priority: equal ones run side by side, lower ones afterwards.
 
     Parameters:
         app: the Celery app; it must know the tasks.
-        steps: ``(task, priority)`` pairs, higher priorities first. A task is its registered name, or the last part of
-            one; the task; or a signature, whose arguments follow the params and whose options are kept. A step is named
-            after its task, or with ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
-        params: a JSON object that the first stage gets. What steps return is merged into it.
-        revoke_siblings: kill what runs beside a step that fails; otherwise it runs to its end, for nothing.
+        steps: ``(task, priority)`` pairs, higher priorities first. A task is its registered name,
+            or the last part of one; the task; or a signature, whose arguments follow the params and
+            whose options are kept. A step is named after its task, or with
+            ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
+        params: a JSON object for the first stage. The results of steps are merged into it.
+        revoke_siblings: kill the running steps beside a step that fails; otherwise they run to
+            their end, without effect.
         ttl: length of time that the record of a run lives after its end; 7 days.
-        overlap: what becomes of a run that an entry of the schedule starts while another one of it has not ended:
-            ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it wait for its turn.
-        deadline: length of time after which a run that has not ended fails, counted from when it begins.
-        at_once: how many steps of a run may be queued or running at a time; ``None``: all of a stage.
+        overlap: fate of a run that an entry of the schedule starts while another run of it has not
+            ended: ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it
+            wait for its turn.
+        deadline: length of time after which a run that has not ended fails, counted from its start.
+        at_once: how many steps of a run may be queued or running at a time; ``None``: all of a
+            stage.
 
     Raises:
-        InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params that are no JSON
-            object: nothing was published.
+        InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params
+            that are no JSON object. Nothing was published.
     """
 
     def __init__(
@@ -59,57 +69,134 @@ class Pipeline:
         deadline: Duration | None = None,
         at_once: int | None = None,
     ) -> None:
-        more = {"overlap": overlap, "deadline": deadline, "at_once": at_once}
         self.app = app
-        self.definition = defined(app, steps, params, revoke_siblings=revoke_siblings, ttl=ttl, **more)
+        self.definition = defined(
+            app,
+            steps,
+            params,
+            revoke_siblings=revoke_siblings,
+            ttl=ttl,
+            overlap=overlap,
+            deadline=deadline,
+            at_once=at_once,
+        )
 
     def __repr__(self) -> str:
-        stages = " | ".join(", ".join(step.name for step in stage) for stage in self.definition.stages)
+        stages = " | ".join(", ".join(names) for names in self.definition.names())
         return f"<Pipeline {stages}>"
 
     def start(self, run_id: str | None = None) -> PipelineRun:
-        """Start a run and publish its first stage. While the broker does not answer, the sweeper tries again.
+        """Start a run and publish its first stage.
+
+        The sweeper retries while the broker does not answer.
 
         Parameters:
-            run_id: instead of a new one; a run of this id that was started before is not started again.
+            run_id: id of the run; a new one by default. A run that was started before under this id
+                is not started again.
 
         Raises:
             ConfigurationError: the app runs its tasks eagerly, which a pipeline cannot.
             PipelineNotFound: there was a run of this id, and its record is gone.
-            redis.exceptions.RedisError: the server did not answer. The run may have started all the same; who calls
-                again with the ``run_id`` of the first call starts no second one.
+            redis.exceptions.RedisError: the server did not answer. The run may have started.
+                Another call with the same ``run_id`` starts no second run.
         """
-        return begin(self.app, self.definition, run_id if run_id is not None else str(uuid4()))
+        return begin(self.app, self.definition, str(uuid4()) if run_id is None else run_id)
 
     def as_entry(self) -> dict[str, Any]:
-        """The fields of a schedule's entry that starts a run; the run's id is the occurrence's.
+        """Return the fields of a schedule's entry that starts runs. A run's id is its occurrence's.
 
-        As text, because a message's JSON would turn what looks like kombu's types into those.
+        The definition is a text, because the JSON of messages would convert values that look like
+        kombu's types.
         """
         return {"task": START, "kwargs": {"definition": self.definition.encode()}}
 
 
 def _find(app: Celery, name: str, where: str) -> str:
-    """The name under which a step's task is registered: its full name, or one of which this is the last part alone.
+    """Return the registered name of a step's task, by its full name or the last part of it.
 
     Raises:
-        InvalidEntry: for the field ``where``, that there is no such task, there are several, or it can be no step.
+        InvalidEntry: of the field ``where``: no task or several tasks match, or it cannot be a
+            step.
     """
     tasks = app.tasks
-    found = _named(tasks, name)
-    if not found and not is_importing():
+    matches = _matches(tasks, name)
+    if not matches and not is_importing():
         load_tasks(app)  # a web process may have imported none of them
-        found = _named(tasks, name)
-    if len(found) > 1:
-        raise InvalidEntry(where, "the full name of a task", name, hint=f"there are {', '.join(sorted(found))}")
-    if not found:
-        known = {*tasks, *(each.rpartition(".")[2] for each in tasks)}
+        matches = _matches(tasks, name)
+    if len(matches) > 1:
+        hint = f"there are {', '.join(sorted(matches))}"
+        raise InvalidEntry(where, "the full name of a task", name, hint=hint)
+    if not matches:
+        known = {*tasks, *(task.rpartition(".")[2] for task in tasks)}
         hint = meant(name, known) or "no task of that name is registered in this app"
         raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
-    if not isinstance(tasks[found[0]], PipelineTask):
-        raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", found[0])
-    return found[0]
+    (task,) = matches
+    if not isinstance(tasks[task], PipelineTask):
+        raise InvalidEntry(where, "a task whose base is redbeat_lite.PipelineTask", task)
+    return task
 
 
-def _named(tasks: Mapping[str, Any], name: str) -> list[str]:
-    return [name] if name in tasks else [task for task in tasks if task.rpartition(".")[2] == name]
+def _matches(tasks: Mapping[str, Any], name: str) -> list[str]:
+    if name in tasks:
+        return [name]
+    return [task for task in tasks if task.rpartition(".")[2] == name]
+
+
+@public
+def start_task_process(
+    data: dict[str, Any], tasks: Mapping[str, Any] | None = None, *, app: Celery | None = None
+) -> PipelineRun:
+    """Start a run from the data of a task process.
+
+    The fields ``task_id`` (the run's id), ``status`` and ``queue`` are written into the data.
+
+    For jobs that were written for a dispatcher of that kind. Their tasks get ``base=PipelineTask``;
+    names, data, both styles of a task and their results stay. The bookkeeping by hand (the next
+    task, the result in between, a lock) goes away.
+
+    Parameters:
+        data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities
+            first. Other fields reach every step unchanged.
+        tasks: name -> task. Any other name is that of a registered task.
+        app: the Celery app; the current one by default.
+
+    Raises:
+        InvalidEntry: the data is wrong, or :class:`Pipeline` refuses it.
+    """
+    if not isinstance(data, dict):
+        raise InvalidEntry("data", "a dict with sub_tasks and params", data)
+    sub_tasks = data.get("sub_tasks", data.get("sub_task"))  # both spellings are in use
+    if not isinstance(sub_tasks, (list, tuple)):
+        raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
+    known = tasks or {}
+    steps = []
+    for index, item in enumerate(sub_tasks):
+        if not isinstance(item, (list, tuple)) or len(item) != 2:
+            raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
+        name, priority = item
+        task = known.get(name, name) if isinstance(name, str) else name
+        steps.append((name, task, priority))
+    app = app or current_app._get_current_object()
+    process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
+    definition = defined(app, steps, data.get("params"), process=process)
+    run = begin(app, definition, str(uuid4()))
+    data["task_id"] = run.id
+    data["queue"] = definition.names()
+    data["status"] = "waiting"
+    return run
+
+
+def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """Decorate a step of a task process that takes the data alone and returns ``(result, params)``.
+
+    It goes under ``@app.task(bind=True, base=PipelineTask)``. A function without it may do the
+    same.
+    """
+
+    @functools.wraps(func)
+    def wrap(self: Any, obj: dict[str, Any], name: str) -> Any:
+        return func(obj)
+
+    # Celery reads the signature of the function, and would follow this to the inner one.
+    del wrap.__wrapped__
+    return wrap

@@ -1,58 +1,94 @@
-"""What follows a change of a run: the end of a step is recorded, what the outbox then holds goes to the broker.
+"""Consequences of a change of a run: ends are recorded, and the outbox goes to the broker.
 
-The ids come from the run, the stage, the step and its round, so whoever publishes, and however often, publishes the
-same tasks; a copy is dropped where it arrives. Whoever dies in between leaves the outbox to the sweeper.
+The id of each message is derived from the run, the stage, the step and its round. So all publishers
+publish the same tasks, however often, and workers drop the copies. A process that dies in between
+leaves the outbox to the sweeper.
 """
 
 from __future__ import annotations
 
-from traceback import walk_tb
+import inspect
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
+from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
 from ..broker import own_connection, own_options
-from ..errors import CorruptEntry, describe, storable
+from ..errors import CorruptEntry, InvalidEntry, describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
+from ..once.policy import Once
 from ..once.store import DOWN
-from . import params
+from ..once.task import Task
+from ..runs.run import NESTING, Attempt, Fate, Outcome
+from ..storage.json_values import pack, unpack
+from . import step_params
 from .definition import Definition, Step, task_id
-from .keys import run_of, turn
-from .recorded import tell_end
+from .pipeline_keys import run_of, turn
+from .pipeline_store import Outbox, PipelineStore, Ref
 from .run_status import LIVE
-from .store import Outbox, PipelineStore, Ref
-from .task_notes import task_of
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Message header: which step of which run this is. The params stay in Redis.
+#: Message header with the run and the step. The params stay in Redis.
 HEADER = "redbeat_pipeline"
 
-#: What keeps a stage from being published for now: an outage, or the time limit of the step that ended the one before.
-_LATER: tuple[type[Exception], ...] = (*DOWN, OperationalError, LockUnavailable, SoftTimeLimitExceeded)
+#: Errors after which the sweeper publishes later: an outage, or the time limit of the step that
+#: publishes the next stage.
+_LATER: tuple[type[Exception], ...] = (
+    *DOWN,
+    OperationalError,
+    LockUnavailable,
+    SoftTimeLimitExceeded,
+)
 
-#: Why a step failed whose worker died, where its task allows no second run.
+#: Error of a step whose worker died, if its task allows no second run.
 LOST = "its worker is gone, and the step may not run again"
 
-#: Runs of one entry that may wait for their turn; one more is left out.
+#: Most runs of one entry that wait for their turn. Further ones are left out.
 MAX_WAITING = 100
 
-#: Longest reason that is kept, in characters.
+#: Most characters of an error.
 _MAX_ERROR = 2_000
+
+#: Outcome in the record of runs by the state of an ended run.
+_OUTCOMES: dict[str, Outcome] = {
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "ABORTED": "revoked",
+}
+
+#: Options that Celery's ``apply_async`` takes from a task if the call does not set them.
+_TASK_OPTIONS = (
+    "queue",
+    "routing_key",
+    "exchange",
+    "priority",
+    "expires",
+    "serializer",
+    "delivery_mode",
+    "compression",
+    "time_limit",
+    "soft_time_limit",
+    "ignore_result",
+)
 
 
 def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> None:
-    """Publish these steps of a run and take them out of its outbox.
+    """Publish steps of a run and take them from its outbox.
 
-    What the broker does not take stays in the outbox, with a warning; a step that cannot be published at all ends the
-    run.
+    Steps that the broker does not take stay in the outbox, with a warning. A step that cannot be
+    published at all ends the run.
 
     Raises:
-        redis.exceptions.RedisError: the server does not answer; the sweeper repeats what is left.
+        redis.exceptions.RedisError: the server does not answer; the sweeper repeats the rest.
     """
     if not outbox:
         return
@@ -60,51 +96,57 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
     if definition is None:
         return
     stage = definition.stage_of(next(iter(outbox)))
-    refs = [Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()]
+    refs = [
+        Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()
+    ]
     if stage and not _set_params(app, store, definition, refs[0]):
         return
-    steps = definition.steps
-    sent: Outbox = {}
+    published: Outbox = {}
     try:
         for ref in refs:
-            try:
-                _publish(app, definition, steps[ref.step], ref)
-            except _LATER as exc:
-                logger.warning("Pipeline %s: cannot publish its steps, trying again later: %s", run_id, describe(exc))
+            if not _publish_or_fail(app, store, definition, ref):
                 return
-            except OnceRejected as exc:
-                conclude(app, store, ref, "FAILED", f"was not run: {exc}")
-                return
-            except Exception as exc:
-                if _has_lost_channel(exc):
-                    logger.warning("Pipeline %s: its broker was lost, trying again later", run_id)
-                    return
-                # A router or a serializer may raise anything, and would again.
-                logger.exception("Pipeline %s: step %d cannot be published", run_id, ref.step)
-                conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
-                return
-            sent[ref.step] = outbox[ref.step]
+            published[ref.step] = outbox[ref.step]
     finally:
-        if sent:
-            store.sent(run_id, sent)
+        if published:
+            store.sent(run_id, published)
 
 
-def _has_lost_channel(exc: Exception) -> bool:
-    """Return whether kombu went on with a closed channel, as it does after a loss of its connection while it declares
-    a queue."""
-    frames = [frame for frame, _ in walk_tb(exc.__traceback__)]
-    module = str(frames[-1].f_globals.get("__name__"))
-    return isinstance(exc, AttributeError) and module.startswith("kombu.transport.")
+def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, ref: Ref) -> bool:
+    """Publish a step. Returns false if it stays in the outbox, or has failed and ended the run."""
+    step = definition.steps[ref.step]
+    try:
+        try:
+            _publish(app, definition, step, ref)
+        except AttributeError:
+            # Kombu continues with a closed channel, and raises AttributeError, if it loses the
+            # connection while it declares a queue. Another publish has another channel.
+            _publish(app, definition, step, ref)
+    except _LATER as exc:
+        text = "Pipeline %s: cannot publish its steps, trying again later: %s"
+        logger.warning(text, ref.run, describe(exc))
+        return False
+    except OnceRejected as exc:
+        conclude(app, store, ref, "FAILED", f"was not run: {exc}")
+        return False
+    except Exception as exc:
+        # A router or a serializer may raise any error, and would raise it again.
+        logger.exception("Pipeline %s: step %d cannot be published", ref.run, ref.step)
+        conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
+        return False
+    return True
 
 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
-    """Merge what the stage of this step begins with; false where that is lost, which ends the run."""
+    """Merge the params at the start of a stage. False: they are lost, and the run has ended."""
     before = first.stage - 1
-    own, *found = store.results(first.run, (first.stage, before), definition.numbers(before))
+    own, *results = store.results(first.run, (first.stage, before), definition.numbers(before))
     if own is not None:
-        return True  # Somebody else was faster, or died since; those of the stage before may be gone by now.
+        # Another process has merged them, and may have died since. Those of the stage before may
+        # be deleted by now.
+        return True
     try:
-        merged = params.merge(found)
+        merged = step_params.merge(results)
     except CorruptEntry as exc:
         conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
         return False
@@ -113,78 +155,129 @@ def _set_params(app: Celery, store: PipelineStore, definition: Definition, first
 
 
 def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
-    """Record how a step ended, and do what follows: publish the next stage, revoke siblings.
+    """Record the end of a step, then publish the next stage and revoke siblings.
 
-    Returns the word of ``pipeline/complete.lua``.
+    Parameters:
+        outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
+        text: the JSON of the result, or the error.
+
+    Returns:
+        the word of ``pipeline/complete.lua``.
     """
-    done = store.complete(ref, outcome, storable(text)[:_MAX_ERROR] if outcome != "SUCCEEDED" else text)
-    if done.word == "stale":
-        logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
-    elif done.over:
-        logger.info("Pipeline %s ended: %s", ref.run, done.state)
+    if outcome != "SUCCEEDED":
+        text = storable(text)[:_MAX_ERROR]
+    completed = store.complete(ref, outcome, text)
+    if completed.word == "stale":
+        text = "Pipeline %s: step %d had been taken over by another copy"
+        logger.info(text, ref.run, ref.step)
+    elif completed.run_ended:
+        logger.info("Pipeline %s ended: %s", ref.run, completed.state)
     try:
-        if done.revoke:
-            revoke(app, store, ref.run, done.revoke)
-        if done.over:
-            over(app, store, ref.run)
-        dispatch(app, store, ref.run, done.outbox)
+        if completed.revoke:
+            revoke(app, store, ref.run, completed.revoke)
+        if completed.run_ended:
+            finish_run(app, store, ref.run)
+        dispatch(app, store, ref.run, completed.outbox)
     except _LATER as exc:
         # The step has ended, whatever becomes of the next ones.
-        logger.warning("Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, describe(exc))
-    return done.word
+        text = "Pipeline %s: cannot go on, leaving it to the sweeper: %s"
+        logger.warning(text, ref.run, describe(exc))
+    return completed.word
 
 
 def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
-    """End the running siblings of a step that failed."""
+    """Kill the running siblings of a step that failed."""
     app.control.revoke(task_ids, terminate=True, connection=own_connection())
     store.revoked(run_id)
 
 
-def over(app: Celery, store: PipelineStore, run_id: str) -> None:
-    """What follows from the end of a run: it is recorded among those of its entry, the next one of that has its turn,
-    and the sweeper need not look."""
+def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
+    """Do what follows from the end of a run.
+
+    It is recorded among the runs of its entry, the next run of the entry has its turn, and the
+    sweeper need not look at it any more.
+    """
     state, entry, resumed = store.fields(run_id, "state", "entry", "resumed")
     if state in LIVE:
-        return  # It goes on: who resumed it has done this first.
+        return  # It was resumed. The process that resumed it has done all this before.
     if entry:
-        tell_end(store, run_id)
-        pass_on(app, store, entry, turn(run_id, int(resumed or 0)))
+        record_end(store, run_id)
+        pass_turn_on(app, store, entry, turn(run_id, int(resumed or 0)))
     store.index.ended(run_id)
     if store.fields(run_id, "state")[0] in LIVE:
-        store.index.reopen(run_id)  # As it was resumed just now.
+        store.index.reopen(run_id)  # another process has resumed it meanwhile
 
 
-def stand_in_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
-    """Have a run stand in the line of its entry; returns why it cannot, or nothing."""
+def record_end(store: PipelineStore, run_id: str) -> None:
+    """Record the end of a run in the record of runs. It may be called twice."""
+    fields = store.fields(
+        run_id, "attempt", "state", "since", "ended", "resumed", "error_step", "error"
+    )
+    attempt_json, state, since, ended, resumed, error_step, error = fields
+    if not attempt_json or state not in _OUTCOMES:
+        return
+    # The run continues the attempt of the task that started it, as a replacement would. Each resume
+    # counts as one more replacement.
+    attempt = Attempt(*json.loads(attempt_json))
+    attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
+    if state == "ABORTED" and error:
+        store.runs.record([Fate(attempt, "left out", error=error)])
+        return
+    if error_step:
+        definition = store.definition(run_id)
+        if definition is not None:
+            error = f"{definition.steps[int(error_step)].name}: {error or ''}"
+    # ``since`` is when its turn came, or when it was resumed.
+    seconds = (int(ended or 0) - int(since or 0)) / 1000
+    began = time.monotonic() - seconds
+    store.runs.record([Fate(attempt, _OUTCOMES[state], began, seconds, error=error or "")])
+
+
+def join_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
+    """Add a run to the line of its entry. Returns why it cannot join, or an empty text."""
     definition = store.definition(run_id)
-    wait = definition is not None and definition.overlap == "wait"
-    pass_on(app, store, entry)  # Who has ended there, and has told nobody, makes room.
-    joined, before = store.line(entry, turn(run_id, resumed), most=1 + MAX_WAITING * wait)
+    waits = definition is not None and definition.overlap == "wait"
+    # An ended run whose process died still stands in the line. Make room first.
+    pass_turn_on(app, store, entry)
+    most = 1 + MAX_WAITING if waits else 1
+    joined, first = store.line(entry, turn(run_id, resumed), most=most)
     if joined:
         return ""
-    return f"run {run_of(before)} of its entry has not ended" + f", and {MAX_WAITING} wait" * wait
+    reason = f"run {run_of(first)} of its entry has not ended"
+    return f"{reason}, and {MAX_WAITING} wait" if waits else reason
 
 
 def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
-    """Have a run that waits for its turn stand in line, and begin if it is the first; or end it, left out: why."""
+    """Begin a waiting run if it is the first in line. End it if it cannot join the line.
+
+    Returns:
+        why it was left out, or an empty text.
+    """
     entry, resumed = store.fields(run_id, "entry", "resumed")
     if not entry:
         return ""
-    why = stand_in_line(app, store, run_id, entry, int(resumed or 0))
+    why = join_line(app, store, run_id, entry, int(resumed or 0))
     if not why:
-        pass_on(app, store, entry)
+        pass_turn_on(app, store, entry)
         return ""
     logger.info("Pipeline %s is left out: %s", run_id, why)
-    ended, _ = store.cancel(run_id, f"left out: {why}")
-    if ended != 1:
-        return ""  # Its turn has come meanwhile, by somebody else who starts it.
-    over(app, store, run_id)
+    cancelled, _ = store.cancel(run_id, f"left out: {why}")
+    if cancelled != 1:
+        return ""  # another process has begun it meanwhile, because its turn came
+    finish_run(app, store, run_id)
     return why
 
 
-def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
-    """Let the first run in the line of an entry begin, unless it has; ``gone`` is the turn of one that has ended."""
-    while first := store.line(entry, gone=gone)[1]:
+def pass_turn_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
+    """Begin the first run in the line of an entry, unless it runs.
+
+    Parameters:
+        gone: turn of a run that has ended. It leaves the line.
+    """
+    while True:
+        _, first = store.line(entry, gone=gone)
+        if not first:
+            return
         run_id, word, outbox = store.go(first)
         if word == "run":
             dispatch(app, store, run_id, outbox)
@@ -193,22 +286,134 @@ def pass_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> No
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
-    header: dict[str, Any] = {
-        "run": ref.run, "step": ref.step, "stage": ref.stage, "round": ref.round, "name": step.name,
+    header = {
+        "run": ref.run,
+        "step": ref.step,
+        "stage": ref.stage,
+        "round": ref.round,
+        "name": step.name,
         "process": definition.data_of(ref.stage),
-    }  # fmt: skip
-    options = dict(step.options)
+    }
+    options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    options |= {"task_id": task_id(ref.run, ref.stage, ref.step, ref.round), **own_options()}
+    options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
     if ref.attempt:
         options["retries"] = ref.attempt
-    # The body gets the params in place of the run's id.
-    args = (ref.run, *step.args)
     task = task_of(app, step, options)
     once = task.once_policy
-    if once is not None and once.scope == "queue" and (options.get("on_conflict") or once.on_conflict) == "skip":
-        # A call that is skipped looks like one that was published, and nothing would ever be heard of its step.
-        options["on_conflict"] = "raise"
-    # A step publishes the next stage from within its own task, and is nobody's parent for that.
+    if once is not None and once.scope == "queue":
+        on_conflict = options.get("on_conflict") or once.on_conflict
+        if on_conflict == "skip":
+            # A skipped call looks like a published one, and its step would never be heard of.
+            options["on_conflict"] = "raise"
+    args = (ref.run, *step.args)  # the body gets the params in place of the run's id
+    # A step publishes the next stage from within its own task, and must not become its parent.
     with denied_join_result():
         task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)
+
+
+def task_values(app: Celery, name: str) -> dict[str, Any]:
+    """Return the storable values that messages of a registered task take from it.
+
+    Any process may publish a stage: the one that ends the stage before, or the beat. It may have
+    another code base than the tasks of the stage. An option that cannot be stored, such as a queue
+    object with an exchange of its own, is left out.
+    """
+    task = app.tasks[name]
+    own = {}
+    for option in _TASK_OPTIONS:
+        value = getattr(task, option, None)
+        if value is not None:
+            own[option] = value
+    routed = _routed(app, task, own)
+    values: dict[str, Any] = {
+        "options": _storable({**routed, **own}),
+        "guard_life": task.guard_life,
+    }
+    once = task.once_policy
+    if once is not None:
+        has_function = callable(once.key)
+        values["once"] = once.but(key=None if has_function else once.key).encode()
+        values["signature"] = None
+        if not has_function:
+            with suppress(InvalidEntry):  # a default of the task cannot be stored
+                values["signature"] = _encode_signature(task.once_signature)
+    return values
+
+
+def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
+    """Return the task that publishes a step: the registered one, or a substitute.
+
+    Parameters:
+        options: of the call. For a substitute, two of them may change: ``on_conflict`` is removed
+            if the key of the once-lock cannot be derived here, so the worker asks for the lock by
+            the policy of the task; and a queue that this app neither has nor may create is replaced
+            by one without a declaration, because only its own code base knows its settings.
+    """
+    registered = app.tasks.get(step.task)
+    if isinstance(registered, Task):
+        return registered
+    values = step.noted
+    fields: dict[str, Any] = {
+        **values["options"],
+        "name": step.task,
+        "guard_life": values["guard_life"],
+        "typing": False,
+    }
+    if "once" in values:
+        if values["signature"] is not None or options.get("once_key"):
+            fields["once_policy"] = Once.decode(values["once"])
+            parameters = [_decode_parameter(*stored) for stored in values["signature"] or ()]
+            fields["once_signature"] = inspect.Signature(parameters) if parameters else None
+        else:
+            options.pop("on_conflict", None)
+    queue = options.get("queue") or fields.get("queue")
+    may_create = app.conf.task_create_missing_queues
+    if isinstance(queue, str) and not may_create and queue not in app.amqp.queues:
+        options["queue"] = Queue(queue)  # type: ignore[no-untyped-call]
+        options["declare"] = []
+    task: Task = type("Noted", (Task,), fields)()
+    task.bind(app)
+    return task
+
+
+def _routed(app: Celery, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the route of a task in this app, or the default queue of this app."""
+    try:
+        # Not route(), because that gives every task the default queue of this app.
+        route = app.amqp.router.lookup_route(task.name, (), {}, dict(options), task) or {}
+    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will report it
+        return {}
+    if isinstance(route, str):
+        route = {"queue": route}
+    routed = {option: route[option] for option in _TASK_OPTIONS if route.get(option) is not None}
+    if not {"queue", "routing_key", "exchange"} & {*routed, *options}:
+        routed["queue"] = app.conf.task_default_queue
+    return routed
+
+
+def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
+    stored: dict[str, Any] = {}
+    for option, value in options.items():
+        with suppress(InvalidEntry):
+            # A queue or an exchange may be an object. Its name identifies it.
+            stored[option] = unpack(pack(getattr(value, "name", value), option))
+    return stored
+
+
+def _encode_signature(signature: inspect.Signature | None) -> list[list[Any]]:
+    """Return the parameters of a task: name, kind, and the default if there is one."""
+    if signature is None:
+        return []
+    stored = []
+    for parameter in signature.parameters.values():
+        fields: list[Any] = [parameter.name, int(parameter.kind)]
+        if parameter.default is not parameter.empty:
+            fields.append(pack(parameter.default, parameter.name))
+        stored.append(fields)
+    return stored
+
+
+def _decode_parameter(name: str, kind: int, *default: Any) -> inspect.Parameter:
+    parameter = inspect.Parameter(name, inspect._ParameterKind(kind))
+    return parameter.replace(default=unpack(default[0])) if default else parameter

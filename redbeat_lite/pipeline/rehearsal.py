@@ -1,4 +1,4 @@
-"""A pipeline in one process, without worker and server, for unit tests."""
+"""Rehearsal of a pipeline for unit tests: in one process, without worker and server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from celery.exceptions import Retry
 
 from ..errors import describe
 from ..public import public_in
-from . import params
+from . import step_params
 from .definition import Definition, Step, task_id
+from .pipeline_task import REHEARSED
 from .run_status import RunStatus, State, StepStatus
-from .task import REHEARSED
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @public_in("redbeat_lite.testing")
 class Rehearsal(NamedTuple):
-    """What became of a pipeline that was rehearsed.
+    """Result of a rehearsed pipeline.
 
     Parameters:
         status: as of a run; without times and workers.
-        params: those of the start, and what the steps that succeeded have returned.
+        params: those of the start, merged with the results of the steps that succeeded.
         ran: the names of the steps that ran, in their order.
-        exception: what the one that failed raised.
+        exception: the exception of the failed step.
     """
 
     status: RunStatus
@@ -41,46 +41,78 @@ class Rehearsal(NamedTuple):
 
 @public_in("redbeat_lite.testing")
 def rehearse(pipeline: Pipeline) -> Rehearsal:
-    """Run a pipeline at once in this process: stage by stage, the steps of each one after the other, in their order.
+    """Run a pipeline at once in this process: stage by stage, and one step after the other.
 
-    Bodies get and return what they would in a run, through JSON. A retry follows at once; a failure ends it, as does
-    a message that the body rejects, and the steps after it do not run. Locks, time limits and the policies of the
-    pipeline do nothing.
+    Bodies get and return the same values as in a run, through JSON. A retry follows at once. A
+    failure ends it, as does a message that the body rejects, and the steps after it do not run.
+    Locks, time limits and the policies of the pipeline do nothing.
     """
-    definition, run_id = pipeline.definition, str(uuid4())
-    texts, steps, exception = [params.encode(definition.params)], [], None
-    for stage, each in enumerate(definition.stages):
-        begun = params.merge(texts)
-        for number, step in zip(definition.numbers(stage), each, strict=True):
-            ident, error, state = task_id(run_id, stage, number, 0), None, State.ABORTED
+    definition = pipeline.definition
+    run_id = str(uuid4())
+    params = [step_params.encode(definition.params)]
+    steps: list[StepStatus] = []
+    failed: StepStatus | None = None
+    exception: BaseException | None = None
+    for stage, stage_steps in enumerate(definition.stages):
+        stage_params = step_params.merge(params)
+        for step in stage_steps:
+            ident = task_id(run_id, stage, len(steps), 0)
+            status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)
             if exception is None:
                 try:
-                    texts.append(_outcome(pipeline.app, definition, step, stage, run_id, ident, begun))
-                    state = State.SUCCEEDED
+                    params.append(
+                        _run_step(pipeline.app, definition, status, step, run_id, stage_params)
+                    )
+                    status = status._replace(state=State.SUCCEEDED)
                 except Exception as exc:  # noqa: BLE001 - a body may raise anything
-                    exception, error, state = exc, describe(exc), State.FAILED
-            steps.append(StepStatus(step.name, step.task, stage, state, ident, error=error))
+                    exception = exc
+                    status = status._replace(state=State.FAILED, error=describe(exc))
+                    failed = status
+            steps.append(status)
     ran = [step for step in steps if step.state is not State.ABORTED]
-    ended = State.FAILED if exception is not None else State.SUCCEEDED
-    failed = (ran[-1].name, ran[-1].error) if exception is not None else (None, None)
-    status = RunStatus(run_id, ended, ran[-1].stage, len(definition.stages), tuple(steps), *failed)
-    status = replace(status, done=len(texts) - 1, total=len(steps))
-    return Rehearsal(status, params.decode(params.merge(texts)), [step.name for step in ran], exception)
+    run = RunStatus(
+        run_id,
+        State.SUCCEEDED,
+        ran[-1].stage,
+        len(definition.stages),
+        tuple(steps),
+        done=len(params) - 1,
+        total=len(steps),
+    )
+    if failed is not None:
+        run = replace(run, state=State.FAILED, error_step=failed.name, error=failed.error)
+    final_params = step_params.decode(step_params.merge(params))
+    return Rehearsal(run, final_params, [step.name for step in ran], exception)
 
 
-def _outcome(app: Celery, definition: Definition, step: Step, stage: int, run_id: str, ident: str, begun: str) -> str:
-    """What a step returns, as JSON; or the exception that it raised."""
-    task, process = app.tasks[step.task], definition.data_of(stage)
+def _run_step(
+    app: Celery, definition: Definition, status: StepStatus, step: Step, run_id: str, params: str
+) -> str:
+    """Run a step with its retries. Return the JSON of its result, or raise its exception."""
+    task = app.tasks[step.task]
+    process = definition.data_of(status.stage)
     header = {"run": run_id, "name": step.name, "process": process}
-    args, kwargs, retries = (run_id, *step.args), dict(step.kwargs), 0
+    ident = status.task_id
     trace = build_tracer(task.name, task, eager=True, app=app)
+    args: Any = (run_id, *step.args)
+    kwargs: Any = dict(step.kwargs)
+    retries = 0
     while True:
-        # As each attempt of a run does, each gets params of its own.
-        given = params.arguments(task.run, header, params.decode(begun), args)
-        request = {"id": ident, "args": given, "kwargs": kwargs, "retries": retries, "is_eager": True, REHEARSED: True}
-        returned, info, *_ = trace(ident, given, kwargs, request)
+        # Each attempt gets a copy of the params, as in a run.
+        arguments = step_params.arguments(task.run, header, step_params.decode(params), args)
+        request = {
+            "id": ident,
+            "args": arguments,
+            "kwargs": kwargs,
+            "retries": retries,
+            "is_eager": True,
+            REHEARSED: True,
+        }
+        returned, info, *_ = trace(ident, arguments, kwargs, request)
         if info is None:
-            return params.outcome(returned, process=process is not None)
+            return step_params.outcome(returned, process=process is not None)
         if not isinstance(info.retval, Retry):
             raise info.retval
-        args, kwargs, retries = info.retval.sig.args, info.retval.sig.kwargs, retries + 1
+        args = info.retval.sig.args
+        kwargs = info.retval.sig.kwargs
+        retries += 1

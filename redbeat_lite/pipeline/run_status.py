@@ -1,4 +1,4 @@
-"""How a run stands, as plain values. Pure."""
+"""Status of a run and of its steps, as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from ..errors import CorruptEntry
 from ..public import public_in
 from .definition import Definition, Step, task_id
 
-#: The definitions of the runs that are looked at: whoever follows a run reads the same text at every look.
+#: Cache of definitions, because a caller that follows a run reads the same text at each look.
 _decode = lru_cache(maxsize=16)(Definition.decode)
 
 
 @public_in("redbeat_lite.pipeline")
 class State(StrEnum):
-    """Of a run, and of a step, which is never ``GONE``. A run is ``WAITING`` for its turn among those of its entry."""
+    """State of a run, or of a step, which is never ``GONE``.
+
+    A ``WAITING`` run waits for its turn among those of its entry.
+    """
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    #: A run that was cancelled, or left out as another one of its entry had not ended. A step
-    #: that did not run to its end because its run had ended.
+    #: A run that was cancelled, or left out because another run of its entry had not ended; or a
+    #: step that did not run to its end because its run had ended.
     ABORTED = "ABORTED"
-    #: The run ended so long ago that its record is gone.
+    #: The record of the run has expired after its end.
     GONE = "GONE"
 
 
-#: What is read of a run where its steps are not.
+#: Fields of a run that are read for a status without steps.
 BRIEF = ("state", "stage", "sizes", "left", "error", "entry", "created", "ended")
 
-#: The states of a run that has not ended.
+#: States of a run that has not ended.
 LIVE = (State.RUNNING, State.WAITING)
 
-#: Looked up faster than ``State`` is called, of which a look at 1,000 steps has as many.
+#: State by name. For 1,000 steps a lookup is faster than 1,000 calls of ``State``.
 _STATES = {str(state): state for state in State}
 
 
@@ -52,15 +55,15 @@ class StepStatus(NamedTuple):
         name: of the step.
         task: registered name of its task.
         stage: number of its stage, from 0.
-        state: how it stands.
+        state: its state.
         task_id: of its Celery task; known before it is published.
-        started_at: when it first began, since the run was resumed.
-        ended_at: when it ended.
+        started_at: its first start since the run was started or resumed.
+        ended_at: its end.
         error: why it failed.
-        attempt: which of Celery's retries it is at, from 0.
-        round: how often it was started anew, as its worker had died or the run was resumed.
-        worker: where it runs or ran.
-        percent, note: what it told of its progress last, by :meth:`PipelineTask.progress`.
+        attempt: number of Celery's retry, from 0.
+        round: how often it was started again, after its worker had died or the run was resumed.
+        worker: the worker that runs or ran it.
+        percent, note: its last :meth:`PipelineTask.progress`.
     """
 
     name: str
@@ -79,28 +82,30 @@ class StepStatus(NamedTuple):
 
     @property
     def how_far(self) -> str:
-        """How far it told that it is, for people; empty where it told nothing, or has succeeded."""
-        return "" if self.percent is None or self.state is State.SUCCEEDED else f"{self.percent:.3g} %"
+        """Its progress for people; empty if it reported none, or has succeeded."""
+        if self.percent is None or self.state is State.SUCCEEDED:
+            return ""
+        return f"{self.percent:.3g} %"
 
 
 @public_in("redbeat_lite.pipeline")
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run.
+    """Status of a run.
 
     Parameters:
         id: of the run.
-        state: how it stands.
-        stage: number of the stage it is in, or was in at its end, from 0.
-        stages: how many there are.
+        state: its state.
+        stage: number of its current stage, or of its stage at the end, from 0.
+        stages: number of stages.
         steps: all steps, in the order of their stages.
         error_step: name of the step that ended the run.
         error: why.
-        created_at, ended_at: when it was started and when it ended.
+        created_at, ended_at: its start and its end.
         deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
-        entry: name of the entry that has started it, if one has.
-        done, total: how many steps have succeeded, and how many there are.
-        waits_for: id of the run of its entry that has the turn for which it waits.
+        entry: name of the entry that started it, if one did.
+        done, total: number of succeeded steps, and of all steps.
+        waits_for: id of the run of its entry for which it waits.
     """
 
     id: str
@@ -120,31 +125,39 @@ class RunStatus:
 
     @property
     def why(self) -> str | None:
-        """Why it ended before its time, with the step that ended it; ``None``: nobody said so."""
+        """Why it ended before its time, with the step that ended it; ``None`` without a reason."""
         return ": ".join(filter(None, (self.error_step, self.error))) or None
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will start any more."""
+        """Whether no further step will start."""
         return self.state not in LIVE
 
     @property
     def percent(self) -> int:
-        """How far it is: each step has the same weight, and what one tells counts as so much of it."""
-        told = sum(each.percent or 0 for each in self.steps if each.state is not State.SUCCEEDED)
-        return int((100 * self.done + told) / (self.total or 1))
+        """Its progress. Each step has the same weight, and its own progress counts in part."""
+        partial = sum(step.percent or 0 for step in self.steps if step.state is not State.SUCCEEDED)
+        return int((100 * self.done + partial) / (self.total or 1))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as what ``json.dumps`` takes, with instants in ISO 8601; the form is the same wherever it is shown:
-        the fields of this and of :class:`StepStatus`, with ``why``, ``percent``, ``ended`` and :func:`progress_line` as
-        ``progress``."""
-        told = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
-        told["steps"] = [dict(zip(step._fields, map(_plain, step), strict=True)) for step in self.steps]
-        told |= {"why": self.why, "percent": self.percent, "ended": self.ended}
-        return {**told, "progress": progress_line(self)}
+        """Return all of it for ``json.dumps``, with instants in ISO 8601.
+
+        The form is the same on the page and the command line: the fields of this class and of
+        :class:`StepStatus`, ``why``, ``percent``, ``ended``, and :func:`progress_line` as
+        ``progress``.
+        """
+        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        values["steps"] = [
+            dict(zip(step._fields, map(_plain, step), strict=True)) for step in self.steps
+        ]
+        values["why"] = self.why
+        values["percent"] = self.percent
+        values["ended"] = self.ended
+        values["progress"] = progress_line(self)
+        return values
 
     def step(self, name: str) -> StepStatus:
-        """The step of this name.
+        """Return the step of this name.
 
         Raises:
             KeyError: there is none.
@@ -157,22 +170,29 @@ class RunStatus:
 
 @public_in("redbeat_lite.pipeline")
 def progress_line(status: RunStatus) -> str:
-    """One plain line about a run, for a log or a terminal."""
+    """Return one plain line about a run, for a log or a terminal."""
     if status.state is State.GONE:
         return f"{status.id}  GONE"
-    parts = [status.id, f"{status.state:<9}", f"stage {status.stage + 1}/{status.stages}"]
-    parts.append(f"{status.done}/{status.total} steps")
+    parts = [
+        status.id,
+        f"{status.state:<9}",
+        f"stage {status.stage + 1}/{status.stages}",
+        f"{status.done}/{status.total} steps",
+    ]
     if status.waits_for:
         parts.append(f"waits for {status.waits_for}")
-    running = [f"{step.name} {step.how_far}".strip() for step in status.steps if step.state is State.RUNNING]
+    running = []
+    for step in status.steps:
+        if step.state is State.RUNNING:
+            running.append(f"{step.name} {step.how_far}".strip())
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
-    first, *_ = (status.error or "").splitlines() or [""]
+    first_line, *_ = (status.error or "").splitlines() or [""]
     if status.error_step is not None:
-        parts.append(f"{status.error_step} failed: {first[:120]}")
-    elif first:
-        parts.append(first[:120])
+        parts.append(f"{status.error_step} failed: {first_line[:120]}")
+    elif first_line:
+        parts.append(first_line[:120])
     return "  ".join(parts)
 
 
@@ -181,67 +201,117 @@ def _plain(value: Any) -> Any:
 
 
 def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bool]) -> RunStatus:
-    """Make a status of what lies in Redis.
+    """Return the status of a run from its record in Redis.
 
     Parameters:
-        run: the hash, as text.
-        steps: JSON as ``pipeline/status.lua`` gives it.
-        alive: for the ids of tasks that should be running although the run has ended, whether they do.
+        run: the hash of the run.
+        steps: JSON of ``pipeline/status.lua``.
+        alive: whether tasks of an ended run still run, by their ids.
 
     Raises:
-        CorruptEntry: it is no run.
-        UnsupportedFormat: a newer version of this package wrote it.
+        CorruptEntry: it is no run, or a newer version of this package wrote it.
     """
     try:
         return _read(run_id, run, steps, alive)
-    except (LookupError, ValueError, ArithmeticError, TypeError, AttributeError, CorruptEntry) as exc:
+    except (
+        LookupError,
+        ValueError,
+        ArithmeticError,
+        TypeError,
+        AttributeError,
+        CorruptEntry,
+    ) as exc:
         why = f"{type(exc).__name__}: {exc}"
         raise CorruptEntry(f"the record of pipeline run {run_id!r} cannot be read: {why}") from exc
 
 
-def _read(run_id: str, run: Mapping[str, str], recorded: str, alive: Mapping[str, bool]) -> RunStatus:
-    definition, steps = _decode(run["definition"]), json.loads(recorded)
-    found, error_step, deadline = brief(run_id, run), run.get("error_step"), run.get("deadline")
-    placed = [(stage, step) for stage, steps_of in enumerate(definition.stages) for step in steps_of]
-    running = alive if found.ended else None
-    told = tuple(
-        _step(run_id, number, *place, steps.get(str(number), {}), running) for number, place in enumerate(placed)
-    )
+def _read(
+    run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
+) -> RunStatus:
+    definition = _decode(run["definition"])
+    recorded = json.loads(steps_json)
+    status = brief(run_id, run)
+    running = alive if status.ended else None
+    steps: list[StepStatus] = []
+    for stage, stage_steps in enumerate(definition.stages):
+        for step in stage_steps:
+            number = len(steps)
+            record = recorded.get(str(number), {})
+            steps.append(_step(run_id, number, stage, step, record, running))
+    error_step = run.get("error_step")
+    deadline = None
+    if run.get("deadline") and status.state is not State.WAITING:
+        deadline = _time(int(run["since"]) + int(run["deadline"]))
     return replace(
-        found,
-        steps=told,
-        error_step=placed[int(error_step)][1].name if error_step is not None else None,
-        deadline=_time(int(run["since"]) + int(deadline)) if deadline and found.state != State.WAITING else None,
-        done=sum(step.state is State.SUCCEEDED for step in told),
+        status,
+        steps=tuple(steps),
+        error_step=None if error_step is None else steps[int(error_step)].name,
+        deadline=deadline,
+        done=sum(step.state is State.SUCCEEDED for step in steps),
     )
 
 
 def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
-    """A status without steps, of the fields ``BRIEF`` of a run; what succeeded after its end does not count.
+    """Return a status without steps from the fields ``BRIEF`` of a run.
 
-    What is no run raises a LookupError, a ValueError or an ArithmeticError.
+    Steps that succeeded after the end of the run do not count as done.
+
+    Raises:
+        LookupError, ValueError, ArithmeticError: it is no run.
     """
-    stage, sizes = int(run["stage"]), [int(size) for size in run["sizes"].split(",")]
+    stage = int(run["stage"])
+    sizes = [int(size) for size in run["sizes"].split(",")]
     return RunStatus(
-        run_id, State(run["state"]), stage, len(sizes), (), None, run.get("error"), _time(run["created"]),
-        _time(run.get("ended")), None, run.get("entry") or None, sum(sizes[: stage + 1]) - int(run["left"]), sum(sizes),
-    )  # fmt: skip
+        run_id,
+        State(run["state"]),
+        stage,
+        len(sizes),
+        error=run.get("error"),
+        created_at=_time(run["created"]),
+        ended_at=_time(run.get("ended")),
+        entry=run.get("entry") or None,
+        done=sum(sizes[: stage + 1]) - int(run["left"]),
+        total=sum(sizes),
+    )
 
 
 def _step(
-    run_id: str, number: int, stage: int, step: Step, recorded: Mapping[str, Any], running: Mapping[str, bool] | None
+    run_id: str,
+    number: int,
+    stage: int,
+    step: Step,
+    record: Mapping[str, Any],
+    alive: Mapping[str, bool] | None,
 ) -> StepStatus:
-    """One step; of a run that has ended with what is known of the tasks that may be ``running``."""
-    get = recorded.get
-    round_, state = get("round", 0), _STATES[get("state", "WAITING")]
-    # What is recorded is the same, and cheaper than to make it up.
-    ident = get("task") or task_id(run_id, stage, number, round_)
-    idle = state is State.WAITING or (state is State.RUNNING and running is not None and not running.get(ident, True))
+    """Return the status of one step.
+
+    Parameters:
+        record: its stored fields; empty if it was never published.
+        alive: whether tasks still run, of a run that has ended; ``None`` for one that has not.
+    """
+    round_ = record.get("round", 0)
+    # The recorded id is the same as the derived one, and cheaper.
+    ident = record.get("task") or task_id(run_id, stage, number, round_)
+    state = _STATES[record.get("state", "WAITING")]
+    if alive is not None:
+        has_died = state is State.RUNNING and not alive.get(ident, True)
+        if state is State.WAITING or has_died:
+            state = State.ABORTED
     return StepStatus(
-        step.name, step.task, stage, State.ABORTED if running is not None and idle else state, ident,
-        _time(get("started")), _time(get("ended")), get("error"), get("attempt", 0), round_, get("worker"),
-        get("percent"), get("note"),
-    )  # fmt: skip
+        step.name,
+        step.task,
+        stage,
+        state,
+        ident,
+        _time(record.get("started")),
+        _time(record.get("ended")),
+        record.get("error"),
+        record.get("attempt", 0),
+        round_,
+        record.get("worker"),
+        record.get("percent"),
+        record.get("note"),
+    )
 
 
 def _time(raw: str | int | None) -> datetime | None:

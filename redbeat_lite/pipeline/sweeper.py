@@ -1,7 +1,7 @@
-"""The sweeper: no run waits for somebody who died.
+"""Sweeper of pipelines: it repeats the work of processes that died, so that no run waits for them.
 
-It looks at every run that has not ended, now and then, and repeats what whoever should have done it did not do: publish
-an outbox, publish again a message that does not begin, run again or give up a step whose worker is gone.
+It looks at every run that has not ended, every few seconds. It publishes a full outbox, publishes a
+message again that does not begin, and runs a step again, or fails it, if its worker is gone.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from ..errors import text_of
 from ..once.store import DOWN
 from ..threads import Ticker
 from .definition import task_id
-from .publish import LOST, conclude, dispatch, over, revoke, take_turn
-from .store import Outbox, PipelineStore, Ref, store_of
+from .pipeline_store import Outbox, PipelineStore, Ref, store_of
+from .publish import LOST, conclude, dispatch, finish_run, revoke, take_turn
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most runs of one sweep; the rest is due at the next one.
+#: Most runs of one sweep. The others are due at the next one.
 LIMIT = 1_000
 
 #: Seconds between two sweeps of the leading beat.
 PERIOD = 2.0
 
-#: ms after a message is due by which it is published: two looks at its run, each ``Index.period`` and ``PERIOD`` after
-#: the one before it, that is 12 s at most, and six seconds for a beat that has to lead again as its server was away.
+#: ms after its due time until a message is published by the sweeper at the latest: two looks at its
+#: run, each ``Index.period`` and ``PERIOD`` apart, at most 12 s; and 6 s for a beat that has to
+#: lead again because its server was away.
 LATE_MS = 30_000
 
 
 def sweep(app: Celery, *, limit: int = LIMIT) -> int:
-    """Look once at every run that is due for a look, and return how many. Any number of processes may do so at once.
+    """Look once at every run that is due for a look, and return how many.
 
-    The leading beat does it every two seconds; call it where there is no beat.
+    Any number of processes may do so at once. The leading beat does it every two seconds; call it
+    if there is no beat.
 
     Parameters:
-        limit: how many runs at most.
+        limit: most runs.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer.
@@ -49,7 +51,8 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
             _look(app, store, run_id)
             continue
         except DOWN as exc:
-            logger.warning("Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc))
+            text = "Pipeline %s cannot be swept; looking at it again later: %s"
+            logger.warning(text, run_id, text_of(exc))
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
         store.index.look_again(run_id)
@@ -57,60 +60,67 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
 
 
 def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
-    # First of all, so that a run which kills its sweeper does not kill every one at once.
+    # Do this first, so that a run which kills its sweeper does not kill every sweeper at once.
     store.index.look_again(run_id)
     look = store.check(run_id)
-    word, outbox, running = look[:3]
-    if word == "over" and running:
-        revoke(app, store, run_id, [each.task_id for each in running])
-    if word == "gone":
+    if look.word == "over":
+        if look.running:
+            revoke(app, store, run_id, [running.task_id for running in look.running])
+        finish_run(app, store, run_id)
+    elif look.word == "gone":
         store.index.forget(run_id)
-    elif word == "over":
-        over(app, store, run_id)
-    elif word == "wait":
+    elif look.word == "wait":
         take_turn(app, store, run_id)
-    if word != "run":
+    if look.word != "run":
         return
-    alive = store.guards.alive([each.task_id for each in running])
-    for each in running:
-        if each.suspect and alive[each.task_id]:
-            store.lost(each.ref, lives=True)  # A later suspicion begins anew.
-    lost = [each.ref for each in running if not alive[each.task_id]]
+    outbox = look.outbox
+    alive = store.guards.alive([running.task_id for running in look.running])
+    lost = []
+    for running in look.running:
+        if not alive[running.task_id]:
+            lost.append(running.ref)
+        elif running.suspect:
+            store.lost(running.ref, lives=True)  # the next suspicion starts from zero
     for ref in [*lost, *_dropped(store, run_id, outbox)]:
         outbox.pop(ref.step, None)
-        outbox.update(_lost(app, store, ref))
+        outbox.update(_handle_lost(app, store, ref))
     dispatch(app, store, run_id, outbox)
     if look.entry:
-        # The server may have lost its line. Should it have ended just now, whoever stands there next sees that.
+        # The server may have lost the line. If the run has just ended, its successor sees that.
         store.line(look.entry, look.turn, runs=True)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
-    """Steps that wait for a message which the guard would drop: it ran, and its outcome never came to be known."""
+    """Return steps whose message the guard would drop: they ran, and no outcome was recorded."""
     definition = store.definition(run_id) if outbox else None
     if definition is None:
         return []
-    refs = {
-        task_id(run_id, definition.stage_of(step), step, round_): Ref(run_id, step, -1, round_, attempt)
-        for step, (round_, attempt) in outbox.items()
-    }
-    over = store.guards.over({name: ref.attempt for name, ref in refs.items()})
-    return [ref for name, ref in refs.items() if name in over]
+    refs = {}
+    for step, (round_, attempt) in outbox.items():
+        ident = task_id(run_id, definition.stage_of(step), step, round_)
+        refs[ident] = Ref(run_id, step, -1, round_, attempt)
+    dropped = store.guards.over({ident: ref.attempt for ident, ref in refs.items()})
+    return [ref for ident, ref in refs.items() if ident in dropped]
 
 
-def _lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:
-    """Deal with a step that nothing will be heard of; returns what is to be published because of it."""
+def _handle_lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:
+    """Suspect, restart or fail a step that no process will report. Return steps to publish."""
     word = store.lost(ref)
     if word == "again":
-        logger.warning("Pipeline %s: the worker of step %d is gone, it is started anew", ref.run, ref.step)
+        text = "Pipeline %s: the worker of step %d is gone, it is started anew"
+        logger.warning(text, ref.run, ref.step)
         return {ref.step: (ref.round + 1, 0)}
     if word == "dead":
-        logger.warning("Pipeline %s: the worker of step %d is gone, and it may not run again", ref.run, ref.step)
+        text = "Pipeline %s: the worker of step %d is gone, and it may not run again"
+        logger.warning(text, ref.run, ref.step)
         conclude(app, store, ref, "FAILED", LOST)
     return {}
 
 
 def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
-    """What sweeps in the leading beat, in a thread that shares nothing with the beat's own loop."""
+    """Return the thread that sweeps in the leading beat.
+
+    It shares nothing with the beat's own loop.
+    """
     failure = "beat: cannot sweep the pipelines"
     return Ticker("redbeat-lite-sweeper", lambda: PERIOD, lambda: leading() and sweep(app), failure)

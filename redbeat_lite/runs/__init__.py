@@ -1,5 +1,65 @@
-"""What became of a run: the rows of each entry and the feed of all ends, which workers append to.
+"""Records of runs, and the incidents that follow from them.
 
-The room knows no entries: a run is named by the name of its entry, its nominal time and its task id, which the headers
-of its message tell.
+This room knows no entries. The headers of a message name its run: the name of the entry, the
+nominal time and the task id.
+
+Overview
+--------
+A worker reports when an attempt begins and ends: a *fate*. The script ``shared/record.lua`` writes
+each fate to two places. The *rows* of an entry hold the newest state of its last runs, one row per
+run. The *feed* is a stream of all ends, in order of time. The leader reads the feed every two
+seconds, and derives *incidents* from it.
+
+::
+
+    worker ── Fate ──> shared/record.lua ──> rows of the entry  (runs, list, show, why)
+                              │
+                              ├──────────> feed ──────┐
+                              └ removes ─> deadlines ──┴──> leader: IncidentStore.look
+                                                                      │
+                                                                    fold
+                                                                      │
+                                           incidents <── runs/incidents.lua
+
+``run.py`` has the run as users see it, its row, and the attempt with its fate. ``run_store.py``
+reads and writes rows and feed. ``recorder.py`` writes fates in the background.
+``incident.py`` has an incident as users see it and as it is stored. ``incident_fold.py`` decides
+which incidents open and close; it is pure. ``incident_store.py`` reads what is new for the fold and
+writes its decision.
+
+States of a run
+---------------
+::
+
+    (sent) ──> waiting ──> running ──> succeeded | failed | rejected | revoked | unknown
+                  │         │ ^  │
+                  │         │ │  └──> lost ──> running, if the broker delivers the message again
+                  │         v │ its retry begins
+                  │       retrying ──> failed, if the message of the retry expires
+                  └──> expired | revoked | rejected
+
+    (decided against by the beat) ──> skipped | left out
+
+Repetitions
+-----------
+- A fate may be sent twice, because its client lost the reply. The second one changes nothing,
+  except that a fate without a row, too old to be kept, adds another line to the feed.
+- Two copies of a message may tell different fates of one attempt. ``shared/record.lua`` gives each
+  outcome a weight, and the heavier one stays. The end of a body weighs most.
+- A leader may die between a look and its write. The next leader looks again from the same id of the
+  feed, because ``runs/incidents.lua`` writes the decision and the id in one step.
+- Hooks may hear of an incident twice, under the same id, because a leader notes that they have
+  heard of it only afterwards.
+
+Failures
+--------
+- While the server is away, the recorder keeps 2,000 fates. It drops and counts the others, and logs
+  a line about them.
+- A worker's main process records a run as ``lost`` if a child dies. If the whole worker dies, the
+  row stays ``running``, and readers show the run as ``lost`` once its sign of life in
+  ``{p}:runs:alive`` has run out.
+- A run whose message has expired without a fate is shown as ``unknown``, never as ``failed``.
+- If lines of the feed are cut before a leader has read them, the incident ``unread`` says so.
+- If no worker records, only the incident ``nobody_records`` opens, because unrecorded runs may have
+  run in time.
 """

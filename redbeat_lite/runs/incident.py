@@ -1,4 +1,4 @@
-"""An incident, as people see it, and as it lies in Redis while it is open."""
+"""An incident: as people see it, and as it is stored in Redis."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: What makes an incident the only one of its kind: the kind, and the name of the entry, empty for the whole schedule.
+#: Kind and name of the entry, empty for the whole schedule. One incident per key is open at most.
 Key = tuple[Kind, str]
 
-#: Seconds after the end of a lease at which somebody should lead again: each stand-by asks when it ends.
+#: Seconds after the end of a lease until a schedule without a leader is an incident. Each stand-by
+#: asks for the lease when it ends.
 LEADERLESS = 10.0
 
-#: Characters of what is said of one.
+#: Most characters of an incident's text.
 _MAX_TEXT = 300
 
 
@@ -44,13 +45,13 @@ class Incident:
     """An expectation that does not hold, from when to when.
 
     Parameters:
-        id: the same wherever it is told, however often.
-        kind: what does not hold.
-        entry: name of the entry; ``None`` where it is the whole schedule.
+        id: the same in hooks, commands and pages.
+        kind: which expectation does not hold.
+        entry: name of the entry; ``None`` for the whole schedule.
         since: when it was opened.
-        text: what is wrong, in words.
+        text: the trouble in words.
         count: how often it was found so far.
-        acknowledged: the note of whoever has taken it up; ``None``: nobody has.
+        acknowledged: the note of the person who has taken it up; ``None``: nobody has.
         until: when it was closed; ``None`` while it is open.
     """
 
@@ -65,14 +66,14 @@ class Incident:
 
 
 class Case(NamedTuple):
-    """An incident as it is stored. Instants are epoch milliseconds.
+    """Stored form of an incident. Instants are in epoch milliseconds.
 
     Parameters:
         kind, name: its key.
         times: how often it was found.
-        nominal: nominal time of the run that it was opened for; none before it can close it.
-        told: whether the hooks were told that it is open.
-        generation: of the entry; one that was removed and added is another.
+        nominal: nominal time of the run that opened it. Earlier runs cannot close it.
+        announced: whether the hooks have heard that it is open.
+        generation: of the entry. An entry that is removed and added has another one.
         the others: as for :class:`Incident`.
     """
 
@@ -83,7 +84,7 @@ class Case(NamedTuple):
     times: int = 1
     nominal: int | None = None
     note: str | None = None
-    told: bool = False
+    announced: bool = False
     until: int | None = None
     generation: str = ""
 
@@ -93,37 +94,71 @@ class Case(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Under which it is stored: another one once it is closed, as it may open again before all have heard of it."""
-        return f"{self.kind}:{self.name}" if self.until is None else f"{self.since}:{self.kind}:{self.name}"
+        """Field of the hash. It changes at the close, because the key may open again at once."""
+        if self.until is None:
+            return f"{self.kind}:{self.name}"
+        return f"{self.since}:{self.kind}:{self.name}"
 
     @property
     def id(self) -> str:
-        """Eight digits, which follow from the key and the beginning."""
-        return hashlib.sha256(f"{self.kind}:{self.name}\0{self.since}".encode()).hexdigest()[:8]
+        """Eight digits, which follow from the key and the start."""
+        text = f"{self.kind}:{self.name}\0{self.since}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
-        """JSON. Instants are texts: Lua, which changes some fields, would round them."""
-        instants = {"since": self.since, "nominal": self.nominal, "until": self.until}
-        stored = {"text": self.text[:_MAX_TEXT], "count": self.times, "told": self.told, "generation": self.generation}
+        """Return the JSON. Instants are texts, because Lua would round them."""
+        stored = {
+            "text": self.text[:_MAX_TEXT],
+            "count": self.times,
+            "told": self.announced,
+            "generation": self.generation,
+            "since": str(self.since),
+        }
         if self.note:
             stored["note"] = self.note
-        return dumps(stored | {name: str(ms) for name, ms in instants.items() if ms is not None})
+        if self.nominal is not None:
+            stored["nominal"] = str(self.nominal)
+        if self.until is not None:
+            stored["until"] = str(self.until)
+        return dumps(stored)
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
-        """What :meth:`encode` made; raises one of :data:`.streams.UNREADABLE` where it is something else."""
+        """Read a field of the hash.
+
+        Raises:
+            one of :data:`redbeat_lite.storage.streams.UNREADABLE`: it is not an incident.
+        """
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")
         stored = loads_as(dict, raw)
-        nominal, until = (None if stored.get(each) is None else int(stored[each]) for each in ("nominal", "until"))
-        since, times = int(stored["since"]), int(stored["count"])
-        from_ms(since), from_ms(until or 0)
-        note, told, generation = stored.get("note"), bool(stored.get("told")), stored.get("generation", "")
-        return cls(kind, name, since, str(stored["text"]), times, nominal, note, told, until, generation)
+        nominal = stored.get("nominal")
+        until = stored.get("until")
+        case = cls(
+            kind,
+            name,
+            int(stored["since"]),
+            str(stored["text"]),
+            int(stored["count"]),
+            None if nominal is None else int(nominal),
+            stored.get("note"),
+            bool(stored.get("told")),
+            None if until is None else int(until),
+            stored.get("generation", ""),
+        )
+        case.shown()  # raises if an instant is out of range
+        return case
 
     def shown(self) -> Incident:
-        """The same for people."""
-        until = None if self.until is None else from_ms(self.until)
-        since, entry = from_ms(self.since), self.name or None
-        return Incident(self.id, self.kind, entry, since, self.text, self.times, self.note, until)
+        """Return the incident as people see it."""
+        return Incident(
+            self.id,
+            self.kind,
+            self.name or None,
+            from_ms(self.since),
+            self.text,
+            self.times,
+            self.note,
+            None if self.until is None else from_ms(self.until),
+        )

@@ -1,4 +1,4 @@
-"""The recorder: writes what became of runs from a thread of its own, so that no task waits for it."""
+"""Recorder of fates: it writes them from a thread of its own, so that no task waits for Redis."""
 
 from __future__ import annotations
 
@@ -17,33 +17,38 @@ from ..settings import Settings
 from ..storage.connections import FAULTS, Backend
 from ..storage.lazy import lazy
 from ..threads import Ticker
-from .attempt import Fate
-from .store import BATCH, RunStore
+from .run import Fate
+from .run_store import BATCH, RunStore
 
 logger = get_logger(f"celery.{__name__}")
 
-#: How many fates wait at most while the server is away; of what comes then, nothing is kept.
+#: Most fates that wait while the server is away. Later ones are dropped.
 MOST = 2_000
 
-#: Seconds after which a command that hangs is given up.
+#: Seconds after which a hanging command is given up.
 _TIMEOUT = 2.0
 
-#: Seconds after one write in which what comes waits for the next: what one that comes alone costs is shared by many.
+#: Seconds after a write in which fates are gathered for the next, so that they share its cost.
 _GATHER = 0.02
 
-#: Seconds between two attempts while the server is away, and between two looks while there is nothing to do.
-_AGAIN = 1.0
+#: Seconds between two attempts while the server is away.
+_RETRY = 1.0
+
+#: Seconds between two looks while there is nothing to do.
 _IDLE = 60.0
 
-#: Seconds between two lines of the log that tell of what was not recorded.
+#: Seconds between two log lines about fates that were not recorded.
 _SILENCE = 60.0
 
-#: Seconds that the end of the process may wait for what is still to be written.
+#: Seconds that the end of the process may wait for the last fates.
 END = 1.0
 
 
 class Recorder:
-    """Writes the fates that one process tells, as soon as it may; its thread begins with the first one."""
+    """Queue of the fates that one process reports, and the thread that writes them.
+
+    The thread starts with the first fate.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -51,80 +56,93 @@ class Recorder:
         self._fates: deque[Fate] = deque()
         self._failed = 0
         self._why = ""
-        self._said = self._not_before = float("-inf")
+        self._last_warning = float("-inf")
+        self._not_before = float("-inf")
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
-        #: Taken by whoever starts the thread, and never given back.
+        #: Acquired by the caller that starts the thread, and never released.
         self._start = threading.Lock()
 
     def tell(self, fate: Fate) -> None:
-        """Have this written. Waits for nothing, and never raises."""
+        """Queue a fate. Waits for nothing, and never raises."""
         if len(self._fates) >= MOST:
             self._failed += 1
             return
         self._fates.append(fate)
-        self._go()
+        self._wake()
 
     def failed(self, why: str) -> None:
-        """Count one that could not be written by another way: this is why. Where that is empty, it was written."""
+        """Count a fate that another way has failed to write. Without a reason it was written."""
         if why:
-            self._failed, self._why = self._failed + 1, why
-            self._go()
+            self._failed += 1
+            self._why = why
+            self._wake()
 
-    def _go(self) -> None:
+    def _wake(self) -> None:
         if self._start.acquire(blocking=False):
-            # A child of a pool ends without the hooks of Python.
-            for end in (signals.worker_process_shutdown, signals.worker_shutdown):
-                end.connect(self.close, weak=False)
+            # A pool's child process ends without the exit hooks of Python.
+            signals.worker_process_shutdown.connect(self.close, weak=False)
+            signals.worker_shutdown.connect(self.close, weak=False)
             self._ticker.start()
-        if elapsed() >= self._not_before:  # else the thread looks then
+        if elapsed() >= self._not_before:  # else the thread wakes at that time by itself
             self._ticker.soon()
 
     def close(self, **_: Any) -> None:
-        """Wait for what is still to be written, no longer than :data:`END`, and say what is not."""
+        """Wait up to :data:`END` seconds for the last fates, and log how many were not written."""
         if self._pid != os.getpid():
-            return  # Of the process that this one was forked from.
-        deadline, self._not_before = elapsed() + END, 0.0
+            return  # this recorder belongs to the parent process
+        deadline = elapsed() + END
+        self._not_before = 0.0
         self._ticker.soon()
         while self._fates and elapsed() < deadline:
             time.sleep(0.01)
         if self._fates or self._failed:
-            self._say()
+            self._warn()
 
     @lazy
     def _store(self) -> RunStore:
-        return RunStore(Backend(self._settings, timeout=_TIMEOUT).client, self._settings.key_prefix)
+        backend = Backend(self._settings, timeout=_TIMEOUT)
+        return RunStore(backend.client, self._settings.key_prefix)
 
     def _pause(self) -> float:
         left = self._not_before - elapsed()
-        return left if left > 0 else _AGAIN if self._fates or self._failed else _IDLE
+        if left > 0:
+            return left
+        return _RETRY if self._fates or self._failed else _IDLE
 
     def _write(self) -> None:
         if elapsed() < self._not_before:
             return
         try:
             while self._fates:
-                self._write_some()
+                self._write_batch()
         except FAULTS as exc:
-            self._why, self._not_before = describe(exc), elapsed() + _AGAIN
-        if (self._fates or self._failed) and elapsed() - self._said >= _SILENCE:
-            self._say()
+            self._why = describe(exc)
+            self._not_before = elapsed() + _RETRY
+        if (self._fates or self._failed) and elapsed() - self._last_warning >= _SILENCE:
+            self._warn()
 
-    def _write_some(self) -> None:
-        # By number: others append meanwhile. They stay where they are until the server has them.
-        batch = [self._fates[n] for n in range(min(len(self._fates), BATCH))]
+    def _write_batch(self) -> None:
+        # Read by index, because other threads append meanwhile. The fates stay queued until the
+        # server has them.
+        batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]
         try:
             failed, why = self._store.record(batch)
         except FAULTS:
             raise
-        except Exception as exc:  # noqa: BLE001 - what cannot be sent must not hold up what comes after it
-            failed, why = len(batch), describe(exc)
+        except Exception as exc:  # noqa: BLE001 - one bad fate must not block the next
+            failed = len(batch)
+            why = describe(exc)
         for _ in batch:
             self._fates.popleft()
         if failed:
-            self._failed, self._why = self._failed + failed, why
+            self._failed += failed
+            self._why = why
         self._not_before = elapsed() + _GATHER
 
-    def _say(self) -> None:
+    def _warn(self) -> None:
         text = "%d beginnings or ends of runs were not recorded, or not in full, and %d wait: %s"
-        logger.warning(text, self._failed, len(self._fates), self._why or "the server has not answered in time")
-        self._said, self._failed, self._why = elapsed(), 0, ""
+        why = self._why or "the server has not answered in time"
+        logger.warning(text, self._failed, len(self._fates), why)
+        self._last_warning = elapsed()
+        self._failed = 0
+        self._why = ""

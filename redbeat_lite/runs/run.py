@@ -1,12 +1,17 @@
-"""A run, as people see it, and the words for what became of it."""
+"""A run: as people see it, as the row that is stored of it, and the fate of one attempt of it."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Self
 
+from ..instants import MAX_MS, MIN_MS, from_ms, told_ms
 from ..public import public
+from ..settings import MAX_HISTORY, MAX_NAME
 
 Outcome = Literal[
     "waiting",
@@ -26,43 +31,71 @@ Outcome = Literal[
 #: The outcomes of runs that did not do their work.
 NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lost")
 
-#: Message header: how many rows the entry of a message keeps, where that is not the worker's own setting.
+#: Stored letter of each outcome.
+LETTERS: dict[Outcome, str] = {
+    "waiting": "w",
+    "running": "r",
+    "retrying": "y",
+    "succeeded": "s",
+    "failed": "f",
+    "expired": "e",
+    "revoked": "v",
+    "rejected": "j",
+    "lost": "l",
+    "skipped": "k",
+    "left out": "o",
+    "unknown": "u",
+}
+OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
+
+#: Message header: number of rows that the entry keeps, if it differs from the worker's setting.
 HISTORY_HEADER = "redbeat_history"
 
-#: Message header: something is expected of the run.
+#: Message header: the entry expects something of the run.
 EXPECT_HEADER = "redbeat_expect"
 
 #: Message header: the beat has derived the message's ``expires`` from the entry's interval.
 INTERVAL_EXPIRES_HEADER = "redbeat_interval_expires"
 
-#: Message header: the id of the backfill that a message is of.
+#: Message header: id of the backfill that sends the message.
 BACKFILL_HEADER = "redbeat_backfill"
 
-#: The version of the task ids of backfills, which are UUIDs: those of live occurrences have 5.
+#: UUID version of the task ids of backfills. Live occurrences have version 5.
 BACKFILLED = "8"
 
-#: Message headers that tell which run of which entry a message is for. Other schedulers write the first one, too.
+#: Message headers that name the run. Other schedulers write the first one, too.
 RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEADER)
+
+#: Life of an entry's rows after the last write, in ms. It is longer than a month, so that the last
+#: run of a monthly entry is still there at the next one.
+LIFE_MS = 35 * 86_400_000
+
+#: Weight of one ``replace`` in an attempt's number. A replaced task keeps its id and counts its
+#: retries from 0, so one replacement has to exceed any number of retries.
+NESTING = 1_000_000
+
+#: Most bytes of an error, and of the name of a worker.
+ERROR_BYTES = 500
 
 
 @public
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One occurrence after it was decided on, or several in a row that shared their fate.
+    """One occurrence that was sent or decided against, or several in a row with the same outcome.
 
     Parameters:
         name: of the entry.
-        scheduled_at: nominal time; of the first one, where there are several.
+        scheduled_at: nominal time; of several, the first one's.
         outcome: what became of it.
-        task_id: of its task; ``None`` where nothing was sent.
-        began_at: when its last attempt began; ``None`` where that is not known.
-        seconds: how long its last attempt took; ``None`` where that is not known, or it has not ended.
+        task_id: of its task; ``None`` if nothing was sent.
+        began_at: start of its last attempt; ``None`` if not known.
+        seconds: duration of its last attempt; ``None`` if not known, or while it runs.
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
-        error: what the last attempt failed with, cut at 500 bytes.
-        retry_at: when the retry of a failed attempt is due; ``None`` without one, or if not known. If the outcome is
-            ``"failed"``, that retry has expired.
-        until: nominal time of the last one, where there are several.
+        error: the error of the last attempt, cut at 500 bytes.
+        retry_at: due time of the retry of a failed attempt; ``None`` without one, or if not known.
+            If the outcome is ``"failed"``, that retry has expired.
+        until: nominal time of the last one, of several.
         count: how many there are.
         source: ``"record"``, the record of runs, or ``"schedule"``, which only knows what was sent.
     """
@@ -83,7 +116,205 @@ class Run:
 
     @property
     def ended_at(self) -> datetime | None:
-        """When its last attempt ended; ``None`` where that is not known, or it has not ended."""
+        """End of its last attempt; ``None`` if not known, or while it runs."""
         if self.began_at is None or self.seconds is None:
             return None
         return self.began_at + timedelta(seconds=self.seconds)
+
+
+class Row(NamedTuple):
+    """Stored state of one run, or of a range of runs that the beat decided against.
+
+    Its text is ``task id|letter|begin|duration|attempt|feed id``, the numbers in hexadecimal, some
+    60 bytes. Rows lie in a sorted set by nominal time, so the text of a run leaves that out. A
+    range has no task id to tell it from other ranges, so its text has the nominal time for
+    ``begin``.
+
+    Parameters:
+        nominal: nominal time in epoch ms; of a range, the first one.
+        task_id: empty for a range.
+        begin: start of the last attempt, in ms after the nominal time; ``None`` if not known.
+        duration: of the last attempt, in ms; ``None`` while it runs. Of a range: ms from the first
+            nominal time to the last.
+        attempt: its number from 0, plus :data:`NESTING` per replacement. Of a range: its length.
+        feed: id of the line in the feed with worker and error; empty if there is none.
+    """
+
+    nominal: int
+    outcome: Outcome
+    task_id: str
+    begin: int | None
+    duration: int | None
+    attempt: int
+    feed: str
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the row is a range of runs that the beat decided against."""
+        return not self.task_id
+
+    @property
+    def attempts(self) -> int:
+        """How many times the run began since its last replacement, as far as is known."""
+        return self.attempt % NESTING + 1
+
+    def encode(self) -> str:
+        """Return the text of the row."""
+        begin = self.nominal if self.is_range else self.begin
+        times = f"{_hex(begin)}|{_hex(self.duration)}|{self.attempt:x}"
+        return f"{self.task_id}|{LETTERS[self.outcome]}|{times}|{self.feed}"
+
+    @classmethod
+    def decode(cls, text: str, nominal: int) -> Row:
+        """Read the text of a row.
+
+        Raises:
+            ValueError, KeyError: it is not the text of a row.
+        """
+        # Split from the right, because a task id that a user has chosen may hold any character.
+        task_id, letter, begin, duration, attempt, feed = text.rsplit("|", 5)
+        return cls(
+            nominal,
+            OUTCOMES[letter],
+            task_id,
+            int(begin, 16) if task_id and begin else None,
+            int(duration, 16) if duration else None,
+            int(attempt, 16),
+            feed,
+        ).checked()
+
+    def checked(self) -> Row:
+        """Return the row.
+
+        Raises:
+            ValueError: an instant of it is out of range, because anybody may have written it.
+        """
+        for offset in (0, self.begin or 0, self.duration or 0):
+            if not MIN_MS <= self.nominal + offset <= MAX_MS:
+                raise ValueError("no instant")
+        return self
+
+
+def _hex(number: int | None) -> str:
+    return "" if number is None else f"{number:x}"
+
+
+def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:
+    """Return the run, or the range of runs, that a row describes."""
+    scheduled_at = from_ms(row.nominal)
+    if row.is_range:
+        count = row.attempt
+        until = from_ms(row.nominal + (row.duration or 0)) if count > 1 else None
+        return Run(name, scheduled_at, row.outcome, until=until, count=count)
+    attempts = row.attempts
+    began_at = None
+    if row.begin is None:
+        attempts -= 1
+    else:
+        began_at = from_ms(row.nominal + row.begin)
+    seconds = None if row.duration is None else row.duration / 1000
+    return Run(
+        name, scheduled_at, row.outcome, row.task_id, began_at, seconds, attempts, worker, error
+    )
+
+
+def sign_of(task_id: str, attempt: int) -> str:
+    """Return the member of ``{p}:runs:alive`` for one attempt."""
+    return f"{task_id}|{attempt}"
+
+
+def attempt_of(fields: Mapping[str, Any]) -> int:
+    """Return the number of an attempt of a task id, from the headers of its message."""
+    nesting = int(fields.get("replaced_task_nesting") or 0)
+    return nesting * NESTING + int(fields.get("retries") or 0)
+
+
+class Attempt(NamedTuple):
+    """One attempt of a run.
+
+    Parameters:
+        nominal: nominal time in epoch ms.
+        number: grows with each retry and each ``replace`` of the same task id.
+        history: number of rows that the entry keeps, 1 or more.
+        expected: whether the entry expects something of its runs.
+    """
+
+    name: str
+    nominal: int
+    task_id: str
+    number: int
+    history: int
+    expected: bool = False
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], history: int) -> Self | None:
+        """Return the attempt of a message; ``None`` if it is of no entry of ours, or not recorded.
+
+        Parameters:
+            fields: headers of the message.
+            history: number of rows to keep if the message does not say.
+        """
+        name = fields.get("periodic_task_name")  # other schedulers write this header, too
+        scheduled_at = fields.get("scheduled_at")
+        if not (isinstance(name, str) and isinstance(scheduled_at, str)):
+            return None
+        expected = bool(fields.get(EXPECT_HEADER))
+        header = fields.get(HISTORY_HEADER)
+        if type(header) is int:
+            history = min(header, MAX_HISTORY)
+        if expected:
+            history = max(history, 1)  # what is expected is checked against the row
+        if history < 1 or len(name) > MAX_NAME:
+            return None
+        try:
+            name.encode()
+            task_id = str(fields["id"])
+            task_id.encode()
+            nominal = told_ms(scheduled_at)
+            return cls(name, nominal, task_id, attempt_of(fields), history, expected)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            return None  # anybody may have written the headers
+
+
+class Fate(NamedTuple):
+    """Start or end of one attempt, as a worker reports it.
+
+    Parameters:
+        began: start of its body, in monotonic seconds of this machine; ``None`` if it has not
+            begun. It is no wall clock, because the server derives the instant from its own clock.
+        seconds: its duration; ``None`` if not known.
+        worker, error: node name of the worker, and the error. Both are cut when they are sent.
+        retry_ms: milliseconds until its retry is due; ``None`` if it is not retried.
+    """
+
+    attempt: Attempt
+    outcome: Outcome
+    began: float | None = None
+    seconds: float | None = None
+    worker: str = ""
+    error: str = ""
+    retry_ms: int | None = None
+
+    def encode(self) -> str:
+        """Return the argument of ``shared/record.lua``, one text because arguments cost time."""
+        since = None if self.began is None else time.monotonic() - self.began
+        return json.dumps(
+            [
+                LETTERS[self.outcome],
+                _ms(since),
+                _ms(self.seconds),
+                *self.attempt,
+                LIFE_MS,
+                _cut(self.worker),
+                _cut(self.error),
+                self.retry_ms,
+            ]
+        )
+
+
+def _cut(text: str) -> str:
+    return text.encode(errors="backslashreplace")[:ERROR_BYTES].decode(errors="ignore")
+
+
+def _ms(seconds: float | None) -> int | str:
+    return "" if seconds is None else max(round(1000 * seconds), 0)

@@ -13,7 +13,7 @@ from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
 from ..errors import EntryNotFound, InvalidEntry
 from ..once.lock_listing import locks
-from ..pipeline.run import PipelineRun
+from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
 from .call import Call
 from .http import Response

@@ -14,7 +14,7 @@ from ..instants import MAX_MS, from_ms
 from ..once.lock_listing import LockInfo
 from ..once.lock_listing import locks as locks_of
 from ..operate.doctor import examine
-from ..operate.doctor.finding import Finding
+from ..operate.examination import Finding
 from ..storage.backfills import Backfill
 from ..storage.json_values import loads
 from .actions import BACKFILL_OPTIONS

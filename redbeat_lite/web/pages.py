@@ -24,8 +24,8 @@ from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern, matches
 from ..errors import EntryNotFound
 from ..instants import MAX_MS, from_ms, to_ms
-from ..operate.why.explain import explain
-from ..operate.why.gather import gather
+from ..operate.why import explain
+from ..operate.why_case import gather
 from ..runs.run import NOT_DONE, Run
 from ..storage.changes import OF_OTHERS, Change
 from .actions import BULK_ACTIONS

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..pipeline import RunStatus, State, StepStatus, progress_line
-from ..pipeline.run import PipelineRun
+from ..pipeline.pipeline_run import PipelineRun
 from .call import Call, SharedParts
 from .http import Response
 

@@ -23,7 +23,7 @@ from ..cli.texts import MARKS, remark, run_time
 from ..entries.change_words import change_details, change_words
 from ..entries.schedule_text import schedule_text
 from ..entries.words import in_zone, local, span
-from ..pipeline.keys import START
+from ..pipeline.pipeline_keys import START
 from ..runs.run import NOT_DONE
 
 _MEDIA_TYPES = {

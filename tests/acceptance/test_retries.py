@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Pause, Schedules, every
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.harness.workers import Worker
 from tests.support.beats import KEYS
 from tests.support.processes import Process, run_celery

@@ -27,8 +27,8 @@ from redbeat_lite import (
     rrule,
 )
 from redbeat_lite.api import calendars
-from redbeat_lite.operate.why.explain import explain
-from redbeat_lite.operate.why.gather import gather
+from redbeat_lite.operate.why import explain
+from redbeat_lite.operate.why_case import gather
 from redbeat_lite.storage.store import Store
 from tests.support.beats import KEYS
 from tests.support.cases import together

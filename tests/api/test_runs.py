@@ -13,8 +13,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
 from redbeat_lite.instants import to_ms
-from redbeat_lite.runs.row import LIFE_MS
-from redbeat_lite.runs.run import NOT_DONE, Outcome
+from redbeat_lite.runs.run import LIFE_MS, NOT_DONE, Outcome
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock

@@ -9,7 +9,7 @@ import redis
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.api import run_history
-from redbeat_lite.runs.store import rows_in
+from redbeat_lite.runs.run_store import rows_in
 from tests.support.frozen import NOW
 from tests.support.run_rows import KEYS, RunRows
 

@@ -10,7 +10,7 @@ from celery import Celery
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened, subscribe
 from redbeat_lite.runs.incident_store import IncidentStore
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeBeat
 from tests.support.run_records import Worker
@@ -79,7 +79,7 @@ class Stage:
 
         def all_stored() -> bool:
             self.look()
-            return all(case.told and case.until is None for case in store._stored())
+            return all(case.announced and case.until is None for case in store._stored())
 
         eventually(all_stored, what="the stored incidents")
         self.hand_over()

@@ -9,10 +9,8 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, every
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import LIFE_MS
-from redbeat_lite.runs.run import HISTORY_HEADER
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import HISTORY_HEADER, LIFE_MS
+from redbeat_lite.runs.run_store import RunKeys, RunStore
 from tests.beat.moments import nominals
 from tests.beat.ways import Setup
 from tests.support.frozen import NOW, Clock

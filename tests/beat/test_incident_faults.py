@@ -7,7 +7,7 @@ import pytest
 from redbeat_lite import Expect, every
 from redbeat_lite.beat import incidents as module
 from redbeat_lite.runs import incident_store
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually

@@ -10,9 +10,8 @@ from redbeat_lite import Expect, InvalidEntry, every
 from redbeat_lite.beat.incident_inputs import Workers
 from redbeat_lite.clock import elapsed
 from redbeat_lite.instants import from_ms
-from redbeat_lite.runs.attempt import Attempt, Fate
-from redbeat_lite.runs.run import EXPECT_HEADER
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import EXPECT_HEADER, Attempt, Fate
+from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.storage.replies import server_ms
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry

@@ -17,8 +17,8 @@ from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
-from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
+from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.storage.leader_store import LeaderStore
 from tests.beat.incidents import Stage
 from tests.support.cases import together
@@ -212,10 +212,10 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     stage.turn(0, 0, 0)
     stage.listener.hears("failed e")
     store = IncidentStore(stage.client, "redbeat-lite")
-    assert [case.told for case in store.open()] == [False]
+    assert [case.announced for case in store.open()] == [False]
     monkeypatch.setattr(announcer, "HANGS", -1)
     stage.turn()
-    assert [case.told for case in store.open()] == [True]
+    assert [case.announced for case in store.open()] == [True]
     stage.listener.hears("failed e")
     hangs.set()
 

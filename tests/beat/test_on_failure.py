@@ -9,8 +9,8 @@ import redis
 
 from redbeat_lite import InvalidEntry, Pause, Schedules, every, manual
 from redbeat_lite.beat.incidents import LASTING, IncidentWatch
-from redbeat_lite.runs.keys import RunKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
+from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
 

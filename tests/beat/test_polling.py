@@ -15,7 +15,7 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import to_ms
-from redbeat_lite.interchange.records import state_fields, state_from
+from redbeat_lite.interchange.document import state_fields, state_from
 from redbeat_lite.schedules import Question
 from redbeat_lite.testing import schedule_clock
 from tests.beat.moments import nominals

@@ -7,7 +7,7 @@ import pytest
 from redbeat_lite import Expect, every
 from redbeat_lite.instants import from_ms
 from redbeat_lite.runs import incident_store
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
 
 FEED = RunKeys("redbeat-lite").feed
@@ -19,7 +19,7 @@ LINES = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2
 @pytest.fixture(params=[1000, pytest.param(100_000, marks=pytest.mark.soak)])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many lines the record keeps."""
-    monkeypatch.setattr(incident_store, "_LINES", request.param)
+    monkeypatch.setattr(incident_store, "_FEED_LINES", request.param)
     return int(request.param)
 
 
@@ -61,7 +61,7 @@ def test_of_a_feed_that_begins_anew_nobody_knows(read: Stage, kept: int, monkeyp
     read.client.eval(LINES, 1, FEED, 600, kept)
     read.turn(0, 0)
     assert read.listener.lines() == []
-    monkeypatch.setattr(incident_store, "_LINES", 600)
+    monkeypatch.setattr(incident_store, "_FEED_LINES", 600)
     read.client.delete(FEED)
     read.client.eval(LINES, 1, FEED, 600, kept)
     read.turn(0, 0)

@@ -15,7 +15,7 @@ from celery import Celery
 from redbeat_lite import EntryNotFound, Freeze, InvalidEntry, Schedules, cron, every
 from redbeat_lite.beat.status import Status, status, status_of
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.pipeline.keys import index_key
+from redbeat_lite.pipeline.pipeline_keys import index_key
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from redbeat_lite import Schedules, every
 from redbeat_lite.__main__ import main
 from redbeat_lite.cli import redbeat
-from redbeat_lite.pipeline.keys import RunKeys, index_key
+from redbeat_lite.pipeline.pipeline_keys import RunKeys, index_key
 from tests.cli.conftest import Shell
 from tests.support.beats import KEYS
 from tests.support.server import Server

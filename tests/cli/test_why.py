@@ -117,7 +117,7 @@ def test_it_asks_the_records_and_the_workers(
     def read(*asked: Any) -> StoredRecord:
         return read_record(*asked)._replace(runs=runs, lines=changes)
 
-    monkeypatch.setattr("redbeat_lite.operate.why.gather.read_record", read)
+    monkeypatch.setattr("redbeat_lite.operate.why_case.read_record", read)
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)

@@ -9,7 +9,7 @@ from celery import Celery
 from fastapi.encoders import jsonable_encoder
 
 from redbeat_lite import Calendar, Entry, Expect, Misfire, Once, Pause, Schedules, cron, every
-from redbeat_lite.interchange.records import entry_from
+from redbeat_lite.interchange.document import entry_from
 from redbeat_lite.settings import Settings
 
 FULL = {

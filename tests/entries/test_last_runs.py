@@ -11,7 +11,7 @@ from redbeat_lite.entries import last_runs
 from redbeat_lite.entries.last_runs import with_sent
 from redbeat_lite.entries.sent import and_sent
 from redbeat_lite.entries.state import EntryState, task_id
-from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.run import Row
 from tests.support.examples import examples
 
 NOW = 1_772_453_239_000

@@ -17,7 +17,7 @@ from celery import Celery
 import redbeat_lite
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineTask, Scheduler, Schedules, every
 from redbeat_lite.pipeline import sweep
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from tests.support.cases import together
 from tests.support.messages import of_entry
 from tests.support.stopwatch import Stopwatch

@@ -16,8 +16,8 @@ from redbeat_lite import Pipeline, PipelineTask, Scheduler, Schedules, every, re
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.errors import describe, text_of
 from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.pipeline.publish import conclude
-from redbeat_lite.pipeline.store import Ref, store_of
 from tests.support.examples import examples
 from tests.support.frozen import Clock
 from tests.support.server import Server

@@ -7,8 +7,7 @@ from typing import Any
 
 from redbeat_lite import Entry, at, cron, every
 from redbeat_lite.instants import from_ms, to_ms
-from redbeat_lite.interchange.importers.carrier import carried_state
-from redbeat_lite.interchange.importers.source import Found
+from redbeat_lite.interchange.move_in import Found, carried_state
 from tests.support.cases import together
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -19,8 +19,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from redbeat_lite.interchange.importers.move_in import Move, MoveIn
-from redbeat_lite.interchange.importers.redbeat import RedBeatSource
+from redbeat_lite.interchange.move_in import Move, MoveIn
+from redbeat_lite.interchange.redbeat_source import RedBeatSource
 from tests.support.commands import round_trips
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry, queued

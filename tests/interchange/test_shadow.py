@@ -15,11 +15,10 @@ from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite.entries.configured import configured
 from redbeat_lite.instants import to_ms
-from redbeat_lite.interchange.importers.carrier import Carrier
-from redbeat_lite.interchange.importers.djangobeat import DjangoBeatSource
-from redbeat_lite.interchange.importers.redbeat import RedBeatSource
-from redbeat_lite.interchange.importers.shadow import Difference, Shadow
-from redbeat_lite.interchange.importers.source import Source
+from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
+from redbeat_lite.interchange.move_in import Carrier, Source
+from redbeat_lite.interchange.redbeat_source import RedBeatSource
+from redbeat_lite.interchange.shadow import Difference, Shadow
 from redbeat_lite.settings import Settings
 from tests.support.commands import commands
 from tests.support.frozen import Clock

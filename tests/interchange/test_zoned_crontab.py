@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab
 
 from redbeat_lite import rrule
-from redbeat_lite.interchange.importers.zoned_crontab import zoned_crontab
+from redbeat_lite.interchange.djangobeat_source import zoned_crontab
 from redbeat_lite.schedules import rule_of
 from redbeat_lite.schedules.cron import crontab_rule
 from tests.support.cases import together

@@ -22,10 +22,8 @@ from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from redbeat_lite.runs.attempt import Attempt, Fate
-from redbeat_lite.runs.row import Row
-from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Outcome
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Attempt, Fate, Outcome, Row
+from redbeat_lite.runs.run_store import RunStore
 from tests.once.script_calls import begin, held
 from tests.once.test_task import make_app, one
 from tests.support.server import Server

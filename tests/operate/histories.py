@@ -13,8 +13,8 @@ from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.entries.unstored import UnstoredSchedule
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.case import Case, Gap
-from redbeat_lite.operate.why.explain import explain
+from redbeat_lite.operate.why import explain
+from redbeat_lite.operate.why_case import Case, Gap
 from redbeat_lite.runs.run import Run
 from redbeat_lite.storage.changes import Change
 from redbeat_lite.storage.refused import Refused

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,9 +21,9 @@ from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, Ta
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.operate.doctor.finding import Finding
-from redbeat_lite.operate.doctor.run_times import hot_spots
-from redbeat_lite.pipeline.keys import START
+from redbeat_lite.operate.examination import Finding
+from redbeat_lite.operate.run_time_checks import hot_spots
+from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.schedules import next_ms
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
@@ -429,10 +430,11 @@ class TestTime:
 
     def test_the_look_for_full_hours_is_quick(self, clock: Clock) -> None:
         def asked(rule: object) -> int:
-            with mock.patch("redbeat_lite.operate.doctor.run_times.next_ms", side_effect=next_ms) as calls:
+            with mock.patch("redbeat_lite.operate.run_time_checks.next_ms", side_effect=next_ms) as calls:
                 entries = [Entry("a", "add", rule)]
                 entries[0].due = round(clock.now.timestamp() * 1000)
-                assert not [*hot_spots(UTC, entries)]
+                subject: Any = SimpleNamespace(app=SimpleNamespace(timezone=UTC), entries=entries)
+                assert not [*hot_spots(subject)]
             return calls.call_count
 
         assert asked(cron("*/15 * * * *")) <= 48

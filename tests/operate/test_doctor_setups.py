@@ -14,7 +14,7 @@ from celery.schedules import crontab
 
 from redbeat_lite import Schedules, cron, every, rrule
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.operate.doctor.finding import Finding
+from redbeat_lite.operate.examination import Finding
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -62,7 +62,7 @@ def test_one_schedule_that_fails_does_not_end_the_doctor(
     def fail(*_: object) -> None:
         raise TypeError("unhashable type: 'tzfile'")
 
-    monkeypatch.setattr("redbeat_lite.operate.doctor.run_times.moves", fail)
+    monkeypatch.setattr("redbeat_lite.operate.run_time_checks.moves", fail)
     [finding] = found(app, "doctor")
     assert finding.severity == "warning"
     assert "unhashable type" in finding.what

@@ -10,7 +10,7 @@ from celery import Celery
 
 from redbeat_lite import Freeze, Schedules, every
 from redbeat_lite.instants import from_ms
-from redbeat_lite.operate.why.gather import gather
+from redbeat_lite.operate.why_case import gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
 
 NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "deploy", "ada@desk")

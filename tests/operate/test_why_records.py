@@ -13,9 +13,8 @@ from celery import Celery
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron, every
 from redbeat_lite.entries.words import in_zone
 from redbeat_lite.instants import from_ms, to_ms
-from redbeat_lite.operate.why.case import Explanation
-from redbeat_lite.operate.why.explain import explain
-from redbeat_lite.operate.why.gather import gather
+from redbeat_lite.operate.why import explain
+from redbeat_lite.operate.why_case import Explanation, gather
 from redbeat_lite.storage.replies import server_ms
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.in_process import KEY, MakeBeat

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite.pipeline import store
+from redbeat_lite.pipeline import pipeline_store
 from tests.harness.history import HistoryLog
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, step_worker
@@ -69,8 +69,8 @@ def lab(pipe_server: Server, pipe_app: Celery, make_lab: Callable[[Server, Celer
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper of this process waits less; that of a beat does not."""
-    monkeypatch.setattr(store, "SUSPICION_MS", 250)
-    monkeypatch.setattr(store, "OUTBOX_GRACE_MS", 500)
+    monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 250)
+    monkeypatch.setattr(pipeline_store, "OUTBOX_GRACE_MS", 500)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from redbeat_lite import NotResumable, PipelineNotFound, PipelineRun
-from redbeat_lite.pipeline.store import store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from tests.harness.history import HistoryLog
 from tests.pipeline.lab import note_successes
 from tests.pipeline.steps import make_app

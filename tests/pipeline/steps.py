@@ -21,7 +21,7 @@ from celery import Celery
 
 from redbeat_lite import Once, PipelineTask, install
 from redbeat_lite.pipeline import publish, task_process
-from redbeat_lite.pipeline.store import PipelineStore
+from redbeat_lite.pipeline.pipeline_store import PipelineStore
 from tests.harness.history import Body, HistoryLog
 from tests.harness.project import LATE, REQUEUED, SETTINGS, Part, act, noted
 

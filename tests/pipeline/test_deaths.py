@@ -16,13 +16,11 @@ import pytest
 
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.once.keys import OnceKeys
-from redbeat_lite.pipeline import store as pipeline_store
-from redbeat_lite.pipeline import sweep
-from redbeat_lite.pipeline.keys import START
-from redbeat_lite.pipeline.store import PipelineStore, store_of
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import NESTING
-from redbeat_lite.runs.run import HISTORY_HEADER
+from redbeat_lite.pipeline import pipeline_store, sweep
+from redbeat_lite.pipeline.pipeline_keys import START
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
+from redbeat_lite.runs.run import HISTORY_HEADER, NESTING
+from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.storage.scripts import Scripts
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, note_successes, record

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
+from redbeat_lite.errors import describe
 from redbeat_lite.pipeline import RunStatus, State, StepStatus, progress_line
 from redbeat_lite.pipeline.definition import Definition, task_id
-from redbeat_lite.pipeline.errors import StepFailed
-from redbeat_lite.pipeline.params import decode, encode, merge, outcome
-from redbeat_lite.pipeline.publish import describe
+from redbeat_lite.pipeline.step_params import StepFailed, decode, encode, merge, outcome
 from tests.pipeline.steps import make_app
 from tests.support.cases import together
 from tests.support.examples import examples

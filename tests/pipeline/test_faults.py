@@ -11,9 +11,9 @@ import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
 from redbeat_lite import lock, locks
-from redbeat_lite.pipeline import publish, store, sweep
-from redbeat_lite.pipeline.run import PipelineRun
-from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.pipeline import pipeline_store, publish, sweep
+from redbeat_lite.pipeline.pipeline_run import PipelineRun
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.storage.replies import server_ms
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, record, states
@@ -194,7 +194,7 @@ def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) 
     # Fails here, in a process that dies before it revokes.
     mine = store_of(lab.app)
     token = record(mine, run.id, 1)["token"]
-    assert mine.complete(store.Ref(run.id, 1, 0, 0, 0, token), "FAILED", "x").revoke
+    assert mine.complete(pipeline_store.Ref(run.id, 1, 0, 0, 0, token), "FAILED", "x").revoke
 
     def aborted() -> bool:
         sweep(lab.app)

@@ -14,9 +14,9 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.pipeline import State, definition, progress_line, run_index, sweep
-from redbeat_lite.pipeline.keys import index_key
-from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
+from redbeat_lite.pipeline.pipeline_keys import index_key
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.storage.json_values import loads
 from redbeat_lite.storage.scripts import Scripts
 from tests.pipeline.lab import record
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_hides_nothing_else(app: Celery, caplog: pytest.LogC
 
 
 def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_index, "MAX_ENDED", 3)
+    monkeypatch.setattr(pipeline_store, "MAX_ENDED", 3)
     for name in "abcde":
         start(app, name)
         cancel(app, name)

@@ -15,8 +15,8 @@ from redbeat_lite import locks
 from redbeat_lite.once import runtime
 from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.store import LockStore
-from redbeat_lite.pipeline import State, publish, store, sweep
-from redbeat_lite.pipeline.store import PipelineStore, store_of
+from redbeat_lite.pipeline import State, pipeline_store, publish, sweep
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.storage import patience
 from redbeat_lite.storage.replies import server_ms
@@ -171,23 +171,37 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
     assert "cannot be published: KeyError" in (run.status().error or "")
 
 
-def test_a_connection_that_is_lost_while_a_queue_is_declared_ends_no_run(
+def test_a_channel_that_is_lost_while_a_queue_is_declared_is_replaced(
     lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kombu goes on with the channel that it has closed, and raises an AttributeError."""
-    losses = [Producer.maybe_declare]
+    declare = Producer.maybe_declare
+    losses = [1]
 
     def lose_channel(self: Producer, *args: Any, **options: Any) -> None:
-        declare = losses.pop()
         declare(self, *args, **options)
-        self.channel.close()
+        if losses:
+            losses.pop()
+            self.channel.close()
 
     with monkeypatch.context() as patch:
         patch.setattr(Producer, "maybe_declare", lose_channel)
         run = lab.start(("a", lab.sig(queue=queue), 1))
     assert losses == []
     assert run.status().state == State.RUNNING
-    assert lab.client.hlen(store_of(lab.app).keys(run.id).outbox) == 1
+    assert lab.client.llen(queue) == 1
+    assert lab.client.hlen(store_of(lab.app).keys(run.id).outbox) == 0
+
+
+def test_an_attribute_error_of_a_router_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AttributeError("no such field")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "_publish", refuse)
+        run = lab.start(("a", lab.sig(), 1))
+    assert run.status().state == State.FAILED
+    assert "cannot be published: AttributeError: no such field" in (run.status().error or "")
 
 
 def test_a_sweep_that_meets_an_outage_logs_one_line(
@@ -222,7 +236,7 @@ def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: s
     run = lab.start(("a", lab.sig(queue=queue), 1))
     message = json.loads(lab.client.lpop(queue))
     # The first copy began, and its worker died.
-    dead = store.Ref(run.id, 0, 0, 0, 0, "dead")
+    dead = pipeline_store.Ref(run.id, 0, 0, 0, 0, "dead")
     assert store_of(lab.app).begin(dead, "", again=False, worker="w", renew_ms=0)[0] == "run"
     assert isinstance(handle(lab, message), Ignore)
     assert (run.status().state, run.status().error) == ("FAILED", publish.LOST)

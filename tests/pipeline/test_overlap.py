@@ -11,11 +11,11 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import progress_line, publish, run, sweep
-from redbeat_lite.pipeline.keys import turn, turns_key
+from redbeat_lite.pipeline import pipeline_run, progress_line, publish, sweep
+from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
+from redbeat_lite.pipeline.pipeline_run import begin
+from redbeat_lite.pipeline.pipeline_store import Look, PipelineStore, Ref, store_of
 from redbeat_lite.pipeline.publish import conclude
-from redbeat_lite.pipeline.run import begin
-from redbeat_lite.pipeline.store import Look, PipelineStore, Ref, store_of
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
 from tests.pipeline.steps import make_app
@@ -121,7 +121,7 @@ def test_who_died_before_it_stood_in_line_has_its_turn_by_the_sweeper(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(run, "take_turn", lambda *args: None)
+        patch.setattr(pipeline_run, "take_turn", lambda *args: None)
         start(app, "a", "wait")
     assert (seen(app, "a"), in_line(app)) == (["WAITING"], [])
     swept(app)

@@ -13,9 +13,9 @@ from kombu import Queue
 
 from redbeat_lite import Once, Pipeline, PipelineTask, install
 from redbeat_lite.once.claims import ONCE_HEADER
+from redbeat_lite.pipeline.pipeline_run import PipelineRun
+from redbeat_lite.pipeline.pipeline_store import Outbox, store_of
 from redbeat_lite.pipeline.publish import dispatch
-from redbeat_lite.pipeline.run import PipelineRun
-from redbeat_lite.pipeline.store import Outbox, store_of
 from tests.pipeline.lab import Lab
 
 #: What differs from one message to the next of the same task.

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite.pipeline import progress, progress_line
-from redbeat_lite.pipeline.progress import Progress
-from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.pipeline import pipeline_task, progress_line
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.pipeline_task import Progress
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, record
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.Mon
     assert not gave_up.is_set(), "it was not waited for"
     let_go.set()
     assert gave_up.wait(20)
-    assert step._said == (100, ("\\x1b[31m" + "x" * 300)[:200])
+    assert step._latest == (100, ("\\x1b[31m" + "x" * 300)[:200])
 
 
 def test_a_body_goes_on_where_there_can_be_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_body_goes_on_where_there_can_be_no_more_threads(monkeypatch: pytest.M
 
 
 def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PAUSE", 60)
+    monkeypatch.setattr(pipeline_task, "_PROGRESS_PERIOD", 60)
     told: list[tuple[float, str]] = []
     step = Progress(lambda percent, note: told.append((percent, note)))
     step.close()
@@ -75,7 +75,7 @@ def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pyt
     step.close()
     assert told == [(1, "first"), (99, "last")]
     step.tell(float("nan"), "no number")
-    assert step._said == (0, "no number")
+    assert step._latest == (0, "no number")
 
 
 def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:

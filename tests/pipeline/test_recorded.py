@@ -10,15 +10,13 @@ import pytest
 
 from redbeat_lite import Expect, Pipeline, PipelineRun, Run, Schedules, every
 from redbeat_lite.instants import to_ms
-from redbeat_lite.operate.why.case import Explanation
-from redbeat_lite.operate.why.gather import gather
-from redbeat_lite.operate.why.outcomes import of_run
-from redbeat_lite.pipeline.keys import turns_key
-from redbeat_lite.pipeline.publish import over
-from redbeat_lite.pipeline.store import store_of
-from redbeat_lite.runs.attempt import Fate
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.operate.why_case import Explanation, gather
+from redbeat_lite.operate.why_outcomes import explain_run
+from redbeat_lite.pipeline.pipeline_keys import turns_key
+from redbeat_lite.pipeline.pipeline_store import store_of
+from redbeat_lite.pipeline.publish import finish_run
+from redbeat_lite.runs.run import Fate
+from redbeat_lite.runs.run_store import RunKeys, RunStore
 from tests.pipeline.lab import Lab
 from tests.support.waiting import eventually
 
@@ -49,7 +47,7 @@ def started(lab: Lab, schedules: Schedules, name: str) -> PipelineRun:
 
 
 def why(lab: Lab, run: Run) -> Explanation:
-    return of_run(gather(lab.app, run.name, datetime.now(UTC), UTC), run, to_ms(run.scheduled_at))
+    return explain_run(gather(lab.app, run.name, datetime.now(UTC), UTC), run, to_ms(run.scheduled_at))
 
 
 def recorded(schedules: Schedules, name: str, outcome: str) -> Run:
@@ -79,7 +77,7 @@ def test_it_runs_until_the_pipeline_has_ended(lab: Lab, schedules: Schedules) ->
     assert found.attempts == 1
     assert schedules[name].last_run == found
     assert lab.client.zscore(RunKeys("redbeat-lite").deadlines, deadline) is None, "that it has ended in time is known"
-    over(lab.app, store_of(lab.app), run.id)
+    finish_run(lab.app, store_of(lab.app), run.id)
     assert len(schedules.runs()) == len({each.task_id for each in schedules.runs()}), "told twice, it counts once"
 
 

@@ -13,9 +13,9 @@ from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun, PipelineTask
 from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline.pipeline_run import begin
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, Ref, store_of
 from redbeat_lite.pipeline.publish import LOST, conclude
-from redbeat_lite.pipeline.run import begin
-from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
 from tests.pipeline.steps import make_app

@@ -16,7 +16,7 @@ import pytest
 
 from redbeat_lite import Pipeline, PipelineRun
 from redbeat_lite.pipeline import sweep
-from redbeat_lite.pipeline.store import store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
 from tests.pipeline.steps import make_app

@@ -10,11 +10,10 @@ from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineRun
 from redbeat_lite.pipeline import publish
-from redbeat_lite.pipeline.keys import turns_key
-from redbeat_lite.pipeline.publish import conclude, over
-from redbeat_lite.pipeline.run import begin
-from redbeat_lite.pipeline.run_index import Index
-from redbeat_lite.pipeline.store import PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_keys import turns_key
+from redbeat_lite.pipeline.pipeline_run import begin
+from redbeat_lite.pipeline.pipeline_store import Index, PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.publish import conclude, finish_run
 from tests.pipeline.lab import states
 from tests.pipeline.steps import make_app
 from tests.support.server import Server
@@ -68,7 +67,7 @@ def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
 
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
-    [(publish, "over", True), (publish, "tell_end", True), (Index, "ended", True), (Index, "ended", False)],
+    [(publish, "finish_run", True), (publish, "record_end", True), (Index, "ended", True), (Index, "ended", False)],
     ids=["before all", "before it is told", "before its index", "after that"],
 )
 def test_who_deals_late_with_an_end_takes_nothing_from_a_run_that_goes_on(
@@ -162,9 +161,9 @@ def test_an_end_that_is_told_again_after_a_resume_passes_no_turn_on(app: Celery)
     run, later = start(app, "a"), start(app, "b")
     fail(app, begun(app, run, 0))
     assert run.resume()
-    over(app, store_of(app), "a")
+    finish_run(app, store_of(app), "a")
     assert seen(app, run, later) == ["WAITING", "RUNNING"]
     later.cancel()
-    over(app, store_of(app), "b")
-    over(app, store_of(app), "a")
+    finish_run(app, store_of(app), "b")
+    finish_run(app, store_of(app), "a")
     assert (seen(app, run), store_of(app).client.zcard(turns_key("redbeat-lite", "nightly"))) == (["RUNNING"], 1)

@@ -10,7 +10,7 @@ import pytest
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun, PipelineTask, lock, start_task_process
 from redbeat_lite.pipeline import RunStatus, State, progress_line
-from redbeat_lite.pipeline.store import store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
 from tests.pipeline.steps import make_app

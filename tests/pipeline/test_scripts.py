@@ -9,11 +9,11 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite.pipeline import store as pipeline_store
+from redbeat_lite.pipeline import pipeline_store
 from redbeat_lite.pipeline.definition import Definition, Step
-from redbeat_lite.pipeline.keys import index_key
-from redbeat_lite.pipeline.params import encode
-from redbeat_lite.pipeline.store import MAX_DEATHS, PipelineStore, Ref
+from redbeat_lite.pipeline.pipeline_keys import index_key
+from redbeat_lite.pipeline.pipeline_store import MAX_DEATHS, PipelineStore, Ref
+from redbeat_lite.pipeline.step_params import encode
 from tests.pipeline.lab import record
 from tests.support.server import Server
 from tests.support.waiting import eventually

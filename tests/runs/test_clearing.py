@@ -11,9 +11,9 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite.runs.attempt import Fate
-from redbeat_lite.runs.facts import Deadline
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.incident_fold import Deadline
+from redbeat_lite.runs.run import Fate
+from redbeat_lite.runs.run_store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.examples import examples
 from tests.support.server import Server

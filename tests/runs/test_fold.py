@@ -8,11 +8,9 @@ import pytest
 
 from redbeat_lite import Expect
 from redbeat_lite.instants import from_ms
-from redbeat_lite.runs.facts import Deadline, Decision, End, Failures, Seen, Watched
-from redbeat_lite.runs.fold import fold
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.row import Row
-from redbeat_lite.runs.run import Outcome
+from redbeat_lite.runs.incident_fold import Deadline, Decision, End, Failures, Seen, Watched, fold
+from redbeat_lite.runs.run import Outcome, Row
 from redbeat_lite.storage.streams import UNREADABLE
 from tests.support.cases import together
 
@@ -250,7 +248,7 @@ def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() ->
     [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).counted
     assert counted.id == case("failed").id
     assert counted.id != counted._replace(since=NOW).id != counted._replace(name="f").id
-    stored = counted._replace(note="ä\n", until=NOW, told=True)
+    stored = counted._replace(note="ä\n", until=NOW, announced=True)
     assert Case.decode(stored.field, stored.encode().encode()) == stored
     for field, raw in (("x:e", b"{}"), ("failed:e", b"{}"), ("failed:e", b"[1]"), ("failed:e", b"\xff")):
         with pytest.raises(UNREADABLE):

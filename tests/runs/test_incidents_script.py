@@ -88,7 +88,7 @@ class Model:
         if what == "count" and found is not None:
             self.open[name] = found._replace(text=case.text, times=case.times, nominal=case.nominal)
         elif what == "told" and found is not None:
-            self.open[name] = found._replace(told=True)
+            self.open[name] = found._replace(announced=True)
         elif what in ("told", "gone"):
             self.tell_of_closed(what, about)
         return 0
@@ -96,7 +96,7 @@ class Model:
     def tell_of_closed(self, what: str, about: Case) -> None:
         for place, each in enumerate(self.closed):
             if each.since == about.since:
-                self.closed[place] = each._replace(told=True)
+                self.closed[place] = each._replace(announced=True)
                 if what == "gone":
                     self.history.append(f"gone {self.closed.pop(place).id}")
                 return

@@ -11,10 +11,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.runs.attempt import Attempt, Fate
-from redbeat_lite.runs.row import LETTERS, LIFE_MS, NESTING, Row
-from redbeat_lite.runs.run import HISTORY_HEADER, Outcome
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import HISTORY_HEADER, LETTERS, LIFE_MS, NESTING, Attempt, Fate, Outcome, Row
+from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.storage.replies import text_of_hash
 from tests.support.cases import together

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import LockUnavailable, NotResumable, OnceSkipped, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.pipeline import State
-from redbeat_lite.pipeline.keys import RunKeys
+from redbeat_lite.pipeline.pipeline_keys import RunKeys
 from redbeat_lite.pipeline.run_status import LIVE
 from tests.simulation.apps import make_app
 from tests.simulation.bodies import CALLED, STEPS, Body

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 from redbeat_lite.actors import Who
 from redbeat_lite.beat.dispatch.committer import range_command
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import LIFE_MS, Row
-from redbeat_lite.runs.run import Outcome
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import LIFE_MS, Outcome, Row
+from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend

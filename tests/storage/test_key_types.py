@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redbeat_lite.once.keys import OnceKeys
-from redbeat_lite.pipeline.keys import ended_key, index_key
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.pipeline.pipeline_keys import ended_key, index_key
+from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.key_types import TYPES, ForeignKey, check_types

@@ -12,7 +12,7 @@ from redbeat_lite.actors import BEAT
 from redbeat_lite.beat.dispatch.committer import range_command
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
-from redbeat_lite.runs.row import Row
+from redbeat_lite.runs.run import Row
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.connections import Backend

@@ -12,9 +12,8 @@ import redis
 from redbeat_lite.instants import from_ms
 from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import LETTERS, Row
-from redbeat_lite.runs.run import Outcome
+from redbeat_lite.runs.run import LETTERS, Outcome, Row
+from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.storage.replies import server_ms
 from redbeat_lite.storage.scripts import source
 from tests.support.messages import of_entry

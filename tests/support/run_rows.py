@@ -13,9 +13,8 @@ from redbeat_lite.entries.sent import and_sent
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.keys import OnceKeys
-from redbeat_lite.runs.keys import RunKeys
-from redbeat_lite.runs.row import LETTERS, Row
-from redbeat_lite.runs.run import Outcome
+from redbeat_lite.runs.run import LETTERS, Outcome, Row
+from redbeat_lite.runs.run_store import RunKeys
 
 KEYS, ONCE = RunKeys("redbeat-lite"), OnceKeys("redbeat-lite")
 

@@ -21,8 +21,8 @@ from redbeat_lite.once.store import Held
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
-from redbeat_lite.runs.attempt import Attempt, Fate
-from redbeat_lite.runs.store import RunStore
+from redbeat_lite.runs.run import Attempt, Fate
+from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from tests.support.kombus import BATCHES

@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 from redbeat_lite import Expect, Schedules, cron, every, lock, manual
 from redbeat_lite.actors import acting_as
-from redbeat_lite.demo.server import embedded_server
+from redbeat_lite.demo.run import embedded_server
 from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome

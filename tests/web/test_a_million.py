@@ -17,7 +17,7 @@ from redbeat_lite import Schedules, cron, every, lock
 from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.keys import RunKeys
+from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.json_values import dumps
 from redbeat_lite.web import RIGHTS, Access, Request, Site

@@ -16,7 +16,7 @@ from redbeat_lite.cli.output import clean
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.once.lock_listing import locks
 from redbeat_lite.operate import doctor
-from redbeat_lite.pipeline.store import store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.web import Request, maintenance
 from tests.support.beats import KEYS
 from tests.web.conftest import Visitor

@@ -13,8 +13,8 @@ from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
 from redbeat_lite.pipeline import RunStatus, State, StepStatus
-from redbeat_lite.pipeline.run import begin
-from redbeat_lite.pipeline.store import Ref, store_of
+from redbeat_lite.pipeline.pipeline_run import begin
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.web.pipelines import bands
 from tests.cli.conftest import Said
 from tests.support.stopwatch import Stopwatch

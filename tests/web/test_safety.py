@@ -25,7 +25,7 @@ from redbeat_lite.cli.output import clean
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.errors import ConfigurationError
-from redbeat_lite.pipeline.store import store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.schedules.misfire import Plan
 from redbeat_lite.storage.refused import Refused

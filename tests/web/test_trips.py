@@ -22,7 +22,7 @@ SMALL = {
     "api.selected.PAGE": 10,
     "web.pages._ENTRIES": 5,
     "web.pages._ENDS": 15,
-    "runs.store._PAGE": 5,
+    "runs.run_store._PAGE": 5,
     "web.timeline._LANES": 5,
     "web.timeline._LANES_UNFILTERED": 5,
     "api.reader._TOGETHER": 3,

@@ -14,9 +14,8 @@ from redis.exceptions import NoPermissionError
 from ...entries import lifecycle
 from ...entries.on_calendar import with_left_out
 from ...errors import text_of
-from ...runs.keys import RunKeys
-from ...runs.row import LIFE_MS, Row
-from ...runs.run import Outcome
+from ...runs.run import LIFE_MS, Outcome, Row
+from ...runs.run_store import RunKeys
 from ...schedules.misfire import Plan, Range
 from ...storage.leader_store import LeaderStore
 from ...storage.stored import ANY_REVISION, Advance, Command, Lost, Refrozen, Term

@@ -10,8 +10,8 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ...errors import text_of
-from ...runs.keys import RunKeys
-from ...runs.row import LIFE_MS, sign_of
+from ...runs.run import LIFE_MS, sign_of
+from ...runs.run_store import RunKeys
 from ...storage.replies import server_ms
 from ...threads import Ticker
 from ..hold import Hold

@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
 from ...errors import InvalidEntry, describe, text_of
-from ...runs.attempt import attempt_of
+from ...runs.run import attempt_of
 from ...uuids import drawn
 from .. import fates
 from ..answers import Seen

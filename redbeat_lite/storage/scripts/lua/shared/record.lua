@@ -1,9 +1,9 @@
 -- For the scripts that write what became of a run.
 
 local LINES = 100000 -- of the feed, about: it is trimmed by whole nodes
-local NESTING = 1000000 -- as in redbeat_lite/runs/row.py: what lies below it counts retries
+local NESTING = 1000000 -- as in redbeat_lite/runs/run.py: what lies below it counts retries
 
--- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/row.py.
+-- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/run.py.
 -- takes a letter, and whether the body has begun: a message may be expired, revoked or rejected before, and after
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then

@@ -1,0 +1,250 @@
+"""Entries of django-celery-beat, read through its models.
+
+Django must be configured, as for the old beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from kombu.utils import json
+
+from ..entries.foreign_fields import translated
+from ..entries.schedule_text import schedule_text
+from ..errors import ConfigurationError, InvalidEntry
+from ..schedules import Cron, RRule, at
+from ..schedules.cron import crontab_rule
+from ..schedules.rrule_text import WEEKDAYS
+from ..schedules.wall_times import WallTimes
+from .move_in import Found, Left, Source, Unreadable
+
+#: Models of schedules. Each row names one.
+_KINDS = ("interval", "crontab", "solar", "clocked")
+
+#: Columns that need no conversion.
+_COLUMNS = ("task", "one_off", "queue", "exchange", "routing_key", "priority")
+
+#: Columns of a crontab, in the order of Celery's arguments.
+_CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+#: Rows fetched at a time.
+_CHUNK = 1000
+
+
+class DjangoBeatSource(Source):
+    """The schedule in the database of the Django project that ``DJANGO_SETTINGS_MODULE`` names.
+
+    Raises:
+        ConfigurationError: there is no Django, no project, or no django-celery-beat in it.
+    """
+
+    title = "django-celery-beat"
+    #: Celery lets a scheduler store its runs once in three minutes, unless ``beat_sync_every`` is
+    #: set, and the loop of this one sleeps for five seconds at most.
+    lag = 190.0
+
+    def __init__(self) -> None:
+        self._tasks = _models().PeriodicTask.objects
+        from django.db import connections  # Django is optional
+
+        database = connections[self._tasks.db].settings_dict
+        self.where = f"database {database.get('NAME')} ({database.get('ENGINE')})"
+
+    def read(self) -> Iterator[Found | Left]:
+        """Yield every periodic task, disabled ones, too.
+
+        Raises:
+            Unreadable: the database does not answer, or lacks the tables.
+        """
+        from django.db import DatabaseError, close_old_connections  # Django is optional
+
+        close_old_connections()  # connections that the server has dropped are opened again
+        rows = self._tasks.select_related(*_KINDS).order_by("pk")
+        try:
+            for row in rows.iterator(chunk_size=_CHUNK):
+                yield _entry(row)
+        except DatabaseError as exc:
+            raise Unreadable(f"django-celery-beat: cannot read the {self.where}: {exc}") from exc
+
+    def close(self) -> None:
+        """Close the connections."""
+        from django.db import connections  # Django is optional
+
+        connections.close_all()
+
+
+def _models() -> Any:
+    try:
+        import django
+        from django.core.exceptions import ImproperlyConfigured
+    except ImportError:
+        why = "Django is not installed in this environment"
+        raise ConfigurationError(f"django-celery-beat: {why}") from None
+    try:
+        django.setup()
+        from django_celery_beat import models
+    except ImproperlyConfigured as exc:
+        hint = "set DJANGO_SETTINGS_MODULE, as for the old beat"
+        why = f"Django is not configured ({hint}): {exc}"
+        raise ConfigurationError(f"django-celery-beat: {why}") from None
+    except (ImportError, RuntimeError) as exc:
+        why = f"it must be installed and in INSTALLED_APPS, as for the old beat: {exc}"
+        raise ConfigurationError(f"django-celery-beat: {why}") from None
+    return models
+
+
+def _entry(row: Any) -> Found | Left:
+    try:
+        return _decode_row(row)
+    except InvalidEntry as exc:
+        return Left(row.name, str(exc))
+    except Exception as exc:  # noqa: BLE001 - one bad row must not stop the others
+        return Left(row.name, f"its row cannot be read: {type(exc).__name__}: {exc}")
+
+
+def _decode_row(row: Any) -> Found | Left:
+    kinds = [kind for kind in _KINDS if getattr(row, kind) is not None]
+    if len(kinds) != 1:
+        names = ", ".join(kinds) or "none"
+        return Left(row.name, f"it has {len(kinds)} schedules ({names}) instead of one")
+    now = datetime.now(UTC)
+    if row.clocked is not None and not row.enabled and _aware(row.clocked.clocked_time) <= now:
+        reason = "a one-off that is disabled and past: it has run, or never will"
+        return Left(row.name, reason)
+    expires = _aware(row.expires)
+    if expires is not None and expires <= now:
+        reason = f"it has expired ({expires.isoformat()}); django-celery-beat would disable it"
+        return Left(row.name, reason)
+    has_run = row.one_off and row.total_run_count > 0
+    notes: tuple[str, ...] = ()
+    if has_run:
+        note = "a one-off that has run: disabled, as django-celery-beat would at its next look"
+        notes = (note,)
+    start = _aware(row.start_time)
+    fields = _fields(row, start, expires, enabled=row.enabled and not has_run)
+    found = Found(row.name, translated(fields), runs=row.total_run_count, notes=notes)
+    if row.last_run_at is not None:
+        # django-celery-beat resets the counter when it disables a one-off that has run.
+        runs = 0 if has_run else row.total_run_count
+        return found._replace(since=_aware(row.last_run_at), runs=runs, ran=True)
+    if start is not None:
+        # It takes such a task for long overdue, so the task runs when its start has come.
+        return found._replace(at_once=start <= now)
+    return found._replace(since=_aware(row.date_changed))
+
+
+def _fields(
+    row: Any, start: datetime | None, expires: datetime | None, *, enabled: bool
+) -> dict[str, Any]:
+    fields = {name: getattr(row, name) for name in _COLUMNS}
+    fields["schedule"] = _schedule(row)
+    fields["args"] = _loads(row.args or "[]")
+    fields["kwargs"] = _loads(row.kwargs or "{}")
+    fields["headers"] = _loads(row.headers or "{}") or None
+    fields["expire_seconds"] = row.expire_seconds or None
+    fields["start_time"] = start
+    fields["description"] = row.description or ""
+    fields["enabled"] = enabled
+    if expires is not None:
+        # Nothing runs at that very instant, where an end_at would let it; and the messages expire
+        # then, whatever their other settings say.
+        fields["end_at"] = expires - timedelta(milliseconds=1)
+        fields["expire_seconds"] = None
+        fields["options"] = {"expires": expires}
+    return fields
+
+
+def _schedule(row: Any) -> BaseSchedule:
+    if row.interval is not None:
+        return schedule(timedelta(**{row.interval.period: row.interval.every}))
+    if row.crontab is not None:
+        return _crontab(row.crontab)
+    if row.solar is not None:
+        place = (float(row.solar.latitude), float(row.solar.longitude))
+        return solar(row.solar.event, *place)
+    return at(_aware(row.clocked.clocked_time))
+
+
+def _crontab(model: Any) -> BaseSchedule:
+    from django.conf import settings  # Django is optional
+
+    celerys = crontab(*(getattr(model, field) for field in _CRONTAB))
+    if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True):
+        return zoned_crontab(celerys, model.timezone)
+    return celerys
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text)  # type: ignore[no-untyped-call]  # untyped in kombu
+
+
+def _aware(instant: datetime | None) -> Any:
+    """Return an aware instant.
+
+    Naive ones, of a project without ``USE_TZ``, are UTC for the old beat.
+    """
+    if instant is None or instant.tzinfo is not None:
+        return instant
+    return instant.replace(tzinfo=UTC)
+
+
+def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
+    """Return a schedule that can be stored, with the occurrences of Celery's crontab in a zone.
+
+    Celery's crontab carries no zone. :func:`cron` takes *either* of two restricted day fields where
+    Celery wants *both*; such a crontab becomes a recurrence. The candidates are compared with the
+    original.
+
+    Raises:
+        InvalidEntry: there is none.
+    """
+    text = schedule_text(celerys).removeprefix("crontab ")
+    times = crontab_rule(celerys, zone).walls
+    days = times.days
+    numbers = (times.minutes, times.hours, days.month_days, days.months, days.weekdays)
+    numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
+    for candidate in (text, numeric):
+        try:
+            cron = Cron(candidate, tz=zone)
+        except ValueError:  # cron may not have Celery's spelling
+            continue
+        if cron.times == times:
+            return cron
+    return RRule(_recurrence(times), tz=zone)
+
+
+def _cron_field(values: tuple[int, ...], all_values: int) -> str:
+    return "*" if len(values) == all_values else _listed(values)
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+def _recurrence(times: WallTimes) -> str:
+    """Return a recurrence, whose parts restrict each other, so that both days must match.
+
+    A recurrence that counts hours is running, as ``*/2`` is; one that names hours is fixed. Hours
+    that cannot be counted (``1,*/6``) become fixed, which differs on days of a clock change.
+    """
+    hours = times.hours
+    step = hours[1] - hours[0] if len(hours) > 1 else 24
+    start = ""
+    if times.running and 24 % step == 0 and hours == tuple(range(hours[0], 24, step)):
+        start = f"DTSTART:20010101T{hours[0]:02}0000 RRULE:"
+        parts = ["FREQ=HOURLY", f"INTERVAL={step}"]
+    else:
+        parts = ["FREQ=DAILY", f"BYHOUR={_listed(hours)}"]
+    days = times.days
+    if len(days.months) < 12:
+        parts.append(f"BYMONTH={_listed(days.months)}")
+    if len(days.month_days) < 31:
+        parts.append(f"BYMONTHDAY={_listed(days.month_days)}")
+    if len(days.weekdays) < 7:
+        parts.append(f"BYDAY={','.join(WEEKDAYS[day - 1] for day in days.weekdays)}")
+    parts.append(f"BYMINUTE={_listed(times.minutes)}")
+    parts.append("BYSECOND=0")
+    return start + ";".join(parts)

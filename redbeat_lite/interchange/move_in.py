@@ -1,0 +1,316 @@
+"""Moving in from another scheduler: its entries are carried over, with their last runs.
+
+A :class:`Source` (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the other scheduler's
+store and never writes. A :class:`Carrier` makes entries of what was read. :class:`MoveIn` stores
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from typing import Any, Literal, NamedTuple
+
+from celery import Celery
+from celery.schedules import solar
+
+from ..actors import who
+from ..clock import wall_ms
+from ..entries import lifecycle
+from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
+from ..entries.definition import encode
+from ..entries.differences import line_of_write
+from ..entries.entry import Entry
+from ..entries.fields import check_destination
+from ..entries.sendable import check_arguments, serializer_of
+from ..entries.state import MAX_COUNT, EntryState
+from ..entries.stored_entry import edit_of, readable_parts
+from ..errors import InvalidEntry, RedbeatError
+from ..instants import to_ms
+from ..schedules import At, first_ms, next_ms
+from ..settings import Settings
+from ..storage.store import Store
+from ..storage.stored import PAGE, Edit, Stored, chunks
+
+#: Tolerance for the sun, in ms: two programs compute one sunset some fractions of a second apart,
+#: and sunsets are hours apart. Without it, a run that the old beat has sent would count as to come.
+_SAME_EVENT_MS = 60_000
+
+
+class Unreadable(RedbeatError):
+    """The store of the other scheduler cannot be reached."""
+
+
+class Found(NamedTuple):
+    """One entry of another scheduler.
+
+    Parameters:
+        name: its name.
+        fields: its definition, as a value of ``beat_schedule``.
+        since: aware; the instant from which its next run counts: its last run, or its creation if
+            it never ran. ``None`` for an entry that begins now.
+        runs: how often it ran.
+        ran: whether ``since`` is its last run although ``runs`` is 0, because the counter was
+            reset.
+        at_once: whether the other scheduler would run it at its next look, whatever its schedule.
+        of_config: whether the other scheduler has it from ``beat_schedule``, as far as is known.
+        notes: remarks for people.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    since: datetime | None = None
+    runs: int = 0
+    ran: bool = False
+    at_once: bool = False
+    of_config: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Left(NamedTuple):
+    """An entry that cannot be carried over, and why."""
+
+    name: str
+    reason: str
+
+
+class Source:
+    """A schedule of another scheduler, for reading only."""
+
+    title: str  #: name of the other scheduler
+    where: str  #: the place that is read, for people
+    lag = 0.0  #: seconds until its store shows a run
+    led = False  #: whether a beat of it holds a lock, as far as :meth:`read` could see
+
+    def read(self) -> Iterator[Found | Left]:
+        """Yield every entry; raises Unreadable if the store cannot be reached."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connections, if there are any."""
+
+
+class Carried(NamedTuple):
+    """An entry to store, with its state, its stored form, and remarks for people."""
+
+    entry: Entry
+    definition: str
+    notes: tuple[str, ...] = ()
+
+
+class Carrier:
+    """Maker of entries from those of another scheduler. Pure.
+
+    Parameters:
+        configured: ``beat_schedule`` of the app. It owns the definitions of its entries.
+    """
+
+    def __init__(
+        self, app: Celery, settings: Settings, configured: dict[str, Any], zone: tzinfo
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._configured = configured
+        self._zone = zone
+
+    def carry(self, found: Found | Left, now: int) -> Carried | Left:
+        """Return the entry that continues another at ``now`` (epoch ms), or why there is none."""
+        if isinstance(found, Left):
+            return found
+        short = short_name(found.name)
+        if short in self._configured:
+            found = found._replace(name=short)
+        if not 0 <= found.runs < MAX_COUNT:
+            limit = f"0 to {MAX_COUNT - 1:,}"
+            return Left(found.name, f"the number of its runs is none from {limit}")
+        is_ours = found.name in self._configured
+        if found.of_config and not is_ours:
+            reason = "it comes from a beat_schedule, and that of this app does not have it"
+            return Left(found.name, reason)
+        carry = self._carry_config_entry if is_ours else self._carry_runtime_entry
+        try:
+            carried = carry(found, now)
+            check_destination(carried.entry.options, self._settings.key_prefix)
+        except InvalidEntry as exc:
+            return Left(found.name, str(exc).removeprefix(f"entry {found.name!r}: "))
+        entry = carried.entry
+        entry.due = lifecycle.due_time(entry, entry.known_state, self._zone)
+        return carried
+
+    def _carry_runtime_entry(self, found: Found, now: int) -> Carried:
+        fields = dict(found.fields)
+        entry = entry_with_defaults(self._settings, found.name, fields, app=self._app)
+        check_arguments(entry, serializer_of(entry, self._app))
+        carried = self._with_state(found, entry, now)
+        if self._app.finalized and entry.task not in self._app.tasks:
+            note = f"no task {entry.task!r} is registered in this app"
+            return carried._replace(notes=(*found.notes, note))
+        return carried
+
+    def _carry_config_entry(self, found: Found, now: int) -> Carried:
+        """Combine the definition of the configuration with the history of the old beat."""
+        definition = self._configured[found.name]
+        entry = config_entry(self._settings, found.name, definition, app=self._app)
+        entry.owner = self._settings.owner
+        carried = self._with_state(found, entry, now)
+        if entry.enabled and found.fields.get("enabled") is False:
+            note = "was disabled when it was moved in"
+            entry.state = replace(entry.known_state, paused=True, note=note)
+            notes = (*found.notes, "disabled there, so it is paused here")
+            return carried._replace(notes=notes)
+        return carried
+
+    def _with_state(self, found: Found, entry: Entry, now: int) -> Carried:
+        lifecycle.check(entry, now, self._zone)
+        definition = encode(entry, placeholders=entry.owner is not None)
+        entry.state = carried_state(found, entry, now, self._zone)
+        return Carried(entry, definition, found.notes)
+
+
+def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
+    """Return the state with which an entry continues that of another scheduler.
+
+    An occurrence that came due since the old beat last ran is the next one. It lies in the past, so
+    the misfire policy decides about it, as after any outage.
+    """
+    state = lifecycle.created(entry, now, zone)
+    last = None if found.since is None else to_ms(found.since)
+    nominal = state.nominal
+    if isinstance(entry.rule(zone), At):
+        if found.runs:
+            nominal = None
+    elif found.at_once:
+        nominal = now
+    elif last is not None:
+        nominal = _following(entry, last, zone)
+    if lifecycle.used_up(entry, found.runs) or lifecycle.beyond(entry, nominal):
+        nominal = None
+    has_run = found.runs > 0 or found.ran
+    return replace(state, nominal=nominal, count=found.runs, last=last if has_run else None)
+
+
+def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
+    rule = entry.rule(zone)
+    start = entry.start_ms
+    if start is not None and start > last:
+        return first_ms(rule, last, start)
+    if type(entry.schedule) is solar:
+        last += _SAME_EVENT_MS
+    return next_ms(rule, last)
+
+
+@dataclass(slots=True)
+class Move:
+    """Result for one entry of the other scheduler, by its name there.
+
+    Parameters:
+        entry: the entry as it is stored here, with its state; ``None`` if it is not.
+        notes: remarks for people, such as why it is not stored.
+    """
+
+    name: str
+    action: Literal["add", "replace", "stored", "left out"]
+    entry: Entry | None
+    notes: tuple[str, ...]
+    edit: Edit | None = None
+
+
+class MoveIn:
+    """Transfer of another scheduler's entries into the schedule of a finalized app.
+
+    An entry that the app's ``beat_schedule`` has keeps its definition there, and becomes a config
+    entry with the history of the old one. All others become runtime entries.
+
+    Parameters:
+        replace: carry over entries that are stored here already, too; for a second run right before
+            the switch.
+    """
+
+    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+        self._replace = replace
+        self._settings = Settings.from_app(app)
+        self._store = Store.of(self._settings)
+        self._zone: tzinfo = app.timezone
+        self._carrier = Carrier(app, self._settings, configured(app), self._zone)
+
+    @property
+    def where(self) -> str:
+        """The place that is written, for people."""
+        return f"{self._store.backend.display_url}, keys {self._store.keys.prefix}:*"
+
+    @property
+    def led(self) -> bool:
+        """Whether a beat of ours leads at the moment."""
+        return bool(self._store.backend.client.exists(self._store.keys.leader))
+
+    def plan(self, entries: Iterable[Found | Left]) -> list[Move]:
+        """Return what :meth:`apply` would do with the entries of a source. Writes nothing."""
+        now = wall_ms()
+        moves: list[Move] = []
+        for chunk in chunks([self._carrier.carry(found, now) for found in entries], PAGE):
+            names = [carried.entry.name for carried in chunk if isinstance(carried, Carried)]
+            rows = {row.name.decode(): row for row in self._store.read(names)}
+            for carried in chunk:
+                if isinstance(carried, Left):
+                    moves.append(Move(carried.name, "left out", None, (carried.reason,)))
+                else:
+                    moves.append(self._move(carried, rows[carried.entry.name]))
+        return moves
+
+    def apply(self, moves: Iterable[Move]) -> None:
+        """Store a plan, 1,000 entries in a round trip.
+
+        A move whose entry was changed meanwhile becomes ``"left out"``.
+        """
+        planned = [move for move in moves if move.edit is not None]
+        config_names = set()
+        for move in planned:
+            if move.entry is not None and move.entry.owner is not None:
+                config_names.add(move.name)
+        if config_names:
+            self._store.add_config_names(self._settings.owner, config_names)
+        stored = self._store.put(move.edit for move in planned if move.edit is not None)
+        for move, ok in zip(planned, stored, strict=True):
+            if not ok:
+                move.action = "left out"
+                move.entry = None
+                move.notes = ("somebody else changed it at this moment",)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.backend.close()
+
+    def _move(self, carried: Carried, stored: Stored) -> Move:
+        entry = carried.entry
+        action: Literal["add", "replace"] = "add"
+        if stored.definition is not None:
+            action = "replace"
+            existing, state = readable_parts(stored)
+            if existing is not None and existing.owner not in (None, self._settings.owner):
+                reason = f"the name is taken by the configuration of {existing.owner!r}"
+                return Move(entry.name, "left out", None, (reason,))
+            if not self._replace:
+                note = "it is stored here already; --replace carries it over again"
+                return Move(entry.name, "stored", None, (note,))
+            if state is not None:
+                _continue_state(entry, state)
+        line = line_of_write(who(), stored, carried.definition, "carried over")
+        edit = edit_of(
+            entry,
+            entry.known_state,
+            self._zone,
+            expected=stored.state,
+            definition=carried.definition,
+            line=line,
+        )
+        entry.due = edit.score
+        return Move(entry.name, action, entry, carried.notes, edit)
+
+
+def _continue_state(entry: Entry, stored: EntryState) -> None:
+    """Raise the version over the stored one for caches, and keep a pause that was made here."""
+    version = stored.version + 1
+    entry.state = replace(entry.known_state, version=version, generation=stored.generation)
+    if stored.paused:
+        entry.state = replace(entry.state, paused=True, note=stored.note)

@@ -1,0 +1,246 @@
+"""Entries of celery-redbeat, read from its keys in Redis, without celery-redbeat itself.
+
+``<prefix>:schedule`` is a sorted set of the keys of all entries, ``<prefix><name>`` a hash with
+``definition`` and ``meta``, ``<prefix>:statics`` the set of the names that came from
+``beat_schedule``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery import Celery
+from celery.schedules import crontab, schedule
+from redis.exceptions import ResponseError
+
+from ..errors import ConfigurationError, InvalidEntry
+from ..schedules import RRule, rrule
+from ..schedules.recurrence import FREQUENCIES
+from ..schedules.rrule_text import WEEKDAYS
+from ..settings import Settings
+from ..storage.connections import FAULTS, Backend
+from ..storage.replies import text
+from ..storage.stored import PAGE, chunks
+from .move_in import Found, Left, Source, Unreadable
+
+#: Options of celery-redbeat itself. It does not pass them to its client.
+_OWN_OPTIONS = (
+    "retry_period",
+    "cluster",
+    "sentinels",
+    "service_name",
+    "sentinel_kwargs",
+    "startup_nodes",
+)
+
+#: Fields of an entry's definition.
+_FIELDS = ("task", "schedule", "args", "kwargs", "options")
+
+#: Parts of a recurrence that are numbers in both packages.
+_NUMBERS = (
+    "bysetpos",
+    "bymonth",
+    "bymonthday",
+    "byyearday",
+    "byweekno",
+    "byhour",
+    "byminute",
+    "bysecond",
+)
+
+
+class RedBeatSource(Source):
+    """The schedule that celery-redbeat keeps for an app.
+
+    Parameters:
+        app: its ``redbeat_*`` settings name the server; by default the broker's, as in
+            celery-redbeat.
+        url: another server.
+        prefix: another ``redbeat_key_prefix``.
+
+    Raises:
+        ConfigurationError: the server cannot be read from here.
+    """
+
+    title = "celery-redbeat"
+
+    def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:
+        conf = app.conf
+        configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
+        self._prefix = prefix or configured or "redbeat:"
+        lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
+        self._lock = self._prefix + lock.removeprefix(self._prefix)
+        self._backend = Backend(_settings(app, url))
+        self.where = f"{self._backend.display_url}, keys {self._prefix}*"
+
+    def read(self) -> Iterator[Found | Left]:
+        """Yield every entry, 1,000 per round trip; raises Unreadable without an answer."""
+        try:
+            yield from self._read()
+        except FAULTS as exc:
+            raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
+
+    def _read(self) -> Iterator[Found | Left]:
+        client: Any = self._backend.client
+        self.led = bool(client.exists(self._lock))
+        statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
+        for keys in chunks(client.zrange(f"{self._prefix}:schedule", 0, -1), PAGE):
+            pipe = client.pipeline(transaction=False)
+            for key in keys:
+                pipe.hmget(key, "definition", "meta")
+            for key, reply in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+                name = text(key).removeprefix(self._prefix)
+                if isinstance(reply, ResponseError):
+                    yield Left(name, f"its definition cannot be read: {reply}")
+                elif isinstance(reply, Exception):
+                    raise reply
+                else:
+                    definition, meta = reply
+                    yield _entry(name, definition, meta, statics)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._backend.close()
+
+
+def _settings(app: Celery, url: str | None) -> Settings:
+    """Return settings with the server and the client options of celery-redbeat."""
+    conf = app.conf
+    server = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
+    options = dict(conf.first("redbeat_redis_options", "REDBEAT_REDIS_OPTIONS") or {})
+    client_options = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+    ssl = conf.first("redbeat_redis_use_ssl", "REDBEAT_REDIS_USE_SSL")
+    if isinstance(ssl, dict) and server.startswith("rediss"):
+        client_options |= ssl
+    if server.startswith("redis-sentinel") and options.get("sentinels"):
+        server = ";".join(f"sentinel://{host}:{port}" for host, port in options["sentinels"])
+        client_options["master_name"] = options.get("service_name", "master")
+        client_options["sentinel_kwargs"] = options.get("sentinel_kwargs") or {}
+    try:
+        return Settings(url=url or server, redis_options=client_options)
+    except ConfigurationError as exc:
+        if url:
+            why = str(exc).removeprefix("redbeat_lite_url: ")
+            raise ConfigurationError(f"--url: {why}") from None
+        hint = "name the server that holds the schedule with --url"
+        raise ConfigurationError(f"redbeat_redis_url: {hint}: {exc}") from None
+
+
+def _entry(
+    name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
+) -> Found | Left:
+    if definition is None:
+        reason = "its definition is gone from Redis; celery-redbeat would remove it"
+        return Left(name, reason)
+    try:
+        return _decode_entry(name, definition, meta, statics)
+    except InvalidEntry as exc:
+        return Left(name, str(exc))
+    except Exception as exc:  # noqa: BLE001 - one bad entry must not stop the others
+        return Left(name, f"its definition cannot be read: {type(exc).__name__}: {exc}")
+
+
+def _decode_entry(key_name: str, definition: bytes, meta: bytes | None, statics: set[str]) -> Found:
+    stored = _loads(definition)
+    history = _loads(meta) if meta else {}
+    since = history.get("last_run_at")
+    if since is not None and not isinstance(since, datetime):
+        raise TypeError(f"last_run_at is {since!r}")
+    fields = {field: stored.get(field) for field in _FIELDS}
+    if not stored.get("enabled", True):
+        fields["enabled"] = False
+    name = str(stored.get("name", key_name))
+    return Found(
+        name,
+        fields,
+        since=since,
+        runs=int(history.get("total_run_count") or 0),
+        at_once=since is None,
+        of_config=name in statics,
+    )
+
+
+def _loads(raw: bytes) -> dict[str, Any]:
+    stored = json.loads(raw, object_hook=_object)
+    if not isinstance(stored, dict):
+        kind = type(stored).__name__
+        raise ValueError(f"{kind} instead of an object")  # noqa: TRY004 - as for any other bad JSON
+    return stored
+
+
+def _object(fields: dict[str, Any]) -> Any:
+    """Convert an object with ``__type__``. It may stand among the arguments, too."""
+    kind = fields.get("__type__")
+    make = _KINDS.get(kind) if isinstance(kind, str) else None
+    if make is None:
+        return fields
+    return make({key: value for key, value in fields.items() if key != "__type__"})
+
+
+def _datetime(fields: dict[str, Any]) -> datetime:
+    zone = fields.pop("timezone", "UTC")
+    if isinstance(zone, str):
+        return datetime(**fields, tzinfo=ZoneInfo(zone))
+    return datetime(**fields, tzinfo=timezone(timedelta(seconds=zone)))
+
+
+@dataclass(frozen=True)
+class _Weekday:
+    """A weekday of dateutil. Among arguments it cannot be stored here."""
+
+    number: int
+
+
+def _rrule(fields: dict[str, Any]) -> RRule:
+    """Return a recurrence that counts from its start, in the offset from UTC of that time."""
+    zone = timezone(timedelta(minutes=float(fields.get("dtstart_tz") or 0)))
+    start = datetime.fromtimestamp(fields["dtstart"], UTC)
+    return rrule(_rrule_text(fields), tz=zone, start=start)
+
+
+def _rrule_text(fields: Mapping[str, Any]) -> str:
+    if fields.get("byeaster") not in (None, []):
+        expected = "a recurrence of RFC 5545, which knows no byeaster"
+        raise InvalidEntry("schedule", expected, fields["byeaster"])
+    parts = {"FREQ": FREQUENCIES[int(fields["freq"])]}
+    interval = int(fields.get("interval") or 1)
+    if interval != 1:
+        parts["INTERVAL"] = str(interval)
+    if fields.get("wkst") is not None:
+        parts["WKST"] = _day_name(fields["wkst"])
+    if fields.get("count") is not None:
+        parts["COUNT"] = str(fields["count"])
+    if fields.get("until") is not None:
+        parts["UNTIL"] = f"{datetime.fromtimestamp(fields['until'], UTC):%Y%m%dT%H%M%SZ}"
+    for name in _NUMBERS:
+        numbers = _as_list(fields.get(name))
+        if numbers:
+            parts[name.upper()] = ",".join(map(str, numbers))
+    days = _as_list(fields.get("byweekday"))
+    if days:
+        parts["BYDAY"] = ",".join(map(_day_name, days))
+    return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _day_name(day: Any) -> str:
+    return WEEKDAYS[day.number if isinstance(day, _Weekday) else int(day)]
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "datetime": _datetime,
+    "interval": lambda fields: schedule(fields["every"], bool(fields["relative"])),
+    "crontab": lambda fields: crontab(**fields),
+    "weekday": lambda fields: _Weekday(int(fields["wkday"])),
+    "rrule": _rrule,
+}

@@ -1,0 +1,170 @@
+"""Doctor: checks that find trouble ahead and say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+
+from celery import Celery
+
+from ..api.reader import Reader
+from ..app_tasks import load_tasks
+from ..beat.config_check import not_stored
+from ..beat.status import asking, reports_in, status_in
+from ..entries.configured import configured
+from ..entries.stored_entry import UNREADABLE, shown_name
+from ..errors import ConfigurationError, describe
+from ..public import public_in
+from ..settings import Settings
+from ..storage.connections import FAULTS
+from ..storage.server_check import check_driver
+from ..storage.store import Store
+from ..storage.stored import PAGE
+from . import entry_checks, run_time_checks, setup_checks
+from .examination import SEVERITIES, Finding, Subject
+
+#: Number of entries that are examined by default. They take some seconds.
+LIMIT = 50_000
+
+
+@public_in("redbeat_lite.operate")
+def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
+    """Look for trouble, present or ahead, without changing anything.
+
+    Returns the findings, the gravest first.
+
+    Imports the modules of the app that hold its tasks.
+
+    Parameters:
+        limit: number of entries to examine, in the order of their due times. 50,000 take some
+            seconds.
+
+    Raises:
+        ConfigurationError: the app's settings are wrong, or kombu refuses the installed redis-py.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    settings = Settings.from_app(app)
+    check_driver(app)
+    findings = [*_guarded(_load_tasks(app))]
+    store = Store.of(settings)
+    try:
+        subject = _read_subject(app, settings, store, limit)
+        for check in _CHECKS:
+            findings += _guarded(check(subject))
+    finally:
+        store.backend.close()
+    return sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of a check. Report its failure as a finding, so that the others run."""
+    try:
+        yield from check
+    except ConfigurationError:
+        raise
+    except FAULTS:
+        raise
+    except Exception as exc:  # noqa: BLE001 - schedules and tasks of users raise anything
+        yield Finding(
+            "doctor",
+            "warning",
+            f"a check has failed: {describe(exc)}",
+            "This list lacks what the check looks for.",
+            "Find the schedule, the time zone or the task class of yours that raises this error.",
+        )
+
+
+def _load_tasks(app: Celery) -> Iterator[Finding]:
+    """Load the app's tasks. The process that serves the page has not loaded them."""
+    load_tasks(app)
+    yield from ()
+
+
+def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> Subject:
+    reply = store.backend.scripts.run(*asking(store.keys))
+    reader = Reader(app, store)
+    entries = []
+    unreadable = {}
+    for stored in islice(chain.from_iterable(store.paged(min(limit, PAGE))), limit):
+        try:
+            entries.append(reader.entry(stored))
+        except UNREADABLE as exc:
+            unreadable[shown_name(stored)] = str(exc)
+    is_compared = len(configured(app)) <= limit
+    return Subject(
+        app,
+        settings,
+        store,
+        limit,
+        status_in(reply),
+        reports_in(reply).values(),
+        entries,
+        unreadable,
+        is_compared,
+        missing=dict(not_stored(app, store, settings)) if is_compared else {},
+    )
+
+
+def _not_compared(subject: Subject) -> Iterator[Finding]:
+    if not subject.is_compared:
+        yield Finding(
+            "configuration",
+            "note",
+            f"beat_schedule has more than {subject.limit} entries, "
+            "and was not compared with what is stored",
+            "An entry of it that is refused or differs is not in this list.",
+            f"celery -A ... redbeat doctor compares up to {LIMIT}.",
+        )
+
+
+def _not_examined(subject: Subject) -> Iterator[Finding]:
+    limit = subject.limit
+    count = subject.status.entries
+    if count <= limit:
+        return
+    todo = "Nothing; come back when they are due."
+    if limit < LIMIT:
+        todo = f"celery -A ... redbeat doctor looks at {LIMIT}."
+    yield Finding(
+        "entries",
+        "note",
+        f"only the {limit} entries that are due next were looked at, of {count}",
+        "What is wrong with the others is not in this list.",
+        todo,
+    )
+
+
+#: All checks. Findings of equal severity keep this order.
+_CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    setup_checks.clock_and_latency,
+    setup_checks.server,
+    setup_checks.lease_and_loop,
+    setup_checks.shared_queue,
+    setup_checks.foreign_settings,
+    setup_checks.misspelt,
+    _not_examined,
+    entry_checks.overdue,
+    entry_checks.freezes,
+    entry_checks.failing,
+    entry_checks.unreadable,
+    entry_checks.quarantined,
+    entry_checks.unregistered,
+    entry_checks.overlapping,
+    entry_checks.fixed_ids,
+    _not_compared,
+    entry_checks.refused,
+    entry_checks.clashes,
+    entry_checks.differing,
+    entry_checks.unattended,
+    run_time_checks.clock_changes,
+    run_time_checks.either_day,
+    run_time_checks.hot_spots,
+    run_time_checks.calendars,
+    setup_checks.confirms,
+    setup_checks.recording,
+    setup_checks.retries,
+    entry_checks.failed_runs,
+    setup_checks.worker_clocks,
+    setup_checks.lifetimes,
+    setup_checks.queues,
+)

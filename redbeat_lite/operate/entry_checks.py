@@ -1,0 +1,334 @@
+"""Checks of the doctor for entries: their definitions, their owners, and their last runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from itertools import chain
+
+from celery import Celery
+
+from ..beat.config_check import differing as differing_names
+from ..beat.config_check import left_behind, refused_here
+from ..beat.status import OVERDUE_MS
+from ..entries.entry import Entry
+from ..entries.stored_entry import UNREADABLE
+from ..entries.words import counted, in_zone, listed
+from ..once.canvas import CANVAS, sent
+from ..pipeline.definition import Definition
+from ..pipeline.pipeline_keys import START
+from ..runs.run_store import RunStore
+from ..storage.stored import PAGE, chunks
+from .examination import Finding, Subject
+
+#: A freeze that lasts longer than this is worth a finding.
+_LONG_FREEZE = timedelta(days=7)
+
+
+def unreadable(subject: Subject) -> Iterator[Finding]:
+    """Report entries that cannot be read."""
+    errors = subject.unreadable
+    if errors:
+        yield Finding(
+            "unreadable",
+            "error",
+            f"{counted(len(errors), 'entry', 'entries')} cannot be read: {listed(errors)}",
+            "They do not run. The beat quarantines each when it is due, but keeps those whose "
+            f"schedule class it does not know. The first one: {next(iter(errors.values()))}.",
+            "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that "
+            "version here.",
+            tuple(errors),
+        )
+
+
+def freezes(subject: Subject) -> Iterator[Finding]:
+    """Find freezes of everything, and freezes that last long."""
+    for freeze in subject.status.freezes:
+        if freeze.selection.is_all or freeze.until - subject.status.now > _LONG_FREEZE:
+            until = in_zone(freeze.until, subject.app.timezone)
+            yield Finding(
+                "freeze",
+                "warning",
+                f"{freeze.selection}: frozen by {freeze.actor} until {until}",
+                "Nothing of it runs by itself until then.",
+                f"Nothing, if that is meant; else: celery -A ... redbeat thaw {freeze.id}",
+            )
+
+
+def overdue(subject: Subject) -> Iterator[Finding]:
+    """Find overdue entries, and a schedule without a leader.
+
+    A server that is new or was flushed stores nothing before a beat leads, so entries of
+    ``beat_schedule`` count, too.
+    """
+    status = subject.status
+    if status.leader is None and (status.entries or subject.app.conf.beat_schedule):
+        last = "no beat has ever led"
+        if status.silence is not None:
+            last = f"a leader last ticked {status.silence:.0f} s ago"
+        yield Finding(
+            "leader",
+            "error",
+            f"no beat leads; {last}",
+            "Nothing is sent.",
+            "Start a beat: celery -A proj beat -S redbeat_lite.Scheduler. If one runs, look at its "
+            "log.",
+        )
+    if not status.overdue:
+        return
+    latest = status.now.timestamp() * 1000 - OVERDUE_MS
+    names = tuple(
+        entry.name for entry in subject.entries if entry.due is not None and entry.due < latest
+    )
+    what = f"{counted(status.overdue, 'entry is', 'entries are')} overdue, the first one by "
+    what += f"{status.lag:.0f} s"
+    if names:
+        what += f": {listed(names)}"
+    todo = "Look at status, and at the log of the leading beat."
+    if status.leader is not None and status.leader.failing_for is not None and status.leader.why:
+        todo = f"The leading beat says: {status.leader.why}."
+    yield Finding("overdue", "error", what, "They should have been sent by now.", todo, names)
+
+
+def failing(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose last publish failed, as ``list --status failing`` does."""
+    errors = {
+        entry.name: entry.last_error for entry in subject.entries if entry.last_error is not None
+    }
+    if errors:
+        yield Finding(
+            "failing",
+            "warning",
+            f"{counted(len(errors), 'entry', 'entries')} cannot be published: {listed(errors)}",
+            "Their runs stay due and are tried again, at least once a minute; the others are sent. "
+            f"The first one: {next(iter(errors.values()))}.",
+            "Mend what the error names: arguments, options or queue of the entry, or a signal "
+            "handler of the app. celery -A ... redbeat show NAME has the error of each.",
+            tuple(errors),
+        )
+
+
+def quarantined(subject: Subject) -> Iterator[Finding]:
+    """Find entries in quarantine."""
+    quarantine = subject.store.quarantined()
+    if quarantine:
+        first = next(iter(quarantine.values()))
+        yield Finding(
+            "quarantine",
+            "error",
+            f"{counted(len(quarantine), 'entry is', 'entries are')} in quarantine: "
+            f"{listed(quarantine)}",
+            f"They could not be used and do not run. The first one: {first.get('error')}.",
+            "Mend the cause, then release them, or add them anew.",
+            tuple(quarantine),
+        )
+
+
+def unregistered(subject: Subject) -> Iterator[Finding]:
+    """Find tasks that this app does not know."""
+    app = subject.app
+    entries_by_task = defaultdict(list)
+    for entry in subject.entries:
+        for task in sorted(sent(entry.task, entry.args) - app.tasks.keys()):
+            entries_by_task[task].append(entry.name)
+    for task, names in entries_by_task.items():
+        verb = "sends" if len(names) == 1 else "send"
+        yield Finding(
+            "task",
+            "warning",
+            f"{listed(names)} {verb} {task!r}, which is no task of this app",
+            "A worker of this app throws such a message away, with an error in its log.",
+            f"{_task_hint(app, task)}Correct the name, or import the task's module; nothing, if "
+            "workers of another app run it.",
+            tuple(names),
+        )
+
+
+def _task_hint(app: Celery, task: str) -> str:
+    if task == CANVAS:
+        return "Call install(app). "
+    names = [name for name in app.tasks if not name.startswith("celery.")]
+    # A lower cutoff suggests any task of the same module, because half of each name is alike.
+    similar = get_close_matches(task, names, n=1, cutoff=0.8)
+    return f"Did you mean {similar[0]!r}? " if similar else ""
+
+
+def overlapping(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose once-lock does not keep the runs of their pipelines from overlapping."""
+    names = [
+        entry.name for entry in subject.entries if entry.once is not None and _may_overlap(entry)
+    ]
+    if names:
+        one = "entry starts a pipeline and has"
+        many = "entries start pipelines and have"
+        yield Finding(
+            "overlap",
+            "warning",
+            f"{counted(len(names), one, many)} a once-lock: {listed(names)}",
+            "It keeps one start at a time queued; the run that is started goes on beside the one "
+            "before.",
+            'Make the pipeline with overlap="skip" or overlap="wait", and take once from the '
+            "entry.",
+            tuple(names),
+        )
+
+
+def _may_overlap(entry: Entry) -> bool:
+    """Return whether an entry starts a pipeline whose runs may overlap."""
+    if entry.task != START:
+        return False
+    try:
+        return Definition.decode(str(entry.kwargs["definition"])).overlap == "allow"
+    except (*UNREADABLE, LookupError):  # the start of the run reports this error
+        return False
+
+
+def fixed_ids(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose options have a ``task_id``."""
+    names = tuple(entry.name for entry in subject.entries if "task_id" in entry.options)
+    if names:
+        yield Finding(
+            "task-id",
+            "note",
+            f"{counted(len(names), 'entry has', 'entries have')} a task_id among the options: "
+            f"{listed(names)}",
+            "It has no effect: each run gets an id of its own, made of the entry and the time of "
+            "the run.",
+            "Remove it from the options.",
+            names,
+        )
+
+
+def failed_runs(subject: Subject) -> Iterator[Finding]:
+    """Find entries that have failed since they last succeeded, as ``list --failed`` does."""
+    names = [entry.name for entry in subject.entries if entry.known_state.count]
+    store = subject.store
+    runs = RunStore(store.backend.client, store.keys.prefix)
+    failed = tuple(chain.from_iterable(map(runs.failed, chunks(names, PAGE))))
+    if failed:
+        yield Finding(
+            "outcomes",
+            "note",
+            f"{counted(len(failed), 'entry has', 'entries have')} failed since the last success: "
+            f"{listed(failed)}",
+            "They are sent, and come to nothing: runs failed, expired or were lost.",
+            "celery -A ... redbeat runs NAME tells with what. To be told at once, have them expect "
+            "something.",
+            failed,
+        )
+
+
+def refused(subject: Subject) -> Iterator[Finding]:
+    """Find config entries that the leader has refused, or that this app would refuse.
+
+    The second are looked for only if no beat with this app's configuration leads.
+    """
+    if not subject.is_compared:
+        return
+    status = subject.status
+    owner = subject.settings.owner
+    by_leader = status.refused
+    if status.leader is not None:
+        errors = dict(by_leader.errors)
+        for name, holder in subject.missing.items():
+            if holder is not None:
+                errors.pop(name, None)
+        left_out = len(by_leader.errors) - len(errors)
+        yield from _refused(by_leader.owner, errors, by_leader.count - left_out)
+    if status.leader is None or by_leader.owner != owner:
+        errors = refused_here(subject.app, subject.store, subject.settings)
+        yield from _refused(owner, errors, len(errors))
+
+
+def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
+    if errors:
+        yield Finding(
+            "refused",
+            "error",
+            f"{counted(count, 'config entry', 'config entries')} of {owner!r} refused: "
+            f"{listed(errors)}",
+            "They do not run; one that was right before goes on as it was stored then. "
+            f"The first one: {next(iter(errors.values()))}.",
+            "Mend them in beat_schedule, and restart the beat.",
+            tuple(errors),
+        )
+
+
+def clashes(subject: Subject) -> Iterator[Finding]:
+    """Find config entries that are not stored: the name is taken, or another app leads."""
+    owner_here = subject.settings.owner
+    leader = subject.status.leader
+    taken: dict[str | None, list[str]] = defaultdict(list)
+    for name, holder in subject.missing.items():
+        if holder is not None:
+            taken[holder.owner].append(name)
+    for owner, names in taken.items():
+        holders = f"belong to the configuration of {owner!r}"
+        if owner is None:
+            holders = "are runtime entries"
+        yield Finding(
+            "clash",
+            "error",
+            f"{counted(len(names), 'name', 'names')} of beat_schedule {holders} in Redis: "
+            f"{listed(names)}",
+            f"The entries of {owner_here!r} by these names are refused.",
+            "Rename one of the two, or remove the one in Redis. Apps that share a prefix need "
+            "names of their own.",
+            tuple(names),
+        )
+    waiting = [name for name, holder in subject.missing.items() if holder is None]
+    if not waiting or leader is None or leader.owner == owner_here:
+        return
+    quarantine = subject.store.quarantined()
+    waiting = [name for name in waiting if name not in quarantine]
+    if waiting:
+        yield Finding(
+            "not-stored",
+            "warning",
+            f"{counted(len(waiting), 'entry', 'entries')} of beat_schedule not stored: "
+            f"{listed(waiting)}",
+            f"A beat of {leader.owner!r} leads, which does not know them; they run once one of "
+            f"{owner_here!r} leads.",
+            "Nothing, if the two apps are to share a schedule. Else give each a "
+            "redbeat_lite_key_prefix of its own.",
+            tuple(waiting),
+        )
+
+
+def differing(subject: Subject) -> Iterator[Finding]:
+    """Find config entries that differ here from the store, if the leader is of this app."""
+    leader = subject.status.leader
+    if not subject.is_compared or leader is None or leader.owner != subject.settings.owner:
+        return
+    names = tuple(sorted(differing_names(subject.app, subject.store, subject.settings)))
+    if names:
+        yield Finding(
+            "configuration",
+            "warning",
+            f"{counted(len(names), 'entry', 'entries')} of beat_schedule differ here from what the "
+            f"leader, pid {leader.pid} on {leader.host}, has stored: {listed(names)}",
+            "The leader runs another release, has other settings, or its code gives entries to its "
+            "Scheduler. Its configuration counts while it leads.",
+            "Restart the beats that have the old configuration. Nothing, if only this process has "
+            "it.",
+            names,
+        )
+
+
+def unattended(subject: Subject) -> Iterator[Finding]:
+    """Find config entries whose owner has no beat."""
+    owners = {*subject.status.owners(), subject.settings.owner}
+    for owner, names in left_behind(subject.store, owners).items():
+        yield Finding(
+            "owner",
+            "warning",
+            f"{counted(len(names), 'entry', 'entries')} of the configuration of {owner!r} without "
+            f"a beat of {owner!r}: {listed(names)}",
+            "They go on as they were stored last. If the app was renamed, nobody will ever change "
+            "or remove them.",
+            f"Nothing, if that beat is only down. Else set redbeat_lite_owner = {owner!r}, or "
+            "remove each that is not wanted: celery -A ... redbeat remove NAME.",
+            tuple(names),
+        )

@@ -1,0 +1,411 @@
+"""Checks of the doctor for the setup: the server, settings, the broker, and workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta, tzinfo
+from itertools import starmap
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from ..beat.dispatch.publisher import unconfirmed
+from ..broker import broker_connection, default_queue
+from ..clock import CLOCK_OFF, wall_ms
+from ..entries.entry import Entry
+from ..entries.message import may_lose_retries
+from ..entries.sendable import queue_of
+from ..entries.words import counted, listed
+from ..once.worker.visibility import look_at_the_clock
+from ..schedules import Question, next_ms
+from ..settings import PREFIX, RENEWALS_PER_LEASE
+from ..storage.json_values import loads_as
+from ..storage.replies import text
+from ..storage.server_check import failover, faults, server_of
+from ..storage.store import Store
+from .examination import Finding, Subject
+
+#: Difference of two clocks, in seconds, that is an error and not only a warning.
+_GRAVE_SKEW = 30.0
+
+#: Number of round trips that are timed. The slowest counts.
+_ROUND_TRIPS = 5
+
+#: Most scans for other schedules in the database. Together they take the server some 10 ms.
+_SCANS = 20
+
+#: Keys per scan.
+_KEYS_PER_SCAN = 1000
+
+#: Seconds of ``beat_max_loop_interval`` below which its user expects an effect.
+_SHORT_LOOP = 10.0
+
+#: Kombu's default for the Redis transport, in seconds.
+_VISIBILITY_TIMEOUT = 3600.0
+
+#: Celery's own daily entry. A second run of it does no harm, so its long messages are no finding.
+_CLEANUP = "celery.backend_cleanup"
+
+#: Remedy if no worker reports. Only workers with ``install()`` report.
+_INSTALL = (
+    "Start a worker if there is none; "
+    "else call redbeat_lite.install(app) where the app is made, and restart the workers"
+)
+
+
+def clock_and_latency(subject: Subject) -> Iterator[Finding]:
+    """Compare the clocks of this machine and of the server, and time the server's answers."""
+    client = subject.store.backend.client
+    look_at_the_clock(client)  # opens the connection, which would spoil the first figure
+    answers = [look_at_the_clock(client) for _ in range(_ROUND_TRIPS)]
+    _, skew, _ = min(answers)
+    if abs(skew) >= CLOCK_OFF:
+        ahead = "ahead of" if skew > 0 else "behind"
+        yield Finding(
+            "clock",
+            "error" if abs(skew) >= _GRAVE_SKEW else "warning",
+            f"the clock of this machine is {abs(skew):.1f} s {ahead} the server's",
+            "An entry fires when the clock of the leading beat says so, and its message expires "
+            "by the clock of the worker. Who leads does not depend on clocks.",
+            "Run NTP on every machine. If a beat runs here, mend this one first.",
+        )
+    slowest, *_ = max(answers)
+    lease = subject.settings.lease
+    interval = lease / RENEWALS_PER_LEASE
+    if slowest > interval / 2:
+        enough = int(slowest * RENEWALS_PER_LEASE * 2) + 1
+        yield Finding(
+            "lease",
+            "error",
+            f"the server took {slowest:.2f} s to answer, and the lease of {lease:g} s is "
+            f"renewed every {interval:g} s",
+            "A leader whose renewals come late stands down, so the lead wanders from beat to beat.",
+            f"Find out why the server is slow, or set redbeat_lite_lease to {enough} or more.",
+        )
+
+
+def server(subject: Subject) -> Iterator[Finding]:
+    """Check version, eviction and persistence of the server."""
+    server = server_of(subject.store.backend.client)
+    if server is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server about itself (INFO)",
+            "Whether it is too old, evicts keys or keeps nothing on disk was not looked at.",
+            "Run it as a user with +info.",
+        )
+        return
+    yield from starmap(Finding, faults(server))
+    if server.persistent is None:
+        yield Finding(
+            "permission",
+            "note",
+            "this user may not ask the server whether it takes snapshots (CONFIG GET)",
+            "It has no append-only file, so it is not known whether it keeps anything on disk.",
+            "Ask it yourself (CONFIG GET save), as an administrator: the right to ask reads the "
+            "passwords, too.",
+        )
+
+
+def shared_queue(subject: Subject) -> Iterator[Finding]:
+    """Find beats of other prefixes in this database that send to the same default queue."""
+    own_queue = default_queue(subject.app)
+    if not own_queue:
+        return
+    prefixes = sorted(
+        prefix for prefix, queue in _other_leaders(subject.store) if queue == own_queue
+    )
+    if prefixes:
+        yield Finding(
+            "shared-queue",
+            "warning",
+            f"messages of the schedules under {', '.join(prefixes)} go to the same queue: "
+            f"{own_queue}",
+            "Workers of one environment run the tasks of the other.",
+            "Give each environment another database of the server, or broker_transport_options = "
+            "{'global_keyprefix': 'NAME:'}. Nothing, if the same workers serve both.",
+        )
+
+
+def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the key prefix of each other schedule, and the default queue of its leader.
+
+    Yields nothing for a user without the right to scan or to read these keys.
+    """
+    client: Any = store.backend.client
+    if hasattr(client, "nodes_manager"):  # a cluster, which holds no queues
+        return
+    cursor = 0
+    for _ in range(_SCANS):
+        try:
+            cursor, keys = client.scan(cursor, match="*}:leader", count=_KEYS_PER_SCAN)
+        except ResponseError:
+            return
+        for key in keys:
+            prefix = text(key).removesuffix(":leader")
+            if prefix == store.keys.prefix:
+                continue
+            with suppress(ResponseError):
+                report = loads_as(dict, client.hget(key, "report"))
+                yield prefix, str(report.get("queue", ""))
+        if cursor == 0:
+            return
+
+
+def lease_and_loop(subject: Subject) -> Iterator[Finding]:
+    """Find a lease or a loop interval for another scheduler, and a failover of the broker alone."""
+    yield from starmap(Finding, failover(subject.app))
+    loop = subject.app.conf.beat_max_loop_interval
+    settings = subject.settings
+    if settings.lease > settings.stall_timeout:
+        yield Finding(
+            "lease",
+            "warning",
+            f"redbeat_lite_lease is {settings.lease:g} s",
+            "When a leader crashes, nobody leads for up to that long. It need not fit "
+            f"beat_max_loop_interval ({loop or 300:g} s): a thread renews it, whatever the loop "
+            "does.",
+            "Leave it at 4 s, unless the line to the server is bad.",
+        )
+    if loop and loop < _SHORT_LOOP:
+        yield Finding(
+            "loop",
+            "note",
+            f"beat_max_loop_interval is {loop:g} s",
+            "A change wakes the beat at once, so it notices nothing sooner; it only asks the "
+            "server more often.",
+            "Remove the setting.",
+        )
+
+
+def foreign_settings(subject: Subject) -> Iterator[Finding]:
+    """Find settings of celery-redbeat, which this package does not read."""
+    app = subject.app
+    namespace = (app.conf.prefix or "CELERY_").lower()
+    names = []
+    for name in map(str, app.conf):
+        setting = name.lower().removeprefix(namespace)
+        if setting.startswith("redbeat_") and not setting.startswith(PREFIX):
+            names.append(name)
+    if names:
+        yield Finding(
+            "left-over",
+            "note",
+            f"settings of celery-redbeat without effect: {', '.join(sorted(names))}",
+            f"Settings of redbeat_lite begin with {PREFIX}.",
+            f"Remove them. If you need one of them, set its counterpart, such as {PREFIX}url.",
+        )
+
+
+def misspelt(subject: Subject) -> Iterator[Finding]:
+    """Find a schedule under a name that Celery does not read, if ``beat_schedule`` is empty."""
+    app = subject.app
+    if app.conf.beat_schedule:
+        return
+    for name in map(str, app.conf):
+        if _is_schedule(app.conf.get(name)):
+            yield Finding(
+                "misspelt",
+                "note",
+                f"{name} holds entries of a schedule, and beat_schedule is empty",
+                "Celery does not read a setting of this name, so none of these entries runs.",
+                "Correct the name: beat_schedule; with a namespace such as CELERY it is "
+                "CELERY_BEAT_SCHEDULE.",
+            )
+
+
+def _is_schedule(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value:
+        return False
+    entries = value.values()
+    return all(
+        isinstance(entry, Mapping) and {"task", "schedule"} <= entry.keys() for entry in entries
+    )
+
+
+def confirms(subject: Subject) -> Iterator[Finding]:
+    """Find a broker that is not asked to confirm messages."""
+    if unconfirmed(broker_connection(subject.app)):
+        yield Finding(
+            "confirm",
+            "warning",
+            "the broker is not asked to confirm messages (confirm_publish is not in "
+            "broker_transport_options)",
+            "What is on its way when the line or the broker fails, or while the broker is short of "
+            "memory, is lost and counts as sent: delivery is not at least once.",
+            'Set broker_transport_options = {"confirm_publish": True}. A publish then waits for '
+            "the broker's answer.",
+        )
+
+
+def recording(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose runs nobody records, because no worker does."""
+    if any(report.records for report in subject.reports):
+        return
+    names = tuple(entry.name for entry in subject.entries if entry.known_state.count)
+    if names:
+        yield Finding(
+            "workers",
+            "note",
+            "no worker that records runs was heard of within the last minute; sent were those of "
+            f"{listed(names)}",
+            "Nobody records what becomes of them, so runs and why know only what was sent.",
+            f"{_INSTALL}.",
+            names,
+        )
+
+
+def retries(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose retries may expire: no worker with ``install()`` takes their queue."""
+    names = tuple(
+        entry.name
+        for entry in subject.entries
+        if entry.due is not None
+        and may_lose_retries(entry, subject.app.tasks.get(entry.task))
+        and queue_of(subject.app, entry) not in subject.status.queues
+    )
+    if names:
+        yield Finding(
+            "retries",
+            "warning",
+            f"the tasks of {counted(len(names), 'entry', 'entries')} may retry, and no worker with "
+            f"install() reads their queue: {listed(names)}",
+            "Celery gives a retry the expires of its message, which is the time of the next run. A "
+            "worker without install() discards a retry that is due later, without an error.",
+            f"{_INSTALL}; or set expires=None for these entries.",
+            names,
+        )
+
+
+def worker_clocks(subject: Subject) -> Iterator[Finding]:
+    """Find workers whose clocks are wrong."""
+    skews = {name: skew for name, skew in subject.status.clocks.items() if abs(skew) >= CLOCK_OFF}
+    slack = subject.settings.clock_slack
+    if not skews:
+        return
+    workers = []
+    for name, skew in sorted(skews.items()):
+        direction = "ahead" if skew > 0 else "behind"
+        workers.append(f"{name} ({abs(skew):.1f} s {direction})")
+    differ = "clock of a worker differs" if len(skews) == 1 else "clocks of workers differ"
+    yield Finding(
+        "worker-clock",
+        "error" if max(skews.values()) >= slack else "warning",
+        f"the {differ} from the server's: {listed(workers)}",
+        "A worker judges by its own clock whether a message has expired. One that is ahead by more "
+        f"than redbeat_lite_clock_slack ({slack:g} s) throws away messages of short intervals that "
+        "came in time.",
+        "Run NTP on the machines of these workers.",
+    )
+
+
+def lifetimes(subject: Subject) -> Iterator[Finding]:
+    """Find messages that outlive the visibility timeout, and that no worker renews in time."""
+    app = subject.app
+    slack = subject.settings.clock_slack
+    connection = broker_connection(app)
+    if connection.transport.driver_type != "redis":
+        return
+    options = connection.transport_options
+    timeout = float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
+    renewed: set[str] = set()
+    for report in subject.reports:
+        if report.visibility_timeout is not None:
+            renewed.update(report.queues)
+    long_lived = [
+        entry
+        for entry in subject.entries
+        if entry.due is not None
+        and entry.task != _CLEANUP
+        and _lifetime(entry, app.timezone, slack) >= timeout
+        and queue_of(app, entry) not in renewed
+    ]
+    if not long_lived:
+        return
+    names = tuple(entry.name for entry in long_lived)
+    # Without acks_late only a prefetched message comes again, and only if it waits that long.
+    tasks = [app.tasks.get(entry.task) for entry in long_lived]
+    acks_late = any(getattr(task, "acks_late", app.conf.task_acks_late) for task in tasks)
+    yield Finding(
+        "expires",
+        "warning" if acks_late else "note",
+        f"messages of {counted(len(names), 'entry', 'entries')} live as long as the broker's "
+        f"visibility timeout ({timeout:g} s) or longer, and no worker with install() reads their "
+        f"queue: {listed(names)}",
+        "A message that a worker has had for that long, fetched ahead or running with acks_late, "
+        "is delivered to another one while it is still valid. The task then runs twice.",
+        f"{_INSTALL}; or let the messages expire sooner; or raise visibility_timeout in "
+        "broker_transport_options.",
+        names,
+    )
+
+
+def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
+    """Return the seconds until the next message of an entry expires."""
+    expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, datetime):
+        if expires.tzinfo is None:
+            expires = expires.replace(tzinfo=zone)  # Celery reads it in the zone of the app
+        return max(expires.timestamp() - (entry.due or wall_ms()) / 1000, 0.0)
+    if isinstance(expires, (int, float)):
+        return expires
+    if isinstance(expires, timedelta):
+        return expires.total_seconds()
+    if expires is None:
+        return float("inf")
+    nominal = entry.known_state.nominal
+    if expires != "interval" or nominal is None:
+        return 0.0
+    following = next_ms(entry.rule(zone), nominal)
+    if following is None or isinstance(following, Question):
+        return float("inf")
+    return (following - nominal) / 1000 + slack
+
+
+def queues(subject: Subject) -> Iterator[Finding]:
+    """Find entries whose queue no reporting worker takes, and once-locks without a keeper.
+
+    Parameters:
+        served: the queues that workers with ``install()`` take. If there are none, only once-locks
+            are reported.
+    """
+    served = subject.status.queues
+    unserved = defaultdict[str, list[str]](list)
+    unattended = []
+    for entry in subject.entries:
+        if entry.due is None:
+            continue
+        queue = queue_of(subject.app, entry)
+        if queue in served:
+            continue
+        unserved[queue].append(entry.name)
+        if entry.once is not None:
+            unattended.append(entry.name)
+    if served:
+        for queue, names in unserved.items():
+            yield Finding(
+                "queue",
+                "note",
+                f"no worker that reports takes from queue {queue!r}, to which go: {listed(names)}",
+                "Their messages wait there and expire, unless a worker without install() takes "
+                "them.",
+                f"Nothing, if there is one; else start a worker with -Q {queue}, or correct the "
+                "queue of these.",
+                tuple(names),
+            )
+    if unattended:
+        yield Finding(
+            "once",
+            "warning",
+            f"{counted(len(unattended), 'entry has', 'entries have')} a once-lock, and no worker "
+            "with install() that reads the queue was heard of within the last minute: "
+            f"{listed(unattended)}",
+            "Only tasks of the class redbeat_lite.Task then give their lock back when they end; "
+            "and none is given back when a worker dies or a message expires. Runs less than a "
+            "minute apart are left out until the lock has run out.",
+            f"{_INSTALL}.",
+            tuple(unattended),
+        )

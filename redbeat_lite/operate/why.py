@@ -1,0 +1,375 @@
+"""``why``: why an entry did not run, or that it did, from recorded evidence and without guesses.
+
+:func:`explain` is pure: the evidence is a :class:`Case`, and the present is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from ..entries.entry import Entry
+from ..entries.lifecycle import due_time
+from ..entries.on_calendar import left_out_words
+from ..entries.words import counted, span
+from ..instants import from_ms, to_ms
+from ..runs.run import Run
+from ..schedules import Manual, Question
+from ..storage.changes import Change
+from .why_case import (
+    CHANGES,
+    RECORD,
+    REMOVING,
+    STATE,
+    STORING,
+    TIMING,
+    Case,
+    Explanation,
+    Reason,
+    full,
+)
+from .why_occurrences import (
+    Around,
+    Span,
+    around,
+    current_outage,
+    current_pause,
+    explain_no_occurrence,
+    explain_outside,
+    is_fixed,
+    publish_failures,
+    skipped,
+    stands_in,
+    upcoming,
+    with_moves,
+)
+from .why_outcomes import explain_run
+
+
+def explain(case: Case, instant: datetime | None, *, to_second: bool = False) -> Explanation:
+    """Say why an entry did not run at an instant, or that it did.
+
+    Parameters:
+        instant: aware. Without seconds it stands for its minute, else for its second. An instant
+            that the clocks of its zone skip stands for the end of the skipped time. ``None`` asks
+            about the last instant at which the entry should have run, and about the next.
+        to_second: whether an instant without seconds stands for its second, too.
+    """
+    entry = case.entry
+    if instant is not None:
+        return _explain_span(case, entry, instant, Span.of(instant, to_second))
+    if entry is None:
+        return _explain_removed(case, None)
+    last = _last_occurrence(case, entry)
+    if last is None:
+        runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
+        last = next(runs_by_hand, None)
+    if last is None:
+        explanation = _explain_no_run_yet(case, entry)
+        is_next = False
+    else:
+        explanation = _explain_span(case, entry, from_ms(last), Span(last, last + 1))
+        nominal = entry.known_state.nominal
+        # The entry still waits for this very occurrence.
+        is_next = nominal is not None and nominal <= last
+    reasons = [*explanation.reasons]
+    for reason in upcoming(case, entry):
+        if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
+            reasons.append(reason)
+    return replace(explanation, reasons=tuple(reasons))
+
+
+def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
+    change = case.last(None, *STORING)
+    reasons = () if change is None else (case.change_reason(change, change.action),)
+    if isinstance(entry.schedule, Manual):
+        verdict = f"{case.name} is run by hand only, and no run of it is recorded."
+        return Explanation(verdict, reasons)
+    return Explanation(f"{case.name} has had no occurrence yet.", reasons)
+
+
+def _last_occurrence(case: Case, entry: Entry) -> int | None:
+    """Return the last occurrence that was due by now, in epoch ms, by rule and state."""
+    state = entry.known_state
+    now = to_ms(case.now)
+    never_ran = state.last is None and not state.skipped
+    is_new = never_ran and state.nominal is not None and state.nominal > now
+    if state.finished or is_new or (entry.start_ms is not None and entry.start_ms > now):
+        return state.last
+    candidates = [state.last]
+    until = now if entry.end_ms is None else min(now, entry.end_ms)
+    near = around(entry, Span(until + 1, until + 2), case.zone)
+    if near is not None and near.before is not None:
+        change = case.last(None, *STORING, fields=TIMING)
+        # Before the last change of its timing the entry had another schedule.
+        if change is None or near.before >= to_ms(change.at):
+            candidates.append(near.before)
+    if state.nominal is not None and state.nominal <= now:
+        candidates.append(state.nominal)
+    return max((ms for ms in candidates if ms is not None), default=None)
+
+
+def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Explanation:
+    near = None if entry is None else around(entry, asked, case.zone)
+    if entry is not None and near is not None and skipped(instant):
+        replaces_skipped = stands_in(case, entry, asked.begin)
+        if not replaces_skipped:
+            # The occurrence at the end of the skipped time takes place there every day.
+            near = Around(near.before, None, near.at or near.after)
+            return explain_no_occurrence(case, entry, instant, near)
+    run = _run_in_span(case, entry, instant, asked, near)
+    if run is not None:
+        left_out = None
+        if entry is not None and run.outcome == "skipped":
+            left_out = left_out_words(entry, asked.begin, asked.end, case.zone)
+        if left_out is None:
+            return with_moves(case, explain_run(case, run, to_ms(run.scheduled_at)))
+    if entry is None:
+        return _explain_removed(case, instant)
+    if near is None or near.at is None:
+        return explain_no_occurrence(case, entry, instant, near)
+    return with_moves(case, _explain_occurrence(case, entry, near.at))
+
+
+def _explain_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
+    at = from_ms(nominal)
+    for run in case.runs:
+        if run.scheduled_at <= at <= (run.until or run.scheduled_at):
+            return explain_run(case, run, nominal)
+    outside = explain_outside(case, entry, nominal)
+    if outside is not None:
+        return outside
+    if nominal > to_ms(case.now):
+        verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
+        return Explanation(verdict, tuple(upcoming(case, entry)), at)
+    return _explain_absence(case, entry, nominal)
+
+
+def _run_in_span(
+    case: Case,
+    entry: Entry | None,
+    instant: datetime,
+    asked: Span,
+    near: Around | None,
+) -> Run | None:
+    """Return the run of the occurrence in a span, or the first run there if none is known."""
+    runs = {to_ms(run.scheduled_at): run for run in case.runs if run.count == 1}
+    if near is not None and near.at is not None:
+        if near.at in runs:
+            return runs[near.at]
+        if entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None:
+            return None
+    for ms in sorted(runs):
+        if asked.begin <= ms < asked.end:
+            return runs[ms]
+    return None
+
+
+def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
+    """Say why a past occurrence, by its nominal time in epoch ms, has no run."""
+    at = from_ms(nominal)
+    did_not_run = f"{case.name} did not run at {case.when(nominal)}"
+    absent = _absent_at(case, at)
+    if absent is not None:
+        return Explanation(f"{did_not_run}: it was not stored then.", (absent,), at)
+    waits_for = entry.known_state.nominal
+    if waits_for is not None and not isinstance(waits_for, Question) and waits_for <= nominal:
+        return _explain_outstanding(case, entry, nominal)
+    if case.paused_at(at) is not None:
+        return Explanation(f"{did_not_run}: it was paused.", tuple(case.hindrances(at)), at)
+    disabled = _disabled_at(case, at)
+    if disabled is not None:
+        return Explanation(f"{did_not_run}: it was disabled.", (disabled,), at)
+    return _explain_unrecorded(case, entry, nominal)
+
+
+def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
+    """Say why an entry that is not stored did not run at an instant, or does not run now."""
+    reasons = [*_removal(case)]
+    is_known = bool(reasons or case.runs)
+    if case.refused is not None:
+        sentence = f"The beat refuses the one in beat_schedule: {case.refused}"
+        reasons.append(Reason("refused", full(sentence), None, "status"))
+    if instant is None:
+        return _explain_removed_now(case, tuple(reasons))
+    did_not_run = f"{case.name} did not run at {case.when(instant)}"
+    if case.quarantine is not None:
+        since = reasons[0].at
+        if since is not None and since <= instant:
+            return Explanation(f"{did_not_run}: it was in quarantine.", tuple(reasons))
+    absent = _absent_at(case, instant)
+    if absent is not None:
+        reasons = [absent, *(reason for reason in reasons if reason != absent)]
+    elif is_known:
+        verdict = f"Whether {case.name} ran at {case.when(instant)} is not recorded any more."
+        return Explanation(verdict, tuple(reasons))
+    return Explanation(f"{did_not_run}: it was not stored.", tuple(reasons))
+
+
+def _removal(case: Case) -> Iterator[Reason]:
+    """Yield what removed an entry: its quarantine, or the last change that stored or removed it."""
+    if case.quarantine is not None:
+        at = case.quarantine.get("at")
+        since = from_ms(at) if isinstance(at, int) else None
+        when = "" if since is None else f" since {case.when(since)}"
+        sentence = full(f"In quarantine{when}: {case.quarantine.get('error')}")
+        yield Reason("quarantined", sentence, since, "quarantine")
+        return
+    change = case.last(None, *STORING, *REMOVING)
+    if change is None:
+        return
+    yield case.change_reason(change, change.action)
+    if change.action in STORING:
+        sentence = (
+            "It is not stored any more; who removed it is not recorded, and it may have been done."
+        )
+        yield Reason("not recorded", sentence, None, CHANGES)
+
+
+def _explain_removed_now(case: Case, reasons: tuple[Reason, ...]) -> Explanation:
+    """Say that an entry does not run. Without a recorded removal, explain its last run, too."""
+    if case.quarantine is not None:
+        return Explanation(f"{case.name} does not run: it is in quarantine.", reasons)
+    change = case.last(None, *STORING, *REMOVING)
+    if case.runs and (change is None or change.action in STORING):
+        run = case.runs[0]
+        last = explain_run(case, run, to_ms(run.until or run.scheduled_at))
+        return replace(last, reasons=(*last.reasons, *reasons))
+    return Explanation(f"{case.name} does not run: it is not stored.", reasons)
+
+
+def _absent_at(case: Case, at: datetime) -> Reason | None:
+    """Return the change which shows that the entry was not in the schedule at an instant."""
+    before = case.last(at, *STORING, *REMOVING)
+    after = case.first(at, *STORING, *REMOVING)
+    if before is not None:
+        if before.action in STORING:
+            return None
+        # The entry may have come back at an instant that is not recorded.
+        came_back = after is None and case.entry is not None
+        if came_back or case.was_sent(before.at, at):
+            return None
+        return case.change_reason(before, before.action)
+    if after is None or after.action in REMOVING:
+        return None
+    if any(run.scheduled_at <= at for run in case.runs):  # of an earlier entry with this name
+        return None
+    return case.change_reason(after, after.action)
+
+
+def _disabled_at(case: Case, at: datetime) -> Reason | None:
+    """Return the edit which shows that the entry was disabled at an instant."""
+    after = case.first(at, fields=("enabled",))
+    if after is None:
+        return None
+    before = _disabling_change(case, at)
+    if before is not None and case.was_sent(before.at, at):
+        return None
+    if before is not None and _enabled(before)[1] == "false":
+        return case.change_reason(before, "disabled")
+    return case.change_reason(after, "disabled") if _enabled(after)[0] == "false" else None
+
+
+def _disabling_change(case: Case, until: datetime | None) -> Change | None:
+    """Return the last change until an instant that may have left the entry disabled."""
+    change = case.last(until, *STORING, fields=("enabled",))
+    return None if change is not None and _enabled(change)[0] == "false" else change
+
+
+def _enabled(change: Change) -> tuple[str | None, str | None]:
+    """Return the field ``enabled`` before and after a change."""
+    for field, before, after in change.fields:
+        if field == "enabled":
+            return before, after
+    return None, None
+
+
+def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
+    """Say why an occurrence that the entry still waits for has not been sent."""
+    state = entry.known_state
+    at = from_ms(nominal)
+    did_not_run = f"{case.name} did not run at {case.when(nominal)}"
+    not_yet = f"{case.name} has not run yet for {case.when(nominal)}"
+    if state.paused:
+        return Explanation(f"{did_not_run}: it is paused.", (current_pause(case, entry),), at)
+    if not entry.enabled:
+        reason = Reason("disabled", "Who disabled it, and when, is not recorded.", None, STATE)
+        change = None if case.unrecorded else _disabling_change(case, None)
+        if change is not None:
+            reason = case.change_reason(change, "disabled")
+        return Explanation(f"{did_not_run}: it is disabled.", (reason,), at)
+    if case.frozen(case.now):
+        return Explanation(f"{not_yet}: it is frozen.", tuple(case.hindrances(case.now)), at)
+    due = due_time(entry, state, case.zone)
+    if state.nominal == nominal and due is not None and due > to_ms(case.now):
+        sentence = f"Its jitter puts it off to {case.when(due)}."
+        reason = Reason("jitter", sentence, from_ms(due), STATE)
+        return Explanation(f"{not_yet}: it is not due yet.", (reason,), at)
+    reasons = [*publish_failures(case, entry), *current_outage(case)] or [_backlog(case)]
+    return Explanation(f"{not_yet}: it has not been sent.", tuple(reasons), at)
+
+
+def _backlog(case: Case) -> Reason:
+    status = case.status
+    if not status.overdue:
+        return Reason("due", "A beat leads, and is about to send it.", None, "status")
+    late = f"the first of those that are due is {span(status.lag)} late"
+    return Reason("behind", f"A beat leads, and is behind: {late}.", None, "status")
+
+
+def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
+    """Explain an occurrence that the entry has passed, and of which no run is recorded."""
+    at = from_ms(nominal)
+    when = case.when(nominal)
+    if entry.known_state.last == nominal:
+        sent = Reason("sent", f"It was sent as task {entry.last_task_id}.", None, STATE)
+        verdict = f"{case.name} was sent for {when}; what became of it is not recorded."
+        return Explanation(verdict, (sent, *_record_limits(case, nominal)), at)
+    reasons = (
+        *case.hindrances(at),
+        *case.changed_since(at),
+        *_record_limits(case, nominal),
+    )
+    if not _was_not_sent(case, entry, nominal):
+        verdict = f"Whether {case.name} ran at {when} is not recorded any more."
+        return Explanation(verdict, reasons, at)
+    if not reasons:
+        reasons = (Reason("not recorded", "What kept it is not recorded.", None, RECORD),)
+    return Explanation(f"{case.name} did not run at {when}: it was not sent.", reasons, at)
+
+
+def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
+    """Return whether a run would be recorded if there had been one.
+
+    The entry remembers all recent runs that were sent. Older runs are recorded by workers only, and
+    the oldest records are dropped first. So if runs before and after are recorded, this one would
+    be, too.
+    """
+    sent = entry.known_state.sent
+    if sent and sent[-1] < nominal < sent[0]:
+        return True
+    recorded = []
+    for run in case.runs:
+        if run.task_id is not None and run.count == 1:
+            recorded.append(to_ms(run.scheduled_at))
+    return any(ms < nominal for ms in recorded) and any(ms > nominal for ms in recorded)
+
+
+def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
+    """Yield how far each record goes back if it does not reach an occurrence."""
+    if not case.kept:
+        sentence = "None of its runs is recorded: its history is 0."
+        yield Reason("not recorded", sentence, None, RECORD)
+    elif not case.runs:
+        yield Reason("not recorded", "No run of it is recorded.", None, RECORD)
+    elif to_ms(case.runs[-1].scheduled_at) > nominal:
+        oldest = case.runs[-1].scheduled_at
+        kept = counted(case.kept, "run is", "runs are")
+        sentence = f"{kept} kept; the first that is recorded is of {case.when(oldest)}."
+        yield Reason("not recorded", sentence, oldest, RECORD)
+    if case.since is None:
+        yield Reason("not recorded", "No change is recorded.", None, CHANGES)
+    elif to_ms(case.since) > nominal:
+        sentence = f"Changes before {case.when(case.since)} are not recorded any more."
+        yield Reason("not recorded", sentence, case.since, CHANGES)

@@ -1,0 +1,350 @@
+"""Evidence for one question to ``why``, the query that gathers it, and the shape of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from ..api.change_log import Scan
+from ..api.reader import Reader, there
+from ..api.record import read_record
+from ..beat.status import Status, asking, reports_in, status_in
+from ..entries.change_words import change_words, last_sign_of_life
+from ..entries.entry import Entry
+from ..entries.freezes import Freeze, recorded
+from ..entries.sendable import queue_of
+from ..entries.state import task_id
+from ..entries.words import in_zone
+from ..instants import from_ms, to_ms
+from ..pipeline.pipeline_keys import run_of, turns_key
+from ..runs.run import Run
+from ..storage.changes import Change
+from ..storage.replies import texts
+from ..storage.scripts import checked
+from ..storage.store import Store, quarantined_in
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+# Values of Reason.evidence.
+RECORD = "record of runs"
+CHANGES = "record of changes"
+STATE = "state of the entry"
+RULE = "its schedule"
+
+#: Changes after which an entry is stored.
+STORING = ("added", "released")
+
+#: Changes after which an entry is not stored.
+REMOVING = ("removed", "quarantined", "discarded")
+
+#: The fields that decide which occurrences an entry has.
+TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
+
+#: Clock tolerance: a freeze ends by the clock of the leader, and a run begins by that
+#: of the server.
+_SKEW = timedelta(seconds=5)
+
+#: Most runs to read: more than are kept of one entry.
+_RUNS = 1000
+
+#: Most changes to read: more than the record keeps.
+_LINES = 20_000
+
+#: Changes of no single entry that may have kept this one from running.
+_GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One cause in an explanation.
+
+    Parameters:
+        kind: stable name of the cause, a word or two.
+        sentence: the cause for people.
+        at: its instant; ``None`` if it has none.
+        evidence: the source of the fact.
+    """
+
+    kind: str
+    sentence: str
+    at: datetime | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an entry did not run, or that it did.
+
+    Parameters:
+        verdict: the answer, in a sentence.
+        reasons: the causes, the weightiest first. Those of kind ``"next"`` are about the next
+            occurrence.
+        nominal: nominal time of the occurrence; ``None`` if there is none.
+    """
+
+    verdict: str
+    reasons: tuple[Reason, ...] = ()
+    nominal: datetime | None = None
+
+
+def full(sentence: str) -> str:
+    """Return a sentence with its full stop, although it may end with quoted words."""
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without a leader.
+
+    Parameters:
+        begin: the last sign of life of the leader before.
+        end: start of the next term; ``None`` while nobody leads.
+        who: the next leader.
+    """
+
+    begin: datetime
+    end: datetime | None = None
+    who: str = ""
+
+    def covers(self, instant: datetime) -> bool:
+        """Return whether an instant lies in the gap."""
+        return self.begin <= instant and (self.end is None or instant < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The question's entry, and the evidence about it.
+
+    Parameters:
+        name: name of the entry, quoted.
+        entry: the stored entry; ``None`` if it is not stored.
+        now: the present, by the clock of this machine. Changes are dated by the server's.
+        zone: of the app, for schedules without a zone, and for the instants in sentences.
+        status: status of the beats.
+        runs: the recorded runs, the newest first.
+        kept: how many runs are kept; 0: none.
+        changes: of the entry, the newest first.
+        unrecorded: whether the entry has changed since the last recorded change.
+        since: instant of the oldest recorded change; ``None`` if no change is recorded.
+        gaps: times without a leader.
+        freezes: the recorded freezes, of any entries.
+        quarantine: the entry's record in quarantine; ``None`` if it has none.
+        refused: the error of the entry in ``beat_schedule``.
+        queue: destination of its messages.
+        takers: the reporting workers that take from this queue.
+        line: ids of the runs of its pipeline if they may not overlap: the current run, then the
+            waiting ones.
+    """
+
+    name: str
+    entry: Entry | None
+    now: datetime
+    zone: tzinfo
+    status: Status
+    runs: tuple[Run, ...] = ()
+    kept: int = 20
+    changes: tuple[Change, ...] = ()
+    unrecorded: bool = False
+    since: datetime | None = None
+    gaps: tuple[Gap, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
+    quarantine: Mapping[str, Any] | None = None
+    refused: str | None = None
+    queue: str = "celery"
+    takers: tuple[str, ...] = ()
+    line: tuple[str, ...] = ()
+
+    def when(self, instant: datetime | int) -> str:
+        """Return an instant in words. A number is in epoch milliseconds."""
+        if isinstance(instant, int):
+            instant = from_ms(instant)
+        return in_zone(instant, self.zone)
+
+    def last(
+        self,
+        until: datetime | None,
+        *actions: str,
+        fields: Collection[str] = (),
+    ) -> Change | None:
+        """Return the last change until an instant that has one of the actions or fields.
+
+        ``None`` as the instant stands for the present.
+        """
+        for change in self.changes:
+            if until is not None and change.at > until:
+                continue
+            if change.action in actions or _touches(change, fields):
+                return change
+        return None
+
+    def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
+        """Return the first change after an instant that has one of the actions or fields."""
+        for change in reversed(self.changes):
+            if change.at > after and (change.action in actions or _touches(change, fields)):
+                return change
+        return None
+
+    def altered(self, after: datetime) -> Change | None:
+        """Return the first change after an instant that moved occurrences or stored the entry."""
+        return self.first(after, fields=TIMING) or self.first(after, *STORING)
+
+    def paused_at(self, instant: datetime) -> Change | None:
+        """Return the pause that held at an instant; ``None`` without one or a known end."""
+        last = self.last(instant, "paused", "resumed", *STORING, *REMOVING)
+        if last is None or last.action != "paused" or self.was_sent(last.at, instant):
+            return None
+        if self.first(instant, "paused", "resumed", *STORING, *REMOVING) is not None:
+            return last
+        still_paused = self.entry is not None and self.entry.known_state.paused
+        return last if still_paused and not self.unrecorded else None
+
+    def was_sent(self, after: datetime, until: datetime) -> bool:
+        """Return whether a recorded occurrence between two instants was sent.
+
+        Extra runs do not count.
+        """
+        if self.entry is None:
+            return False
+        generation = self.entry.known_state.generation
+        for run in self.runs:
+            if after < run.scheduled_at <= until:
+                nominal = to_ms(run.scheduled_at)
+                if run.task_id == task_id(self.entry.name, generation, nominal):
+                    return True
+        return False
+
+    def change_reason(self, change: Change, kind: str) -> Reason:
+        """Return a change as a reason."""
+        return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at, CHANGES)
+
+    def changed_since(self, instant: datetime) -> Iterator[Reason]:
+        """Yield the change of the occurrences since an instant, and a gap in the record."""
+        change = self.altered(instant)
+        if change is not None:
+            yield self.change_reason(change, "changed")
+        if self.unrecorded:
+            last = self.when(self.changes[0].at)
+            sentence = f"It was changed after {last}; by whom and when is not recorded."
+            yield Reason("not recorded", sentence, None, STATE)
+
+    def frozen(self, instant: datetime) -> list[Freeze]:
+        """Return the freezes of the entry that held at an instant."""
+        entry = self.entry
+        if entry is None:
+            return []
+        current = [freeze for freeze in self.freezes if freeze.since <= instant < freeze.end]
+        return [freeze for freeze in current if freeze.selection.covers(entry)]
+
+    def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
+        """Yield what is recorded to have kept an occurrence of an instant from being sent in time.
+
+        Parameters:
+            began: start of the run, if it ran late. Only what had ended by then delayed it.
+        """
+        yield from self._leaderless(instant, began)
+        for freeze in self.frozen(instant):
+            if began is None or freeze.end <= began + _SKEW:
+                note = f": {freeze.note}" if freeze.note else ""
+                until = self.when(freeze.end)
+                sentence = f"{freeze.actor} froze {freeze.selection} until {until}{note}"
+                yield Reason("frozen", full(sentence), freeze.since, CHANGES)
+        pause = self.paused_at(instant)
+        if pause is None:
+            return
+        resumption = self.first(instant, "resumed")
+        if began is None or (resumption is not None and resumption.at <= began):
+            yield self.change_reason(pause, "paused")
+            if resumption is not None:
+                yield self.change_reason(resumption, "paused")
+
+    def _leaderless(self, instant: datetime, began: datetime | None) -> Iterator[Reason]:
+        for gap in self.gaps:
+            if not gap.covers(instant):
+                continue
+            if gap.end is None and began is None:
+                then = "nobody leads yet"
+                evidence = "status"
+            elif gap.end is not None and (began is None or gap.end <= began):
+                then = f"at {self.when(gap.end)} {gap.who} began to lead"
+                evidence = CHANGES
+            else:
+                continue
+            last = f"a leader last gave a sign of life at {self.when(gap.begin)}"
+            yield Reason("no leader", f"Nobody led: {last}, and {then}.", gap.begin, evidence)
+
+
+def _touches(change: Change, fields: Collection[str]) -> bool:
+    """Return whether a change may have changed one of these fields. Some edits record no fields."""
+    if change.action == "edited" and not change.fields:
+        return bool(fields)
+    return any(field in fields for field, _, _ in change.fields)
+
+
+def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
+    """Gather the evidence about an entry.
+
+    It takes three round trips, and reads the whole record of changes.
+
+    Parameters:
+        store: the stored schedule; ``None``: a connection of its own.
+
+    Raises:
+        EntryNotFound: nothing is known of such an entry.
+        CorruptEntry: what Redis holds of it cannot be read.
+        redis.exceptions.RedisError: the server does not answer.
+    """
+    reader = Reader(app, store)
+    settings = reader.settings
+    keys = reader.store.keys
+    scan = Scan(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS)
+    commands = (
+        asking(keys),
+        ("HGET", keys.quarantine, name),
+        ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
+    )
+    facts = read_record(reader, name, _RUNS, scan, *commands)
+    status_reply, quarantine_row, turns = checked(facts.replies)
+    entry = facts.entry
+    status = status_in(status_reply)
+    queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
+    reports = reports_in(status_reply)
+    takers = sorted(worker for worker, report in reports.items() if queue in report.queues)
+    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(facts.lines))}
+    kept = settings.history
+    if entry is not None and entry.history is not None:
+        kept = entry.history
+    case = Case(
+        repr(name),
+        entry,
+        now,
+        zone,
+        status,
+        runs=tuple(facts.runs),
+        kept=kept,
+        changes=tuple(facts.changes),
+        unrecorded=entry is not None and facts.kept is not None and entry.last_change is None,
+        since=scan.since,
+        gaps=tuple(_gaps(facts.lines, status)),
+        freezes=tuple(freezes.values()),
+        quarantine=None if quarantine_row is None else quarantined_in(quarantine_row),
+        refused=status.refused.errors.get(name),
+        queue=queue,
+        line=tuple(map(run_of, texts(turns))),
+        takers=tuple(takers),
+    )
+    there(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
+    return case
+
+
+def _gaps(changes: Iterable[Change], status: Status) -> Iterator[Gap]:
+    """Yield the times without a leader. Each new leader records how long nobody led before it."""
+    for change in changes:
+        if change.action == "term begun":
+            last_tick = last_sign_of_life(change)
+            if last_tick is not None:
+                yield Gap(last_tick, change.at, change.actor)
+    if status.leader is None and status.last_tick is not None:
+        yield Gap(status.last_tick)

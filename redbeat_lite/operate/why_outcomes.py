@@ -1,0 +1,198 @@
+"""Outcome of a recorded run in words, and its causes, for ``why``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..entries.words import listed, took
+from ..instants import from_ms, to_ms
+from ..runs.run import BACKFILLED, Run
+from .why_case import RECORD, STATE, Case, Explanation, Reason, full
+
+#: Outcome, or a finer case of it -> sentence. Placeholders: the name, the nominal time, the due
+#: time of the retry.
+_VERDICTS = {
+    "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
+    "requeued": "{} began for {}, and did not end; its message is to come again",
+    "unreported": "{} was sent for {}, and nobody has said that a worker began it",
+    "running": "{} runs for {}, and has not ended",
+    "in line": "{} has not begun its work for {}: it waits for its turn",
+    "retrying": "{} ran for {} and failed; no worker has reported its retry{}",
+    "retry waits": "{} ran for {} and failed; it waits for its retry{}",
+    "retry expired": "{} did run for {}, and failed; its message expired before its retry{}",
+    "succeeded": "{} did run for {}, and succeeded",
+    "failed": "{} did run for {}, and failed",
+    "expired": (
+        "{} did not run for {}: it was sent, and its message expired before a worker began it"
+    ),
+    "revoked": "{} did not run to its end for {}: its task was revoked",
+    "rejected": "{} did not run for {}: a worker rejected its message",
+    "lost": "{} did not run to its end for {}: the process that ran it died",
+    "skipped": "{} did not run for {}: its misfire policy left that out",
+    "left out": "{} did not run for {}: its once-lock was held",
+    "turn": "{} did not run for {}: another run of its pipeline had not ended",
+    "refused": "{} did not run for {}: it failed before its body began",
+    "rejected by task": "{} did run for {}, and rejected its message",
+    "no outcome": "{} did run for {}, and reported no outcome, as with Ignore or replace",
+    "no end": "{} began for {}; how it ended is not recorded",
+    "unknown": (
+        "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it"
+    ),
+}
+_SOURCES = {"record": RECORD, "schedule": STATE}
+
+
+def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
+    """Say what became of the run of an occurrence, by its nominal time in epoch ms.
+
+    A run may stand for a range of occurrences, in which this one lies.
+    """
+    kind = _finer_outcome(case, run)
+    retry = "" if run.retry_at is None else f", due at {case.when(run.retry_at)}"
+    verdict = _VERDICTS[kind].format(case.name, case.when(nominal), retry)
+    reasons = [*_REASONS.get(kind, _attempt_reasons)(case, run, nominal)]
+    if (run.task_id or "")[14:15] == BACKFILLED:
+        sentence = "It was sent by a backfill."
+        reasons.append(Reason("backfill", sentence, None, _SOURCES[run.source]))
+    return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
+
+
+def _finer_outcome(case: Case, run: Run) -> str:
+    """Return the key of the verdict on a run."""
+    outcome = run.outcome
+    if outcome == "waiting":
+        if run.began_at:
+            return "requeued"
+        # A worker that does not report may have run it long ago.
+        return "waiting" if case.takers else "unreported"
+    if outcome == "left out" and run.error:  # a held once-lock records no error
+        return "turn"
+    if outcome == "running" and run.task_id in case.line[1:]:
+        return "in line"
+    if outcome == "retrying" and run.retry_at is not None and run.retry_at > case.now:
+        return "retry waits"
+    if outcome == "failed" and run.retry_at is not None:
+        return "retry expired"
+    if outcome == "failed" and not run.attempts and run.error:
+        return "refused"
+    if outcome == "rejected" and run.began_at is not None:
+        return "rejected by task"
+    if outcome == "unknown" and run.began_at is not None:
+        if run.retry_at is not None:
+            return "retrying"
+        return "no end" if run.seconds is None else "no outcome"
+    return outcome
+
+
+def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Yield when and where a run began, how long it took, and what delayed it."""
+    source = _SOURCES[run.source]
+    facts = []
+    if run.worker:
+        facts.append(f"went to {run.worker}")
+    if run.began_at:
+        facts.append(f"began at {case.when(run.began_at)}")
+    if run.seconds is not None:
+        facts.append(f"took {took(run.seconds)}")
+    if run.attempts > 1:
+        facts.append(f"was attempted {run.attempts} times")
+    if facts:
+        parts = [", ".join(facts[:-1]), facts[-1]] if len(facts) > 1 else facts
+        yield Reason(run.outcome, f"It {' and '.join(parts)}.", run.began_at, source)
+    if run.error:
+        label = "The error"
+        if run.outcome == "unknown" and run.retry_at is None:
+            label = "It said"
+        yield Reason("error", full(f"{label}: {run.error}"), run.began_at, source)
+    elif not facts:
+        yield Reason(run.outcome, "Nothing more is recorded of it.", None, source)
+    if run.began_at is not None:
+        yield from case.hindrances(from_ms(nominal), run.began_at)
+
+
+def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    before = case.line[: case.line.index(run.task_id or "")]
+    verb = "is" if len(before) == 1 else "are"
+    sentence = f"Runs of its pipeline do not overlap, and {listed(before)} {verb} before it."
+    yield Reason("turn", sentence, run.began_at, RECORD)
+
+
+def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Yield which workers take from the queue now; their past reports are not recorded."""
+    queue = f"queue {case.queue!r}"
+    if case.takers:
+        verb = "takes" if len(case.takers) == 1 else "take"
+        takers = f"{listed(case.takers)} {verb} from {queue} now"
+        sentence = f"Of the workers that report, {takers}."
+        yield Reason("workers", sentence, None, "worker reports")
+        return
+    sentence = (
+        f"No worker reports that it takes from {queue} now; those without install() do not report."
+    )
+    yield Reason("no worker", sentence, None, "worker reports")
+
+
+def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    sentence = f"{_misfire_words(case)}{_range_words(case, run)}"
+    yield Reason("misfire", sentence, run.scheduled_at, _SOURCES[run.source])
+    at = from_ms(nominal)
+    unknown = Reason("not recorded", "What made it late is not recorded.", None, RECORD)
+    yield from [*case.hindrances(at)] or [unknown]
+    edit = case.first(at, fields=("misfire",))
+    if edit is not None:
+        yield case.change_reason(edit, "changed")
+
+
+def _misfire_words(case: Case) -> str:
+    """Return what the misfire policy of today says about a missed occurrence."""
+    if case.entry is None:
+        return "It was missed; its policy went with the entry."
+    misfire = case.entry.misfire
+    policy = misfire.policy
+    grace = "" if misfire.grace_ms is None else f"{misfire.grace_ms / 1000:g} s"
+    if grace and policy != "coalesce":
+        return f"It was missed, and with {policy!r} an occurrence may be {grace} late."
+    if policy == "skip":
+        bound = "5 s late, or a quarter of the time to the next"
+        return f"It was missed, and with 'skip' an occurrence may be {bound}."
+    if misfire.limit is not None:
+        return f"Several were missed, and with 'all' the first {misfire.limit} of them are sent."
+    if policy == "all":
+        return "It was missed; with 'all', as it is now, it would have been sent."
+    bound = f", and no more than {grace} late" if grace else ""
+    latest = f"only the latest of missed occurrences is sent{bound}"
+    return f"It was missed, and with {policy!r} {latest}."
+
+
+def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    sentence = "It is left out while a task with its key is queued or runs."
+    sentence += _range_words(case, run)
+    yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
+    for before in case.runs:
+        if before.count == 1 and to_ms(before.scheduled_at) < nominal:
+            sentence = f"The run before, of {case.when(before.scheduled_at)}"
+            if before.began_at is not None:
+                sentence += f", began at {case.when(before.began_at)}"
+            if before.seconds is not None:
+                sentence += f", and took {took(before.seconds)}"
+            sentence += f": {before.outcome}."
+            yield Reason("run before", sentence, before.scheduled_at, _SOURCES[before.source])
+            return
+
+
+def _range_words(case: Case, run: Run) -> str:
+    if run.until is None or run.count == 1:
+        return ""
+    first = case.when(run.scheduled_at)
+    last = case.when(run.until)
+    return f" So were all {run.count} occurrences from {first} to {last}."
+
+
+_REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
+    "waiting": _worker_reasons,
+    "unreported": _worker_reasons,
+    "expired": _worker_reasons,
+    "skipped": _misfire_reasons,
+    "left out": _once_reasons,
+    "in line": _pipeline_reasons,
+}

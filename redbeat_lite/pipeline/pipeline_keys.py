@@ -1,0 +1,107 @@
+"""The keys of pipelines, and their values.
+
+The keys of one run carry its id in their braces. So on Redis Cluster each run has a hash slot of
+its own, runs spread over the cluster, and a script may touch everything of one run. The two indexes
+and the lines of entries lie with the schedule's keys, and no script touches them together with
+others.
+
+=====================  ======  ===================================================================
+key                    type    value
+=====================  ======  ===================================================================
+``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; all runs that
+                               have not ended
+``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records
+                               may be gone
+``{p}:turns:<entry>``  zset    ``<resumed>:<run id>`` -> its place in the line, for an entry whose
+                               runs may not overlap: the first one runs, the others wait
+``{p:run}:run``        hash    the run:
+
+                               - ``definition`` (JSON, without params), ``sizes`` of the stages
+                               - ``state``, ``stage``, ``left`` (its steps that have not ended),
+                                 ``next`` (number of its first step that was never in the outbox)
+                               - ``created``, ``since`` (its start, after its turn had come),
+                                 ``ended``, ``filled`` (last write to the outbox), epoch ms
+                               - ``error_step`` (number), ``error``
+                               - ``ttl``, ``keep``, ``deadline`` (ms), ``most`` (steps at once)
+                               - ``revoke_siblings``; ``revoke`` (1: running steps are still to be
+                                 revoked)
+                               - ``entry`` that started it, and ``attempt`` (JSON:
+                                 :class:`redbeat_lite.runs.run.Attempt`)
+                               - ``waits`` (1: for its turn), ``resumed`` (how often)
+``{p:run}:steps``      hash    number of a published step -> JSON, without fields that are 0:
+
+                               - ``state``, ``round`` (grows when it is started again),
+                                 ``attempt`` (of Celery's retries), ``token`` of the running copy
+                               - ``task`` (id), ``again`` (1: may run again after its worker died),
+                                 ``deaths``, ``started``, ``ended``, ``worker``, ``error``
+                               - ``due`` (when its message counts as lost, ms), ``tries``
+                               - ``beat`` (ms between two signs of life), ``suspect`` (since when
+                                 there was none)
+                               - ``percent`` and ``note`` (its last progress)
+``{p:run}:results``    hash    ``stage:<k>`` -> params at the start of that stage, of the first and
+                               of the latest stage; number of a step -> its result: JSON that no
+                               script reads
+``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
+``{p:run}:gone``       string  how the run ended; outlives its record, to tell a run that is gone
+                               from one that never was
+=====================  ======  ===================================================================
+
+Steps are numbered from 0, by stage and by their place in it. ``run``, ``steps`` and ``results``
+live for ``ttl`` after the end of the run; before it, for ``keep`` after anybody last looked, the
+sweeper included. The state of a step that never began is not stored: it waits, or it was aborted
+with its run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..settings import key_root
+
+#: Name of the task that starts a run for an entry. Its own id becomes the run's.
+START = "redbeat_lite.start_pipeline"
+
+
+class RunKeys(NamedTuple):
+    """The keys of one run, in the order that the scripts take them."""
+
+    run: str
+    steps: str
+    results: str
+    outbox: str
+    gone: str
+
+    @classmethod
+    def of(cls, prefix: str, run_id: str) -> RunKeys:
+        """Return the keys of a run under ``prefix``, for example ``"redbeat-lite"``."""
+        root = f"{key_root(prefix).removesuffix('}')}:{run_id}}}"
+        return cls(*(f"{root}:{part}" for part in cls._fields))
+
+
+def index_key(prefix: str) -> str:
+    """Return the key of the index of runs that have not ended."""
+    return f"{key_root(prefix)}:pipelines"
+
+
+def ended_key(prefix: str) -> str:
+    """Return the key of the index of ended runs."""
+    return f"{key_root(prefix)}:ended-runs"
+
+
+def turns_key(prefix: str, entry: str) -> str:
+    """Return the key of the line of an entry's runs."""
+    return f"{key_root(prefix)}:turns:{entry}"
+
+
+def turn(run_id: str, resumed: int) -> str:
+    """Return the member of a run in a line.
+
+    It differs after each resume, so a process that removes an ended run late does not remove the
+    resumed one.
+    """
+    return f"{resumed}:{run_id}"
+
+
+def run_of(turn: str) -> str:
+    """Return the run id of a member of a line."""
+    return turn.partition(":")[2]

@@ -1,0 +1,397 @@
+"""``PipelineRun``: one run of a pipeline, usable from any process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from celery import Celery
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+from redis.exceptions import NoPermissionError, ResponseError
+
+from ..actors import who
+from ..broker import own_connection
+from ..durations import Duration
+from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
+from ..once.policy import check_seconds
+from ..once.store import DOWN
+from ..public import public
+from ..storage.changes import Action, Line, line_of
+from ..storage.connections import FAULTS, UNREACHABLE
+from ..storage.keys import Keys
+from ..storage.replies import text
+from ..storage.scripts import Scripts
+from . import run_status, step_params
+from .definition import Definition
+from .pipeline_store import Outbox, PipelineStore, store_of
+from .publish import dispatch, finish_run, join_line, take_turn
+from .run_status import RunStatus, State
+
+logger = get_logger(f"celery.{__name__}")
+
+#: Seconds between two looks of :meth:`PipelineRun.wait` after a change.
+_FIRST_POLL = 0.05
+
+#: Most seconds between them. Each look without a change makes the pause longer.
+_LAST_POLL = 0.5
+
+#: Errors after which the sweeper does the rest.
+_NOT_NOW: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+
+#: Least number of unended runs, and of ended ones, that a list looks at.
+_LOOKED_AT = 500
+
+
+@public
+class NotResumable(RedbeatError):
+    """This run of a pipeline cannot go on; the text says why."""
+
+
+@public
+class PipelineNotFound(RedbeatError, LookupError):
+    """There is no run of this id, and none is remembered."""
+
+
+def begin(
+    app: Celery, definition: Definition, run_id: str, entry: str = "", attempt: str = ""
+) -> PipelineRun:
+    """Begin a run; see :meth:`redbeat_lite.Pipeline.start`.
+
+    Parameters:
+        entry, attempt: the entry and its attempt, as JSON, that start the run.
+    """
+    if app.conf.task_always_eager:
+        raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
+    run = PipelineRun(app, run_id)
+    store = store_of(app)
+    params = step_params.encode(definition.params)
+    word, outbox = store.start(run.id, definition, params, entry, attempt)
+    if word == "gone":
+        raise PipelineNotFound(
+            f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
+        )
+    _go_on(app, store, run.id, outbox, waits=word == "wait")
+    return run
+
+
+def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
+    """Publish the outbox of a run, or have it wait for its turn. Returns why it cannot wait."""
+    try:
+        if waits:
+            return take_turn(app, store, run_id)
+        dispatch(app, store, run_id, outbox)
+    except DOWN as exc:
+        logger.warning(
+            "Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc
+        )
+    return ""
+
+
+@public
+class PipelineRun:
+    """A run of a pipeline. Making one opens no connection, and does not check that the run exists.
+
+    Parameters:
+        app: the Celery app whose settings say where the runs are.
+        run_id: id of the run.
+
+    Raises:
+        InvalidEntry: no run has such an id.
+    """
+
+    def __init__(self, app: Celery, run_id: str) -> None:
+        written = str(run_id) if isinstance(run_id, (str, UUID)) else ""
+        is_short = 0 < len(written) <= 200
+        if not is_short or not written.isprintable() or set(written) & set("{}"):
+            raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)
+        self.app = app
+        self.id = written
+
+    def __repr__(self) -> str:
+        return f"<PipelineRun {self.id}>"
+
+    @classmethod
+    def list(
+        cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100
+    ) -> Sequence[RunStatus]:
+        """Return the status of runs, in the order of :meth:`brief`, with their steps.
+
+        It takes one round trip per run, and two for a waiting one.
+
+        Parameters:
+            states: the states to include.
+            limit: most runs.
+
+        Raises:
+            InvalidEntry: the limit is no positive number.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidEntry("limit", "a number of runs, at least 1", limit)
+        runs = []
+        for brief in cls.brief(app, states, limit=limit):
+            try:
+                run = cls(app, brief.id).status()
+            except RedbeatError as exc:
+                _log_unlisted(brief.id, exc)
+                continue
+            if run.state in states:
+                runs.append(run)
+        return tuple(runs)
+
+    @classmethod
+    def brief(
+        cls, app: Celery, states: Collection[State] = tuple(State), *, limit: int = 100
+    ) -> Sequence[RunStatus]:
+        """Return the status of runs without their steps, in two round trips.
+
+        Runs that have not ended come first, the latest start in front; then ended ones, the latest
+        end in front.
+
+        Parameters:
+            states: the states to include.
+            limit: most runs. It also bounds how many unended runs are looked at, and how many of
+                the latest 10,000 ended ones, but 500 of each are looked at in any case. A run whose
+                record is gone is left out.
+        """
+        store = store_of(app)
+        ids = store.index.latest(max(limit, _LOOKED_AT))
+        pipe = store.client.pipeline(transaction=False)
+        for run_id in ids:
+            pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
+        runs = []
+        for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(reply, NoPermissionError):
+                raise reply
+            try:
+                values = zip(run_status.BRIEF, reply, strict=True)
+                fields = {name: text(value) for name, value in values if value}
+                if fields:
+                    runs.append(run_status.brief(run_id, fields))
+            except (TypeError, LookupError, ValueError, ArithmeticError) as exc:
+                # Anything may lie under these keys.
+                why = f"the record of pipeline run {run_id!r} cannot be read: {exc!r}"
+                _log_unlisted(run_id, CorruptEntry(why))
+        runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
+        return [run for run in runs if run.state in states][:limit]
+
+    def status(self) -> RunStatus:
+        """Return the status of the run: ``State.GONE`` if its record has expired since its end.
+
+        Raises:
+            PipelineNotFound: no such run is known.
+            CorruptEntry: its record in Redis cannot be read.
+        """
+        store = store_of(self.app)
+        run, steps, gone = self._read(store)
+        if not run:
+            if not gone:
+                raise self._not_found()
+            return RunStatus(self.id, State.GONE)
+        status = run_status.read(self.id, run, steps, {})
+        if status.state is State.WAITING and status.entry:
+            first = store.first(status.entry)
+            status = replace(status, waits_for=None if first == self.id else first)
+        running = _running(status)
+        if not status.ended or not running:
+            return status
+        # The worker of such a step may have died after the end of the run, when no sweeper looks.
+        return run_status.read(self.id, run, steps, store.guards.alive(running))
+
+    def params(self) -> dict[str, Any]:
+        """Return the params so far: those of the start, and the results of succeeded steps.
+
+        They are merged in the order of the stages and of the steps within them.
+
+        Raises:
+            PipelineNotFound: no such run is known, or its record is gone.
+            CorruptEntry: its record in Redis cannot be read.
+        """
+        store = store_of(self.app)
+        run, steps, _ = self._read(store)
+        if not run:
+            raise self._not_found()
+        succeeded = []
+        for number, step in enumerate(run_status.read(self.id, run, steps, {}).steps):
+            if step.state is State.SUCCEEDED:
+                succeeded.append(number)
+        return step_params.decode(step_params.merge(store.results(self.id, (0,), succeeded)))
+
+    def _read(self, store: PipelineStore) -> tuple[dict[str, str], str, str]:
+        try:
+            return store.read(self.id)
+        except ResponseError as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            why = f"the record of pipeline run {self.id!r} cannot be read: {exc}"
+            raise CorruptEntry(why) from exc
+
+    def wait(
+        self,
+        timeout: Duration | None = None,
+        progress: Callable[[RunStatus], None] | None = None,
+    ) -> RunStatus:
+        """Wait until the run has ended in any way, and return its status.
+
+        Outlasts a restart of the server.
+
+        Parameters:
+            timeout: longest wait: seconds, a timedelta or a text such as ``"5m"``; ``None``: for
+                ever.
+            progress: called with the first status and with each change; :func:`progress_line` makes
+                a line of it.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            PipelineNotFound: no such run is known.
+        """
+        longest = None if timeout is None else check_seconds("timeout", timeout, 0)
+        deadline = None if longest is None else time.monotonic() + longest
+        pause = _FIRST_POLL
+        last = None
+        while True:
+            try:
+                status = self.status()
+            except UNREACHABLE as exc:
+                why = text_of(exc)
+                logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, why)
+            else:
+                if status != last:
+                    last = status
+                    pause = _FIRST_POLL
+                    if progress is not None:
+                        progress(status)
+                if status.ended:
+                    return status
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
+                pause = min(pause, left)
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LAST_POLL)
+
+    def cancel(self, *, terminate: bool = False, note: str = "") -> bool:
+        """End the run before its time: no further step starts.
+
+        Parameters:
+            terminate: also kill the running steps (``revoke(terminate=True)``). Otherwise they run
+                to their end, without effect.
+            note: the reason, for the record of changes.
+
+        Returns:
+            whether this call ended it; ``False`` if it had ended.
+
+        Raises:
+            InvalidEntry: the note is no text.
+            PipelineNotFound: no such run is known, or its record is gone.
+        """
+        store = store_of(self.app)
+        line = _change("pipeline cancelled", note)
+        result, running = store.cancel(self.id, terminate=terminate)
+        if result < 0:
+            raise self._not_found()
+        if result == 1:
+            _record_change(store, self.id, line)
+        try:
+            if terminate and running:
+                self.app.control.revoke(running, terminate=True, connection=own_connection())
+            finish_run(self.app, store, self.id)
+        except _NOT_NOW as exc:
+            # Do not raise, because the run has ended.
+            why = text_of(exc)
+            logger.warning("Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, why)
+        return result == 1
+
+    def resume(self, *, note: str = "") -> bool:
+        """Resume a run that has ended before its time, at the stage of its end.
+
+        The steps of this stage that have not succeeded run under new task ids, and then the later
+        stages. Results of succeeded steps stay, and running steps continue. A deadline counts again
+        from the start. A run of an entry waits for its turn, if these may not overlap.
+
+        Parameters:
+            note: the reason, for the record of changes.
+
+        Returns:
+            whether this call resumed it; ``False`` if it runs already.
+
+        Raises:
+            InvalidEntry: the note is no text.
+            NotResumable: it has succeeded; a step of it is being killed, or may be; or another run
+                of its entry has not ended, and the pipeline says ``overlap="skip"``.
+            PipelineNotFound: no such run is known, or its record is gone.
+        """
+        store = store_of(self.app)
+        line = _change("pipeline resumed", note)
+        # Read the number of resumes before the status. If another process resumes the run in
+        # between, the script sees the old number and does nothing.
+        names = ("resumed", "entry", "waits", "revoke_siblings", "revoke")
+        resumed, entry, waits, *kills = store.fields(self.id, *names)
+        times = int(resumed or 0)
+        status = self.status()
+        if status.state is State.GONE:
+            raise self._not_found()
+        if status.state is State.SUCCEEDED:
+            raise NotResumable(f"pipeline run {self.id!r} has succeeded")
+        if not status.ended:
+            return False
+        running = _running(status)
+        if running and "1" in kills:
+            raise NotResumable(
+                f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
+            )
+        # The process that ended the run may have died before it did this. After the resume, it
+        # would be done for the wrong end.
+        finish_run(self.app, store, self.id)
+        if waits == "1":
+            self._check_turn(join_line(self.app, store, self.id, entry or "", times + 1))
+        state, outbox = store.resume(self.id, times, running)
+        if state == State.SUCCEEDED:
+            finish_run(self.app, store, self.id)
+        is_waiting = state == State.WAITING
+        self._check_turn(_go_on(self.app, store, self.id, outbox, waits=is_waiting))
+        if state:
+            _record_change(store, self.id, line)
+        return bool(state)
+
+    def _check_turn(self, why: str) -> None:
+        """Raise NotResumable if there is a reason why the run has no place in line."""
+        if why:
+            raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")
+
+    def _not_found(self) -> PipelineNotFound:
+        return PipelineNotFound(f"there is no pipeline run {self.id!r}")
+
+
+def _running(status: RunStatus) -> list[str]:
+    """Return the task ids of running steps."""
+    return [step.task_id for step in status.steps if step.state is State.RUNNING]
+
+
+def _log_unlisted(run_id: str, why: RedbeatError) -> None:
+    logger.warning("Pipeline %r cannot be listed: %s", run_id, text_of(why))
+
+
+def _change(action: Action, note: object) -> Line:
+    """Return a line for the record of changes; raises InvalidEntry if the note is no text."""
+    if not isinstance(note, str):
+        raise InvalidEntry("note", "text", note)
+    return line_of(who(), action, note.encode("utf-8", "replace").decode())
+
+
+def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
+    """Write a line of the record of changes, or a warning if the server does not answer.
+
+    The script that edits the run cannot write it, because runs lie in other slots on a cluster.
+    """
+    schedule = Keys.of(store.runs.keys.prefix)
+    keys = (schedule.changes, schedule.new_reply())
+    try:
+        Scripts(store.client).run("schedule/note_change", keys, (line.change, run_id))
+    except FAULTS as exc:
+        text = "Pipeline run %r: what was done is not in the record of changes: %s"
+        logger.warning(text, run_id, text_of(exc))

@@ -1,0 +1,457 @@
+"""Pipelines in Redis: the index of runs, and one method per script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from celery import Celery
+
+from ..once.runtime import Runtime
+from ..runs.run_store import RunStore
+from ..storage.lazy import of_process
+from ..storage.patience import patiently
+from ..storage.replies import server_ms, text, text_or_none, texts
+from ..storage.scripts import Scripts
+from .definition import MAX_STEPS, Definition
+from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
+from .run_status import LIVE
+
+#: ms for which a run without a sign of life is kept, if its ttl is not longer.
+KEEP_MS = 7 * 86_400_000
+
+#: ms for which the id of a run stays known after its record is gone.
+REMEMBER_MS = 90 * 86_400_000
+
+#: Seconds for which a write is repeated while the server does not answer, so that a restart of the
+#: server loses no outcome of a body. Each script recognises its own earlier work.
+_PATIENCE = 30.0
+
+#: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
+MAX_DEATHS = 5
+
+#: Most ms until a message that does not begin is published again. The guard drops the copies.
+RESEND_MAX_MS = 3_600_000
+
+#: ms that the process which filled an outbox has to empty it.
+OUTBOX_GRACE_MS = 3_000
+
+#: ms between the suspicion that a step's worker is dead and the verdict. The ms between two of its
+#: signs of life are added.
+SUSPICION_MS = 2_000
+
+#: Most definitions cached in a process.
+_CACHE = 500
+
+#: Number of ended runs that the index keeps, the latest ones.
+MAX_ENDED = 10_000
+
+#: Seconds for which the measured difference between the server's clock and ours is used.
+_CLOCK_LIFE = 60.0
+
+#: Step number -> (round, attempt).
+Outbox = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One copy of one step's message.
+
+    Parameters:
+        round: number of its start by the sweeper.
+        attempt: number of Celery's retry.
+        token: of the delivery; empty if there was none.
+    """
+
+    run: str
+    step: int
+    stage: int
+    round: int
+    attempt: int = 0
+    token: str = ""
+
+
+class Completed(NamedTuple):
+    """Reply of ``pipeline/complete.lua``: its word, the state of the run, and what to do next."""
+
+    word: str
+    state: str
+    outbox: Outbox
+    revoke: list[str]
+
+    @property
+    def run_ended(self) -> bool:
+        """Whether this call has ended the run."""
+        return self.word == "done" and self.state not in LIVE
+
+
+class Running(NamedTuple):
+    """A step that should be running.
+
+    Parameters:
+        suspect: whether it had no sign of life at an earlier look.
+    """
+
+    ref: Ref
+    task_id: str
+    suspect: bool
+
+
+class Look(NamedTuple):
+    """Reply of ``pipeline/check.lua``: the sweeper's look at a run.
+
+    Parameters:
+        word: of the script.
+        outbox: steps to publish.
+        running: steps that should be running.
+        entry: entry of the line in which the run stands; empty if in none.
+        turn: its member of that line.
+    """
+
+    word: str
+    outbox: Outbox
+    running: list[Running]
+    entry: str
+    turn: str
+
+
+class Index:
+    """The runs under one prefix by id: unended ones for the sweeper, ended ones for people.
+
+    Parameters:
+        period: seconds between two looks of the sweeper at one run.
+    """
+
+    def __init__(self, client: Any, prefix: str, period: float) -> None:
+        self._client = client
+        self._open = index_key(prefix)
+        self._ended = ended_key(prefix)
+        self.period = period
+        self._server_ms = 0
+        self._asked_at = float("-inf")
+
+    def look_again(self, run_id: str) -> None:
+        """Have the sweeper look at a run after its period."""
+        self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
+
+    def reopen(self, run_id: str) -> None:
+        """Have the sweeper look at an ended run that is resumed."""
+        self.look_again(run_id)
+        self._client.zrem(self._ended, run_id)
+
+    def due(self, limit: int) -> list[str]:
+        """Return runs to look at now.
+
+        Members that are no run ids are removed, because they would stay in front for good.
+        """
+        members = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
+        foreign = [member for member in members if text(member).encode() != member]
+        if foreign:
+            self._client.zrem(self._open, *foreign)
+        return [text(member) for member in members if member not in foreign]
+
+    def ended(self, run_id: str) -> None:
+        """Move a run to the ended ones. The first of several calls sets the instant."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.zadd(self._ended, {run_id: self._now()}, nx=True)
+        pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
+        pipe.zrem(self._open, run_id)
+        pipe.execute()
+
+    def forget(self, run_id: str) -> None:
+        """Remove a run that does not exist any more."""
+        self._client.zrem(self._open, run_id)
+        self._client.zrem(self._ended, run_id)
+
+    def latest(self, limit: int) -> list[str]:
+        """Return up to ``limit`` unended runs, any of them, and as many of the latest ended."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.zrange(self._open, 0, limit - 1)
+        pipe.zrevrange(self._ended, 0, limit - 1)
+        unended, ended = pipe.execute()
+        return list(dict.fromkeys(texts([*unended, *ended])))
+
+    def _now(self) -> int:
+        """Return the server's time in ms. A second more or less does not matter here."""
+        now = time.monotonic()
+        if now - self._asked_at > _CLOCK_LIFE:
+            self._server_ms = server_ms(self._client)
+            self._asked_at = now
+        return self._server_ms + round(1000 * (now - self._asked_at))
+
+
+class PipelineStore:
+    """The runs of one app. Get it with :func:`store_of`."""
+
+    def __init__(self, app: Celery) -> None:
+        runtime = Runtime.of(app)
+        self._prefix = runtime.settings.key_prefix
+        lease = runtime.settings.once_lease
+        self.guards = runtime.store
+        self.client = runtime.store.client
+        self.index = Index(self.client, self._prefix, min(max(lease / 2, 0.5), 10.0))
+        self.resend_ms = round(1000 * max(lease, 1.0))
+        self.runs = RunStore(self.client, self._prefix)
+        self._scripts = Scripts(self.client)
+        self._definitions: dict[str, Definition] = {}
+
+    def keys(self, run_id: str) -> RunKeys:
+        """Return the keys of a run."""
+        return RunKeys.of(self._prefix, run_id)
+
+    def _run(self, script: str, run_id: str, *args: Any) -> Any:
+        return self._scripts.run(script, self.keys(run_id), args)
+
+    def _insist(self, script: str, run_id: str, *args: Any) -> Any:
+        """Run a script, again and again while the server does not answer."""
+        return patiently(lambda: self._run(script, run_id, *args), _PATIENCE)
+
+    def start(
+        self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
+    ) -> tuple[str, Outbox]:
+        """Create a run.
+
+        Parameters:
+            params: as JSON.
+            entry, attempt: the entry and its attempt that start the run.
+
+        Returns:
+            a word of ``pipeline/start.lua``, and the steps to publish.
+        """
+        # The params have a field of their own, so that publishing does not read them.
+        definition = replace(definition, params={})
+        # Write the index first, because the sweeper would never find a run that is not in it.
+        self.index.look_again(run_id)
+        word, outbox = self._run(
+            "pipeline/start",
+            run_id,
+            definition.encode(),
+            definition.sizes,
+            params,
+            round(definition.ttl * 1000),
+            _keep_ms(definition),
+            int(definition.revoke_siblings),
+            definition.at_once or MAX_STEPS,
+            "" if definition.deadline is None else round(definition.deadline * 1000),
+            entry,
+            attempt,
+            int(bool(entry) and definition.overlap != "allow"),
+        )
+        if word in (b"run", b"wait"):
+            # A sweep between these two writes has found no run, and has removed it from the index.
+            self.index.look_again(run_id)
+            self._remember(run_id, definition)
+        return text(word), _outbox(outbox)
+
+    def sent(self, run_id: str, published: Outbox) -> None:
+        """Take published steps from the outbox."""
+        items: list[Any] = []
+        for step, (round_, attempt) in published.items():
+            items += (step, f"{round_}.{attempt}")
+        self._run("pipeline/sent", run_id, self.resend_ms, RESEND_MAX_MS, *items)
+
+    def begin(
+        self, ref: Ref, task_id: str, *, again: bool, worker: str, renew_ms: int
+    ) -> tuple[str, bytes]:
+        """Begin a step if it may run.
+
+        Parameters:
+            again: whether it may run again after its worker died.
+            renew_ms: ms between two signs of its life.
+
+        Returns:
+            a word of ``pipeline/begin.lua``, and with ``run`` the params as JSON.
+        """
+        copy = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
+        limits = (int(again), worker, MAX_DEATHS, renew_ms)
+        word, params = self._insist("pipeline/begin", ref.run, *copy, task_id, *limits)
+        return text(word), params
+
+    def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
+        """Record the end of a step.
+
+        Parameters:
+            outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
+            result: the JSON of its result, or the reason.
+        """
+        copy = (ref.step, ref.round, ref.attempt, ref.token)
+        reply = self._insist("pipeline/complete", ref.run, *copy, outcome, result, REMEMBER_MS)
+        word, state, outbox, revoke = reply
+        return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
+
+    def progress(self, ref: Ref, percent: float, note: str) -> None:
+        """Record the progress of a step."""
+        self._run("pipeline/progress", ref.run, ref.step, ref.round, ref.token, percent, note)
+
+    def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
+        """Have a step wait for its next attempt. Returns whether this copy may say so.
+
+        Parameters:
+            attempt: the attempt to come.
+            delay_ms: ms until it is due.
+            sent: whether its message was sent; otherwise the sweeper sends it when it is due.
+        """
+        publish_ms = delay_ms + self.resend_ms if sent else delay_ms
+        copy = (ref.step, ref.round, ref.token)
+        return bool(self._insist("pipeline/wait", ref.run, *copy, attempt, publish_ms, int(sent)))
+
+    def go(self, turn: str) -> tuple[str, str, Outbox]:
+        """Begin a run whose turn has come.
+
+        Returns:
+            its id, a word of ``pipeline/go.lua``, and the steps to publish.
+        """
+        resumed, _, run_id = turn.partition(":")
+        word, outbox = self._run("pipeline/go", run_id, resumed)
+        return run_id, text(word), _outbox(outbox)
+
+    def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, Outbox]:
+        """Resume a run that has ended.
+
+        Parameters:
+            resumed: how often it had been resumed at the caller's look.
+            running: ids of its tasks that still run.
+
+        Returns:
+            its state, empty if another process was faster, and the steps to publish.
+        """
+        # Write the index first, and again after the script, as for a start.
+        self.index.reopen(run_id)
+        state, outbox = self._run("pipeline/resume", run_id, REMEMBER_MS, resumed, *running)
+        self.index.look_again(run_id)
+        return text(state), _outbox(outbox)
+
+    def line(
+        self, entry: str, turn: str = "", gone: str = "", most: int = 0, *, runs: bool = False
+    ) -> tuple[bool, str]:
+        """Add one turn to the line of an entry, and remove another.
+
+        Parameters:
+            turn: turn to add; empty: none.
+            gone: turn to remove; empty: none.
+            most: length that the line may have.
+            runs: whether the added run runs already. It goes to the front, and always finds room.
+
+        Returns:
+            whether ``turn`` stands in the line, and the first turn of it.
+        """
+        key = turns_key(self._prefix, entry)
+        args = (turn, gone, most, REMEMBER_MS, int(runs))
+        joined, first = self._scripts.run("pipeline/turn", (key,), args)
+        return bool(joined), text(first)
+
+    def first(self, entry: str) -> str | None:
+        """Return the run of an entry whose turn it is."""
+        turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
+        return run_of(text(turns[0])) if turns else None
+
+    def fields(self, run_id: str, *names: str) -> list[str | None]:
+        """Return fields of a run."""
+        return [text_or_none(value) for value in self.client.hmget(self.keys(run_id).run, names)]
+
+    def cancel(
+        self, run_id: str, why: str = "", *, terminate: bool = False
+    ) -> tuple[int, list[str]]:
+        """End a run before its time.
+
+        Parameters:
+            why: reason for which it is left out. Only a waiting run can be.
+            terminate: whether its running steps are to be killed.
+
+        Returns:
+            1 if this call ended it, 0 if it had ended, -1 if it does not exist; and the ids of its
+            running tasks.
+        """
+        result, running = self._run("pipeline/cancel", run_id, REMEMBER_MS, why, int(terminate))
+        return int(result), texts(running)
+
+    def revoked(self, run_id: str) -> None:
+        """Record that the running siblings of the failed step were revoked."""
+        self.client.hdel(self.keys(run_id).run, "revoke")
+
+    def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
+        """Return the run's hash, the steps as JSON, and the end of a run that is gone."""
+        run, steps, gone = self._run("pipeline/status", run_id)
+        fields = texts(run)
+        return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
+
+    def definition(self, run_id: str) -> Definition | None:
+        """Return the definition of a run, cached because it never changes; ``None`` without."""
+        definition = self._definitions.get(run_id)
+        if definition is not None:
+            return definition
+        stored = self.client.hget(self.keys(run_id).run, "definition")
+        if stored is None:
+            return None
+        return self._remember(run_id, Definition.decode(stored))
+
+    def _remember(self, run_id: str, definition: Definition) -> Definition:
+        if len(self._definitions) >= _CACHE:
+            self._definitions.clear()
+        self._definitions[run_id] = definition
+        return definition
+
+    def results(
+        self, run_id: str, stages: Iterable[int], steps: Iterable[int]
+    ) -> list[bytes | None]:
+        """Return the params at the start of stages, and the results of steps, as JSON."""
+        names = [*(f"stage:{stage}" for stage in stages), *map(str, steps)]
+        return list(self.client.hmget(self.keys(run_id).results, names))
+
+    def set_params(self, run_id: str, definition: Definition, stage: int, params: str) -> None:
+        """Store the params at the start of a stage, and delete those of the stage before.
+
+        Those of the first stage stay, because the params of the whole run are derived from them.
+        """
+        key = self.keys(run_id).results
+        # No transaction, because a cluster's client lacks it before redis-py 6.2.
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hset(key, f"stage:{stage}", params)
+        if stage > 1:
+            pipe.hdel(key, f"stage:{stage - 1}")
+        pipe.pexpire(key, _keep_ms(definition))
+        pipe.execute()
+
+    def check(self, run_id: str) -> Look:
+        """Take the sweeper's look at a run."""
+        reply = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
+        word, outbox, rows, entry, resumed = reply
+        running = []
+        for step, round_, token, task_id, attempt, suspect in rows:
+            ref = Ref(run_id, step, -1, round_, attempt, text(token))
+            running.append(Running(ref, text(task_id), bool(suspect)))
+        return Look(text(word), _outbox(outbox), running, text(entry), turn(run_id, int(resumed)))
+
+    def lost(self, ref: Ref, *, lives: bool = False) -> str:
+        """Report a step that no worker renews. Returns a word of ``pipeline/lost.lua``.
+
+        Parameters:
+            lives: take back an earlier report, because a worker renews the step after all.
+        """
+        copy = (ref.step, ref.round, ref.token)
+        return text(
+            self._run("pipeline/lost", ref.run, *copy, SUSPICION_MS, MAX_DEATHS, int(lives))
+        )
+
+
+def _keep_ms(definition: Definition) -> int:
+    return max(round(definition.ttl * 1000), KEEP_MS)
+
+
+def _outbox(flat: Sequence[Any]) -> Outbox:
+    items: Outbox = {}
+    for step, value in zip(flat[::2], flat[1::2], strict=True):
+        round_, _, attempt = text(value).partition(".")
+        items[int(step)] = (int(round_), int(attempt))
+    return dict(sorted(items.items()))
+
+
+def store_of(app: Celery) -> PipelineStore:
+    """Return the store of an app in this process.
+
+    Raises:
+        ConfigurationError: its settings are wrong, or name no Redis.
+    """
+    return of_process(app, PipelineStore)

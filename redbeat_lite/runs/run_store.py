@@ -1,0 +1,197 @@
+"""The record of runs in Redis: its keys and its commands.
+
+All keys begin with the scheduler's prefix in braces.
+
+======================  ======  ==================================================================
+key                     type    value
+======================  ======  ==================================================================
+``{p}:runs:of:<name>``  zset    rows of an entry's last runs (:class:`redbeat_lite.runs.run.Row`)
+                                -> nominal time, epoch ms; their number is the entry's
+                                ``history``; they live for 35 days after the last write
+``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms),
+                                ``id``, ``outcome`` (its letter), ``begin`` (ms after
+                                ``nominal``), ``duration`` (ms), ``attempt``, ``worker``,
+                                ``error``, empty if not known; about the last 100,000
+``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an open incident
+                                (:mod:`redbeat_lite.runs.incident`); ``since:kind:entry`` -> JSON
+                                of a closed one that the hooks have not heard of; 1,000 at most,
+                                besides those of the whole schedule
+``{p}:runs:closed``     stream  about the last 1,000 closed incidents: ``of`` and ``incident``
+``{p}:runs:deadlines``  zset    member -> epoch ms, for entries that expect something, some 100 of
+                                each entry. The members:
+
+                                - ``start|nominal|entry`` and ``finish|nominal|entry`` -> when the
+                                  leader checks that the run has begun, or ended
+                                - ``success||entry`` -> when a run has to have succeeded
+                                - ``begun|nominal|entry`` and ``ended|nominal|entry`` -> 0: the
+                                  run was in time, and an open incident may end
+                                - ``start||entry`` and ``finish||entry`` -> when an incident that
+                                  found no room is tried again
+                                - ``pause <generation>|nominal|entry`` -> 0: the leader has to
+                                  pause the entry
+``{p}:runs:failures``   hash    entry -> its failures in a row, nominal time of the last one, its
+                                generation, and its failures that count for ``on_failure``; lives
+                                for 35 days after the last failure
+``{p}:runs:alive``      zset    ``task id|attempt`` -> end of the lease of this running attempt,
+                                epoch ms. The worker removes it at the end, so a past time is of a
+                                killed worker. It is kept for 35 days
+======================  ======  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from ..settings import key_root
+from ..storage.replies import text
+from ..storage.scripts import Call, Scripts
+from ..storage.streams import newest_first, readable
+from .run import BACKFILLED, LETTERS, NOT_DONE, OUTCOMES, Fate, Row
+
+#: Most fates in one call of ``runs/record``. 100 keep the server busy for some 3 ms.
+BATCH = 100
+
+#: Lines of the feed per round trip, some milliseconds of the server's time.
+_PAGE = 500
+
+
+class RunKeys:
+    """The keys under one prefix, for example ``"redbeat-lite"``."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._root = f"{key_root(prefix)}:runs:"
+        self.feed = f"{self._root}feed"
+        self.incidents = f"{self._root}incidents"
+        self.closed = f"{self._root}closed"
+        self.deadlines = f"{self._root}deadlines"
+        self.failures = f"{self._root}failures"
+        self.alive = f"{self._root}alive"
+
+    def rows(self, name: str) -> str:
+        """Return the key of an entry's rows."""
+        return f"{self._root}of:{name}"
+
+    @property
+    def whole(self) -> tuple[str, str, str]:
+        """The keys that ``shared/record.lua`` takes besides the rows of an entry."""
+        return self.feed, self.deadlines, self.incidents
+
+
+class Line(NamedTuple):
+    """Line of the feed: the end of a run. ``None`` means not known.
+
+    Parameters:
+        worker: node name of the worker.
+        retry: due time of the retry, epoch ms.
+    """
+
+    name: str
+    row: Row
+    worker: str | None
+    error: str | None
+    retry: int | None = None
+
+    @classmethod
+    def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
+        """Read a line by its id and its fields.
+
+        Raises:
+            ValueError, KeyError: it is not a line of the feed.
+        """
+        values = {text(field): text(value) for field, value in fields.items()}
+        row = Row(
+            int(values["nominal"]),
+            OUTCOMES[values["outcome"]],
+            values["id"],
+            _number(values["begin"]),
+            _number(values["duration"]),
+            int(values["attempt"]),
+            text(line),
+        )
+        worker = values["worker"] or None
+        error = values["error"] or None
+        return cls(values["name"], row.checked(), worker, error, _number(values.get("retry", "")))
+
+
+def _number(value: str) -> int | None:
+    return int(value) if value else None
+
+
+class RunStore:
+    """The record of runs of one prefix on one client."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client = client
+        self.keys = RunKeys(prefix)
+        self.scripts = Scripts(client)
+
+    def rows(self, names: Sequence[str], limit: int) -> list[list[Row]]:
+        """Return the last rows of each entry, the newest first, without unreadable ones.
+
+        Parameters:
+            names: at most 1,000. They take one command.
+            limit: rows per entry, 1 or more.
+        """
+        if not names:
+            return []
+        rows, _ = rows_in(self.scripts.run(*self.asking(names, limit)))
+        return rows
+
+    def asking(self, names: Sequence[str], limit: int) -> Call:
+        """Return the call behind :meth:`rows`; :func:`rows_in` reads its reply."""
+        return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
+
+    def failed(self, names: Sequence[str]) -> list[str]:
+        """Return the names of those entries that have failed since their last success.
+
+        Parameters:
+            names: at most 5,000, which take the server some 5 ms.
+        """
+        if not names:
+            return []
+        letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
+        keys = [self.keys.rows(name) for name in names]
+        numbers = self.scripts.run("runs/failed", keys, (letters, BACKFILLED))
+        return [names[number - 1] for number in numbers]
+
+    def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
+        """Write the fates of attempts in one round trip, except where a recorded fate weighs more.
+
+        It may be sent twice.
+
+        Parameters:
+            fates: at most :data:`BATCH`.
+
+        Returns:
+            how many the server could not write, and its error.
+        """
+        keys = [*self.keys.whole, *(self.keys.rows(fate.attempt.name) for fate in fates)]
+        failed, why = self.scripts.run("runs/record", keys, [fate.encode() for fate in fates])
+        return int(failed), text(why)
+
+    def lines(self, oldest: int) -> Iterator[Line]:
+        """Yield the readable lines of the feed, the newest first, a page per round trip.
+
+        Parameters:
+            oldest: epoch ms of the server. Earlier ends are left out.
+        """
+        return newest_first(self.client, self.keys.feed, Line.decode, _PAGE, max(oldest, 0))
+
+
+def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
+    """Return the rows of each entry in a reply, and the server's time of the reply in epoch ms."""
+    return [_decode_rows(members) for members in reply[:-1]], reply[-1]
+
+
+def _decode_rows(members: Sequence[bytes]) -> list[Row]:
+    pairs = zip(members[::2], members[1::2], strict=True)
+    return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
+
+
+def line_in(reply: Any) -> Line | None:
+    """Return the line in a reply; ``None`` if it has left the feed, or cannot be read."""
+    if not isinstance(reply, list):
+        return None
+    return next(readable(reply, Line.decode), None)
