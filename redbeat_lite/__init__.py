@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from .schedules import at, cron, every, manual, register_schedule, rrule
     from .schedules.calendars import Calendar
     from .schedules.misfire import Misfire
-    from .storage.backfills import Backfill
     from .storage.changes import Change
+    from .storage.stored_backfill import Backfill
 
 _HOMES = {
     "actors": ("acting_as",),
@@ -92,7 +92,7 @@ _HOMES = {
     "entries.preview": ("Upcoming",),
     "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
-    "storage.backfills": ("Backfill",),
+    "storage.stored_backfill": ("Backfill",),
     "storage.changes": ("Change",),
     "schedules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
 }

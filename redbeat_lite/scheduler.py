@@ -18,7 +18,7 @@ from .entries.entry import Entry
 from .errors import ConfigurationError
 from .events import Ticked
 from .public import public
-from .storage.stored import Lost
+from .storage.records import Lost
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -22,11 +22,11 @@ from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..public import public
 from ..settings import MAX_HISTORY
-from ..storage.backfills import FASTEST, SLOWEST, Backfill, backfill_of
 from ..storage.changes import line_of
-from ..storage.replies import server_ms
+from ..storage.records import Edit
+from ..storage.redis_values import server_ms
 from ..storage.store import TRIES, Store
-from ..storage.stored import Edit
+from ..storage.stored_backfill import FASTEST, SLOWEST, Backfill, backfill_of
 from .reader import Reader, check_complete
 from .run_history import RunHistory, RunQuery
 

@@ -16,10 +16,9 @@ from ..entries.stored_entry import edit_of, readable_parts
 from ..errors import EntryNotFound, InvalidEntry
 from ..public import public
 from ..schedules.calendars import Calendar
-from ..storage.calendars import store_calendar, stored_calendars
 from ..storage.changes import line_of
+from ..storage.records import AT_ONCE, Edit, Stored
 from ..storage.store import Store
-from ..storage.stored import AT_ONCE, Edit, Stored
 
 
 @public
@@ -35,7 +34,7 @@ class Calendars(MutableMapping[str, Calendar]):
 
     def all(self) -> dict[str, Calendar]:
         """Those that can be read, in one round trip."""
-        return stored_calendars(self._store)
+        return self._store.calendars()
 
     def __getitem__(self, name: str) -> Calendar:
         """The calendar of this name.
@@ -57,7 +56,7 @@ class Calendars(MutableMapping[str, Calendar]):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
         if not isinstance(calendar, Calendar):
             raise InvalidEntry("calendar", "a Calendar", calendar)
-        stored, is_new = store_calendar(self._store, name, calendar)
+        stored, is_new = self._store.put_calendar(name, calendar)
         if is_new:
             self._store.record(line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), [])
         self._plan_anew(name)

@@ -11,10 +11,10 @@ from typing import Any
 from ..entries.fields import is_name
 from ..instants import MAX_MS, aware, from_ms, to_ms
 from ..storage.changes import OF_OTHERS, Change, is_of, of_entry, of_stream
+from ..storage.records import PAGE, Stored
+from ..storage.redis_values import UNREADABLE, newest_first, readable
 from ..storage.scripts import Call, checked
 from ..storage.store import Store
-from ..storage.stored import PAGE, Stored
-from ..storage.streams import UNREADABLE, newest_first, readable
 
 #: Lines that a script looks through: half of as many as there are, so that two of them do.
 _LOOKED_AT = 5_100

@@ -22,10 +22,9 @@ from ..instants import from_ms
 from ..runs.run import Row
 from ..runs.run_store import RunStore, rows_in
 from ..settings import Settings
-from ..storage.reading import Asked
+from ..storage.records import PAGE, Stored, chunks
 from ..storage.scripts import checked
-from ..storage.store import Store
-from ..storage.stored import PAGE, Stored, chunks
+from ..storage.store import Asked, Store
 from .change_log import last_change
 
 logger = get_logger(f"celery.{__name__}")

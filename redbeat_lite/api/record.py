@@ -11,8 +11,8 @@ from ..public import public
 from ..runs.run import Run
 from ..runs.run_store import rows_in
 from ..storage.changes import Change
-from ..storage.reading import Asked
 from ..storage.scripts import checked
+from ..storage.store import Asked
 from .change_log import Scan, kept_change
 from .reader import Reader, there
 from .run_history import RunHistory, RunQuery

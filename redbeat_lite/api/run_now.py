@@ -25,8 +25,8 @@ from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
-from ..storage.patience import briefly
-from ..storage.stored import AT_ONCE, chunks
+from ..storage.records import AT_ONCE, chunks
+from ..storage.time_limits import brief_walk
 from .reader import Reader, check_complete
 
 #: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.
@@ -69,7 +69,7 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
         _give(app, task, entry, given)
     now = wall_ms()
     nominal, zone = entry.known_state.nominal, app.timezone
-    gap = lifecycle.gap_ms(entry, nominal, now, zone, briefly()) if expires_with_gap(entry) else None
+    gap = lifecycle.gap_ms(entry, nominal, now, zone, brief_walk()) if expires_with_gap(entry) else None
     life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
     _evaluate(entry, entry)
     locks = LockStore(reader.store.backend.client, settings.key_prefix)

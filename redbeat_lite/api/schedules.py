@@ -41,10 +41,10 @@ from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
 from ..storage.changes import Change, line_of
 from ..storage.lazy import lazy
-from ..storage.patience import briefly
-from ..storage.replies import text
+from ..storage.records import PAGE, chunks
+from ..storage.redis_values import text
 from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, chunks
+from ..storage.time_limits import brief_walk
 from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import Scan, recorded
@@ -248,7 +248,7 @@ class Schedules(MutableMapping[str, Entry]):
             until=last,
             limit=limit,
             zone=self._reader.zone,
-            walk_on=briefly(),
+            walk_on=brief_walk(),
             freezes=freezes,
             **options,
         )

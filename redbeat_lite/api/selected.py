@@ -14,8 +14,8 @@ from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..public import public
 from ..storage.changes import Line, line_of
-from ..storage.replies import text, texts
-from ..storage.stored import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..storage.records import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..storage.redis_values import text, texts
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer

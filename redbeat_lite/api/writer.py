@@ -27,9 +27,9 @@ from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, Entry
 from ..once.canvas import CANVAS, sent
 from ..storage.changes import Action, Line, line_of
 from ..storage.json_values import all_plain
-from ..storage.patience import briefly
+from ..storage.records import PAGE, Edit, Stored
 from ..storage.store import TRIES
-from ..storage.stored import PAGE, Edit, Stored
+from ..storage.time_limits import brief_walk
 from .calendars import Calendars
 from .reader import Reader
 
@@ -215,7 +215,7 @@ class Writer:
         state = entry.known_state
         if not state.paused:
             return state
-        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=briefly())
+        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=brief_walk())
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new; returns it with its state."""
@@ -256,7 +256,7 @@ class Writer:
         lifecycle.keep_resolved(before, after)
         after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=briefly())
+            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=brief_walk())
             line = line_of_write(self.who, stored, definition, note)
         return self.write(after, stored.state, definition, line)
 

@@ -30,11 +30,11 @@ from ..runs.run_store import RunKeys
 from ..schedules import every
 from ..schedules.misfire import Plan
 from ..settings import MAX_HISTORY
-from ..storage.backfills import Backfill, backfill_of
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
-from ..storage.replies import text
-from ..storage.stored import Advance, Refrozen, Stored
+from ..storage.records import Advance, Refrozen, Stored
+from ..storage.redis_values import text
+from ..storage.stored_backfill import Backfill, backfill_of
 from .beat_state import BeatState
 from .dispatch.dispatcher import BatchSender
 from .dispatch.planner import Ahead, Job, Planner, quarantined

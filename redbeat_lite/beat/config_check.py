@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
-from functools import partial
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -27,9 +26,8 @@ from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
 from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
-from ..storage.calendars import stored_calendars
+from ..storage.records import PAGE, Stored, chunks
 from ..storage.store import Store
-from ..storage.stored import PAGE, Stored, chunks
 from .beat_token import Beat
 from .status import present
 
@@ -57,7 +55,7 @@ def checked_entry(
         return readable_parts(store.read([name])[0])[0]
 
     entry = config_entry(settings, name, fields, app=app)
-    give_calendar(entry, partial(stored_calendars, store), now, app.timezone, stored_before)
+    give_calendar(entry, store.calendars, now, app.timezone, stored_before)
     lifecycle.check(entry, now, app.timezone, stored_before)
     check_options(entry)
     encode(entry, placeholders=True)

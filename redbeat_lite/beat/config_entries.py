@@ -40,12 +40,10 @@ from ..instants import from_ms
 from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
-from ..storage.patience import briefly
-from ..storage.refused import Refused
-from ..storage.stored import Edit, Stored, Term
+from ..storage.records import Edit, Refused, Stored, Term
+from ..storage.time_limits import brief_walk
 from .config_check import checked_entry, fault_text, is_shared
 from .status import present
 
@@ -159,7 +157,7 @@ class ConfigEntries:
     def vacated(self) -> bool:
         """Whether such a name may be free now, or such a calendar stored."""
         awaited = self._awaited_calendars
-        if awaited and not awaited.isdisjoint(stored_calendars(self._store)):
+        if awaited and not awaited.isdisjoint(self._store.calendars()):
             return True
         if self._rivals and not self._rivals <= present(self._store, self._settings):
             return True
@@ -206,7 +204,7 @@ class ConfigEntries:
         calendars = {entry.calendar for entry in self._entries.values()}
         for calendar in calendars:
             if isinstance(calendar, Calendar):
-                restore_calendar(self._store, calendar)
+                self._store.restore_calendar(calendar)
 
     def _accepted(
         self,
@@ -304,7 +302,7 @@ class ConfigEntries:
         """Return the edit, if any, that makes ``existing`` the entry of the configuration."""
         lifecycle.keep_resolved(existing, wanted)
         if encode(wanted, placeholders=True).encode() != stored.definition:
-            revised = lifecycle.revised(existing, state, wanted, now, self._zone, briefly())
+            revised = lifecycle.revised(existing, state, wanted, now, self._zone, brief_walk())
             edit = self._edit(wanted, revised, stored)
             self._log_omitted_run(wanted.name, stored.score, edit.score, now)
             return [edit]

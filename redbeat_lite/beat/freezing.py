@@ -13,7 +13,7 @@ from ..entries.stored_entry import edit_of, parts_of
 from ..errors import UnsupportedFormat
 from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import AT_ONCE, Edit, Refrozen, Stored, Term
+from ..storage.records import AT_ONCE, Edit, Refrozen, Stored, Term
 from .beat_state import BeatState
 from .leader import Leader
 

@@ -22,11 +22,10 @@ from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.incident_fold import Watched
 from ..storage.changes import of_entry, of_stream
-from ..storage.replies import server_ms
+from ..storage.records import PAGE, Stored, chunks
+from ..storage.redis_values import UNREADABLE as UNREADABLE_LINE
+from ..storage.redis_values import newest_first, server_ms
 from ..storage.store import Store
-from ..storage.stored import PAGE, Stored, chunks
-from ..storage.streams import UNREADABLE as UNREADABLE_LINE
-from ..storage.streams import newest_first
 from .dispatch.deadlines import Deadlines
 
 #: Actions after which the time for the next success of an entry begins again.

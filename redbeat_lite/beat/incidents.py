@@ -24,8 +24,8 @@ from ..runs.run_store import RunKeys
 from ..settings import Settings
 from ..storage.changes import line_of
 from ..storage.lazy import lazy
+from ..storage.records import Edit, Lost, Stored, Term
 from ..storage.store import Store
-from ..storage.stored import Edit, Lost, Stored, Term
 from ..threads import Ticker
 from .beat_state import BeatState
 from .dispatch.deadlines import Deadlines

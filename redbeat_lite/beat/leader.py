@@ -25,8 +25,8 @@ from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.changes import line_of
 from ..storage.connections import Backend
 from ..storage.keys import UNDERSTOOD, Keys
+from ..storage.records import Lost, Term
 from ..storage.scripts import Scripts
-from ..storage.stored import Lost, Term
 from .beat_state import BeatState
 from .beat_token import Beat, beat_of, token_of
 from .stop import Stop

@@ -14,8 +14,8 @@ from ..entries.words import counted
 from ..settings import Settings
 from ..storage.key_types import check_types
 from ..storage.leader_store import LeaderStore
+from ..storage.records import Term
 from ..storage.server_check import Fault, failover, faults, server_of
-from ..storage.stored import Term
 from .beat_state import BeatState
 from .beat_token import Beat
 from .config_check import log_differing, log_left_behind, log_not_stored

@@ -26,7 +26,7 @@ from ..schedules.zones import zone_name, zone_of
 from ..storage.changes import line_of
 from ..storage.json_values import dumps, loads_as
 from ..storage.leader_store import LeaderStore
-from ..storage.stored import PAGE, Edit, Stored, Term, chunks
+from ..storage.records import PAGE, Edit, Stored, Term, chunks
 from .config_entries import ConfigPauses
 
 logger = get_logger(f"celery.{__name__}")

@@ -23,7 +23,7 @@ from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads_as
 from ..storage.keys import Keys
-from ..storage.refused import Refused
+from ..storage.records import Refused
 from ..storage.scripts import Call
 from ..storage.store import Store
 from .beat_token import beat_of

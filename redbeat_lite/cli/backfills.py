@@ -13,7 +13,7 @@ import click
 from ..api.schedules import Schedules
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
-from ..storage.backfills import Backfill
+from ..storage.stored_backfill import Backfill
 from .command import Failure, command, json_option, load_schedules, note_option, option
 from .options import changing, parse_span, required_names
 from .output import app_zone, echo_json, echo_table, say, when

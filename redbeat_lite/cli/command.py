@@ -19,7 +19,7 @@ import click
 from ..actors import by_way
 from ..durations import seconds_of
 from ..errors import EntryNotFound, RedbeatError, text_of
-from ..storage.replies import text
+from ..storage.redis_values import text
 from .output import JSON, clean, say, tolerate_any_text
 
 if TYPE_CHECKING:

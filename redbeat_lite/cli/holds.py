@@ -11,7 +11,6 @@ from ..api.schedules import Schedules
 from ..entries.selection import Selection
 from ..entries.words import counted
 from ..schedules.calendars import Calendar
-from ..storage.calendars import stored_calendars
 from .command import (
     Failure,
     Group,
@@ -27,7 +26,7 @@ from .options import coming_instant, selecting
 from .output import app_zone, echo_json, echo_table, say, when
 
 _DATE = click.DateTime(["%Y-%m-%d"])
-_calendar_names = completed(lambda store, start: stored_calendars(store))
+_calendar_names = completed(lambda store, start: store.calendars())
 _calendar_argument = click.argument("name", shell_complete=_calendar_names)
 
 

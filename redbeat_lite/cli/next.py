@@ -19,7 +19,7 @@ from ..instants import to_ms
 from ..schedules import Manual, Question
 from ..schedules.missed import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
-from ..storage.patience import briefly
+from ..storage.time_limits import brief_walk
 from .command import (
     Failure,
     bare_app,
@@ -158,7 +158,7 @@ def runs_between(
         shown_zone: the zone to show all runs in; by default the zone of each entry.
     """
     start = to_ms(first)
-    walk_on = briefly()
+    walk_on = brief_walk()
     moved: dict[str, Entry] = {}
 
     def move(entry: Entry) -> Entry:

@@ -20,9 +20,9 @@ from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
-from ..storage.backfills import Backfill
 from ..storage.json_values import pack
-from ..storage.refused import Refused
+from ..storage.records import Refused
+from ..storage.stored_backfill import Backfill
 from .output import distance, when
 
 #: Last runs of an entry that a list shows.

@@ -10,7 +10,7 @@ from datetime import tzinfo
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, to_ms
 from ..schedules import At, Every, Question, next_ms
-from ..storage.backfills import Backfill, Ranges
+from ..storage.stored_backfill import Backfill, Ranges
 from .entry import Entry
 from .state import EntryState
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..actors import Who
 from ..storage.changes import Action, Difference, Line, line_of
 from ..storage.json_values import dumps, loads_as
-from ..storage.stored import Stored
+from ..storage.records import Stored
 
 #: Their values are left out: arguments, and what headers hold, are the business of those who run the task.
 _SILENT = ("args", "kwargs", "options")

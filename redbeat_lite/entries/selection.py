@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..errors import InvalidEntry, is_plain
 from ..settings import MAX_NAME
 from ..storage.json_values import dumps
-from ..storage.stored import Stored
+from ..storage.records import Stored
 from .entry import Entry
 from .fields import as_tags
 

@@ -7,7 +7,7 @@ from datetime import tzinfo
 from ..errors import CorruptEntry, UnsupportedFormat
 from ..settings import MAX_NAME
 from ..storage.changes import Line
-from ..storage.stored import Edit, Stored
+from ..storage.records import Edit, Stored
 from .definition import decode
 from .entry import Entry
 from .lifecycle import due_time

@@ -31,11 +31,10 @@ from ..errors import CorruptEntry, InvalidEntry
 from ..instants import from_ms
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.backfills import Backfill
-from ..storage.calendars import restore_calendar, stored_calendars
 from ..storage.changes import Action
+from ..storage.records import PAGE, Edit, Stored, chunks
 from ..storage.store import TRIES, Store
-from ..storage.stored import PAGE, Edit, Stored, chunks
+from ..storage.stored_backfill import Backfill
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 
 
@@ -54,7 +53,7 @@ class Export:
         self.head: dict[str, Any] = {
             "redbeat_lite": __version__,
             "exported_at": from_ms(wall_ms()).isoformat(),
-            "calendars": [calendar.encode() for calendar in stored_calendars(self._store).values()],
+            "calendars": [calendar.encode() for calendar in self._store.calendars().values()],
         }
         if selection.is_all:
             schedules = Schedules(app)
@@ -135,7 +134,7 @@ class Restore:
             BadFile: a field is wrong. The error names its path.
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
-        self._calendars |= stored_calendars(self._store)
+        self._calendars |= self._store.calendars()
         stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
         self.freezes = [
             freeze
@@ -156,7 +155,7 @@ class Restore:
         After an interruption, a repetition does the rest.
         """
         for calendar in self._calendars.values():
-            restore_calendar(self._store, calendar)
+            self._store.restore_calendar(calendar)
         for freeze in self.freezes:  # before the entries that they keep from firing
             self._schedules.freezes.restore(freeze)
         self._store_entries(plan)

@@ -36,8 +36,8 @@ from ..instants import from_ms, to_ms
 from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from ..storage.backfills import Backfill
 from ..storage.json_values import unpack
+from ..storage.stored_backfill import Backfill
 
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250

@@ -30,8 +30,8 @@ from ..errors import InvalidEntry, RedbeatError
 from ..instants import to_ms
 from ..schedules import At, first_ms, next_ms
 from ..settings import Settings
+from ..storage.records import PAGE, Edit, Stored, chunks
 from ..storage.store import Store
-from ..storage.stored import PAGE, Edit, Stored, chunks
 
 #: Tolerance for the sun, in ms: two programs compute one sunset some fractions of a second apart,
 #: and sunsets are hours apart. Without it, a run that the old beat has sent would count as to come.

@@ -24,8 +24,8 @@ from ..schedules.recurrence import FREQUENCIES
 from ..schedules.rrule_text import WEEKDAYS
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend
-from ..storage.replies import text
-from ..storage.stored import PAGE, chunks
+from ..storage.records import PAGE, chunks
+from ..storage.redis_values import text
 from .move_in import Found, Left, Source, Unreadable
 
 #: Options of celery-redbeat itself. It does not pass them to its client.

@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from ..instants import MAX_MS, from_ms
 from ..public import public
-from ..storage.replies import text_of_hash, texts
+from ..storage.redis_values import text_of_hash, texts
 from .lock_key import checked
 from .runtime import Runtime
 

@@ -21,7 +21,7 @@ from ..runs.run import Attempt, Fate, attempt_of
 from ..settings import Settings
 from ..storage.connections import Backend
 from ..storage.lazy import of_process
-from ..storage.patience import patiently
+from ..storage.time_limits import retry_for
 from ..uuids import drawn
 from . import parked_message
 from .answers import Verdict
@@ -99,7 +99,7 @@ class Runtime:
             return verdict
 
         try:
-            return patiently(ask, PATIENCE)
+            return retry_for(ask, PATIENCE)
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
@@ -122,7 +122,7 @@ class Runtime:
         self.renewer.remove(hold)
         ask = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms, fate=fate)
         try:
-            ended = patiently(ask, PATIENCE if patient else 0)
+            ended = retry_for(ask, PATIENCE if patient else 0)
         except DOWN as exc:
             logger.warning("Task %s could not give back its lock, the lease will: %s", hold.held.task_id, text_of(exc))
             if fate is not None:

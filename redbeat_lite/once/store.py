@@ -13,9 +13,9 @@ from ..runs.run_store import RunKeys
 from ..storage.changes import line_of
 from ..storage.connections import FAULTS
 from ..storage.keys import Keys
-from ..storage.replies import server_ms, text, text_or_none, texts
+from ..storage.records import chunks
+from ..storage.redis_values import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
-from ..storage.stored import chunks
 from .answers import Ended, Seen, Turn, Verdict
 from .keys import OnceKeys
 

@@ -21,7 +21,7 @@ from ..clock import wall_ms
 from ..errors import text_of
 from ..instants import delay_ms
 from ..public import public
-from ..storage.patience import patiently
+from ..storage.time_limits import retry_for
 from . import run
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
@@ -194,7 +194,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             # worker's main process has other tasks to look after.
             take = partial(runtime.store.take, [wanted])
             ended = self.app.current_worker_task is not None and _follows(self.app, task_id, options)
-            (taken,) = patiently(take, PATIENCE) if ended else take()
+            (taken,) = retry_for(take, PATIENCE) if ended else take()
         except DOWN as exc:
             # The lock may be taken, and only the reply be lost. Nobody would run the task and free it.
             runtime.leave(key, task_id)

@@ -17,9 +17,9 @@ from ..errors import ConfigurationError, describe
 from ..public import public_in
 from ..settings import Settings
 from ..storage.connections import FAULTS
+from ..storage.records import PAGE
 from ..storage.server_check import check_driver
 from ..storage.store import Store
-from ..storage.stored import PAGE
 from . import entry_checks, run_time_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 

@@ -17,7 +17,6 @@ from ..instants import from_ms
 from ..schedules import Every, next_ms
 from ..schedules.clock_changes import ZonedRule
 from ..schedules.zones import zone_name
-from ..storage.calendars import stored_calendars
 from .examination import Finding, Subject
 
 #: A calendar that ends within this time is worth a finding.
@@ -37,7 +36,7 @@ _DAY = 86_400_000  # ms
 def calendars(subject: Subject) -> Iterator[Finding]:
     """Find calendars in use that end soon, and entries that have missed a revision of theirs."""
     soon = from_ms(wall_ms()).date() + _SOON
-    for name, calendar in stored_calendars(subject.store).items():
+    for name, calendar in subject.store.calendars().items():
         users = [entry for entry in subject.entries if calendar_name(entry) == name]
         command = f"celery -A ... redbeat calendars set {name} …"
         if users and calendar.until < soon:

@@ -22,7 +22,7 @@ from ..once.worker.visibility import look_at_the_clock
 from ..schedules import Question, next_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
 from ..storage.json_values import loads_as
-from ..storage.replies import text
+from ..storage.redis_values import text
 from ..storage.server_check import failover, faults, server_of
 from ..storage.store import Store
 from .examination import Finding, Subject

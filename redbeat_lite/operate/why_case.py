@@ -21,7 +21,7 @@ from ..instants import from_ms, to_ms
 from ..pipeline.pipeline_keys import run_of, turns_key
 from ..runs.run import Run
 from ..storage.changes import Change
-from ..storage.replies import texts
+from ..storage.redis_values import texts
 from ..storage.scripts import checked
 from ..storage.store import Store, quarantined_in
 

@@ -23,7 +23,7 @@ from ..public import public
 from ..storage.changes import Action, Line, line_of
 from ..storage.connections import FAULTS, UNREACHABLE
 from ..storage.keys import Keys
-from ..storage.replies import text
+from ..storage.redis_values import text
 from ..storage.scripts import Scripts
 from . import run_status, step_params
 from .definition import Definition

@@ -12,9 +12,9 @@ from celery import Celery
 from ..once.runtime import Runtime
 from ..runs.run_store import RunStore
 from ..storage.lazy import of_process
-from ..storage.patience import patiently
-from ..storage.replies import server_ms, text, text_or_none, texts
+from ..storage.redis_values import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
+from ..storage.time_limits import retry_for
 from .definition import MAX_STEPS, Definition
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
 from .run_status import LIVE
@@ -206,7 +206,7 @@ class PipelineStore:
 
     def _insist(self, script: str, run_id: str, *args: Any) -> Any:
         """Run a script, again and again while the server does not answer."""
-        return patiently(lambda: self._run(script, run_id, *args), _PATIENCE)
+        return retry_for(lambda: self._run(script, run_id, *args), _PATIENCE)
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""

@@ -127,7 +127,7 @@ class Case(NamedTuple):
         """Read a field of the hash.
 
         Raises:
-            one of :data:`redbeat_lite.storage.streams.UNREADABLE`: it is not an incident.
+            one of :data:`redbeat_lite.storage.redis_values.UNREADABLE`: it is not an incident.
         """
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:

@@ -7,10 +7,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..storage.keys import Keys
-from ..storage.replies import text
+from ..storage.records import Term, check_term
+from ..storage.redis_values import readable, text
 from ..storage.scripts import Scripts
-from ..storage.stored import Term, check_term
-from ..storage.streams import readable
 from .incident import Case
 from .incident_fold import Deadline, Decision, End, Failures
 from .run import BACKFILLED, LIFE_MS, Row

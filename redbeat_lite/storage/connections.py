@@ -1,42 +1,76 @@
-"""Connections to the server which holds the schedule, and what they may raise; nobody else opens any."""
+"""Connections to the server that holds the schedule, and the exceptions of its clients.
+
+The server is a single one, the master that Sentinel names, or a cluster. No other module makes
+clients.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 from weakref import WeakSet
 
 import redis
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
+import redis.cluster
+from kombu.utils.imports import symbol_by_name
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .. import urls
+from ..clock import elapsed
+from ..errors import ConfigurationError
 from ..settings import Settings
-from .clients import SOCKET_TIMEOUT, bounds, client_for
+from .key_types import find_foreign_key
 from .lazy import lazy
+from .redis_values import text
 from .scripts import Scripts
 
-#: Seconds between the pings that tell whether an idle subscription is still alive.
-HEALTH_CHECK_INTERVAL = 15
+# Seconds until a command or a connection attempt that hangs is given up. It is not longer than the
+# default lease: if only the replies are lost, a leader that waits for one does nothing, while its
+# renewals still reach the server and keep its lease.
+_SOCKET_TIMEOUT = 4.0
 
-#: What a server that is down, restarting, failing over or out of reach raises.
+# Seconds between the pings that show whether an idle subscription is still alive.
+_HEALTH_CHECK_INTERVAL = 15
+
+# Seconds between two questions to Sentinel whether the master is still the same.
+_LOOK = 1.0
+
+#: The same after a sentinel did not answer, because that question may take as long as a command.
+LOOK_UNANSWERED = 30.0
+
+#: Exceptions of a server that is down, restarting, failing over or out of reach.
 UNREACHABLE: tuple[type[Exception], ...] = (
     RedisConnectionError,
     RedisTimeoutError,
-    RedisClusterException,  # no node of a cluster answers, or none has the slot
+    RedisClusterException,  # No node of a cluster answers, or none has the slot.
     OSError,
 )
 
-#: Everything that a command to the server can raise.
+#: All exceptions that a command to the server can raise.
 FAULTS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSError)
 
 
 class Backend:
     """Opens clients for one server, for the master that Sentinel names, or for a cluster.
 
-    Nothing is opened before the first command. A forked child opens its own. ``timeout`` is that of :attr:`client`, as
-    :meth:`open` has it.
+    It connects at the first command. A forked child opens clients of its own.
+
+    Parameters:
+        timeout: of :attr:`client`, as :meth:`open` takes it.
     """
 
     def __init__(self, settings: Settings, *, timeout: float | None = None) -> None:
@@ -46,63 +80,72 @@ class Backend:
 
     @property
     def display_url(self) -> str:
-        """The server's URL without its password."""
+        """URL of the server without its password."""
         return urls.shown(self._settings.url)
 
     @lazy
     def client(self) -> redis.Redis:
-        """The client for commands: thread-safe, pooled, replies are bytes."""
+        """Client for commands. It is thread-safe and pooled, and its replies are bytes."""
         return self.open(timeout=self._timeout)
 
     @lazy
     def scripts(self) -> Scripts:
-        """The Lua scripts, bound to :attr:`client`."""
+        """Lua scripts, which run through :attr:`client`."""
         return Scripts(self.client)
 
     def open(self, *, timeout: float | None = None) -> redis.Redis:
-        """A client with a connection pool of its own; the caller closes it.
+        """Return a client with a connection pool of its own; the caller closes it.
 
         Parameters:
-            timeout: seconds until a command or a connection attempt that hangs is given up, whatever ``redis_options``
-                say about timeouts and retries: for what has to end in time.
+            timeout: seconds until a command or a connection attempt that hangs is given up, for
+                work that has to end in time. It overrides the timeouts and retries in
+                ``redis_options``.
         """
         options: dict[str, Any] = {
-            "health_check_interval": HEALTH_CHECK_INTERVAL,
-            **bounds(SOCKET_TIMEOUT),
+            "health_check_interval": _HEALTH_CHECK_INTERVAL,
+            **_limits(_SOCKET_TIMEOUT),
             **self._settings.redis_options,
             "decode_responses": False,
         }
-        last: dict[str, Any] = {}
+        overriding: dict[str, Any] = {}
         if timeout is not None:
-            last = bounds(timeout)
+            overriding = _limits(timeout)
             for name in ("retry_on_timeout", "retry_on_error"):
                 options.pop(name, None)
-        return client_for(self._settings.url, options, last)
+        return _client_for(self._settings.url, options, overriding)
 
     def close(self) -> None:
-        """Close the shared client's connections; the next command opens them anew."""
+        """Close the connections of the shared client; the next command opens new ones."""
         client = self.forget()
         if client is not None:
             client.close()
 
     def forget(self) -> redis.Redis | None:
-        """Let the next command open a new client; returns the old one, with its connections."""
+        """Let the next command open a new client; return the old one, with its connections."""
         self.__dict__.pop("scripts", None)
         client: redis.Redis | None = self.__dict__.pop("client", None)
         return client
 
 
-#: All of this process.
+# All backends of this process.
 _backends: WeakSet[Backend] = WeakSet()
 
-#: The clients of the process that this one was forked from. They are kept because they take their locks when they go.
+# Clients of the process that this one was forked from. They are kept, because a client takes its
+# locks when it is garbage collected, and here one of them may be held for ever.
 _inherited: list[redis.Redis] = []
 
 
 def _forget_in_child() -> None:
-    """Have every backend open a new client. A lock that another thread held in the old one at the fork is held here for
-    ever: redis-py 5 makes that of a pool anew, 6.4 to 8.1 do not, and none of them does it for a cluster's."""
-    _inherited.extend(client for backend in list(_backends) if (client := backend.forget()) is not None)
+    """Let each backend open a new client in a forked child.
+
+    Another thread of the parent may have held a lock of the old client at the fork. In the child
+    nobody releases it. redis-py 5 makes new locks for a pool, 6.4 to 8.1 do not, and no version
+    does so for a cluster.
+    """
+    for backend in list(_backends):
+        client = backend.forget()
+        if client is not None:
+            _inherited.append(client)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -114,9 +157,272 @@ def refusal(exc: Exception, root: str) -> Exception:
     Parameters:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
     """
-    text = str(exc)
-    if isinstance(exc, AuthenticationError) and ("HELLO" in text or "NOAUTH" in text or "required" in text):
+    message = str(exc)
+    asks_for_password = "HELLO" in message or "NOAUTH" in message or "required" in message
+    if isinstance(exc, AuthenticationError) and asks_for_password:
         return AuthenticationError("it wants a password, and the URL has none")
-    if isinstance(exc, NoPermissionError) and "key" in text:
-        return NoPermissionError(f"{text}; it needs those of the patterns ~{root}:* and ~{root[:-1]}:*")
+    if isinstance(exc, NoPermissionError) and "key" in message:
+        patterns = f"~{root}:* and ~{root[:-1]}:*"
+        return NoPermissionError(f"{message}; it needs those of the patterns {patterns}")
     return exc
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+def _limits(timeout: float) -> dict[str, Any]:
+    """Return the options that give up a hanging command or connection after ``timeout`` seconds."""
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        # One retry at once, because the server may have dropped an idle connection. A script that
+        # is sent twice does nothing twice: scripts that write entries keep their reply under the
+        # id of the call, and the others have the same effect again. Callers that want longer waits
+        # add them.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+    }
+
+
+def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -> redis.Redis:
+    """Return a client with a connection pool of its own, which is not connected yet.
+
+    Parameters:
+        url: of the server, of sentinels, or of nodes of a cluster. Its options override
+            ``options``.
+        overriding: options that override those of the URL.
+
+    Raises:
+        ConfigurationError: redis-py does not know the options, or they do not fit the URL.
+    """
+    scheme = urls.scheme_of(url)
+    nodes: Sequence[tuple[str, int]] = []
+    if scheme in urls.SINGLE:
+        in_url = urls.parsed(url)
+    else:
+        nodes, in_url = urls.several(url)
+    options = _with_provider({**options, **in_url, **overriding})
+    if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
+        options |= {"ssl": True, **_host_check(options)}
+    if scheme in urls.CLUSTER:
+        return cast(redis.Redis, _Cluster(lambda: _open_cluster(nodes, options)))
+    options.setdefault("redis_connect_func", _greet_server)
+    try:
+        client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
+        # This checks the options. Making a connection object opens nothing.
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    except (TypeError, ValueError, RedisError) as exc:
+        expected = "redbeat_lite_redis_options: expected options that redis-py knows"
+        raise ConfigurationError(f"{expected}: {exc}") from None
+    return client
+
+
+def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options`` with the credential provider itself, if a URL names one as for kombu."""
+    provider = options.get("credential_provider")
+    if isinstance(provider, str):
+        try:
+            factory: Any = symbol_by_name(provider)  # type: ignore[no-untyped-call]
+            options["credential_provider"] = factory()
+        except (ImportError, AttributeError, ValueError, TypeError) as exc:
+            raise ConfigurationError(
+                "redbeat_lite_url: expected a credential_provider that can be imported and made, "
+                f"got {provider!r}: {exc}"
+            ) from exc
+    return options
+
+
+def _host_check(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the option that compares the certificate with the host's name.
+
+    redis-py does so by default only from version 6 on.
+    """
+    is_unverified = options.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE)
+    if is_unverified or "ssl_check_hostname" in options:
+        return {}
+    return {"ssl_check_hostname": True}
+
+
+def _greet_server(connection: Any) -> None:
+    """Set up a new connection as redis-py does, but without a health check.
+
+    In redis-py 5, the health check of a connection that the server has closed connects again, which
+    begins with a health check, and so on without an end.
+    """
+    connection.next_health_check = float("inf")
+    connection.on_connect()
+
+
+def _single_client(options: dict[str, Any]) -> redis.Redis:
+    if "path" in options:
+        options.pop("socket_connect_timeout")
+    elif options.pop("ssl", False):
+        options["connection_class"] = redis.SSLConnection
+    return _SingleClient.from_pool(redis.ConnectionPool(**options))
+
+
+def _master_client(
+    sentinels: Sequence[tuple[str, int]],
+    options: dict[str, Any],
+    overriding: dict[str, Any],
+) -> redis.Redis:
+    # The time has to suffice for questions to all sentinels.
+    timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
+    own = options.pop("sentinel_kwargs", None) or {}
+    sentinel_options = {**_limits(timeout), **own}
+    if overriding:
+        sentinel_options.update(_limits(timeout))
+    if own.get("ssl"):
+        sentinel_options |= _host_check(own)
+    name = options.pop("master_name")
+    make_manager: Any = Sentinel  # Untyped in redis-py.
+    manager = make_manager([], sentinel_kwargs=sentinel_options, **options)
+    manager.sentinels = [_Sentinel(host, port, **sentinel_options) for host, port in sentinels]
+    connection = _SecureMasterConnection if options.get("ssl") else _MasterConnection
+    client = manager.master_for(name, redis_class=_Master, connection_class=connection)
+    return cast(redis.Redis, client)
+
+
+class _NamesForeignKey:
+    """Part of a client that names a key of another program in errors; Redis names none."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        client: Any = super()  # The client of redis-py that is derived together with this class.
+        try:
+            return client.execute_command(*args, **options)
+        except ResponseError as exc:
+            error = find_foreign_key(self, args, exc)
+            if error is None:
+                raise
+            raise error from exc
+
+
+class _SingleClient(_NamesForeignKey, redis.Redis):
+    """Client of one server."""
+
+
+class _Master(_NamesForeignKey, redis.Redis):
+    """Client of the master, whose address each new connection asks of Sentinel."""
+
+    def close(self) -> None:
+        super().close()
+        manager: Any = self.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+        for sentinel in manager.sentinels:
+            sentinel.close()
+
+
+class _Sentinel(redis.Redis):
+    """Client of one sentinel, shown as its address.
+
+    The errors of redis-py contain its ``repr``, which has a password in redis-py 6.4 to 7.
+    """
+
+    def __repr__(self) -> str:
+        options = self.connection_pool.connection_kwargs
+        return f"{options['host']}:{options['port']}"
+
+
+class _MasterConnection(SentinelManagedConnection):
+    """Connection to the master that Sentinel names, and to no other server.
+
+    If a reply does not come in time, the connection is closed. redis-py keeps such a connection.
+    The next command would then get the late reply of this one, and so on.
+
+    The connection moves to a new master even while the old one goes on. Sentinel demotes the old
+    one some eight seconds later, and it then loses all that was written to it meanwhile.
+    """
+
+    _next_look = 0.0
+
+    def connect_to(self, address: tuple[str, int]) -> None:
+        self._next_look = elapsed() + _LOOK
+        super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self._sock:
+            # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
+            # would connect to the last address, or to localhost:6379 if there was none.
+            self.connect()  # type: ignore[no-untyped-call]  # as above
+        elif check_health and elapsed() >= self._next_look:
+            # A command without the check is part of connecting, or of a subscription, which the
+            # old master ends.
+            self._follow_master()
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+
+    def _follow_master(self) -> None:
+        """Connect to another master if all sentinels name it.
+
+        Sentinels learn of a new master within two seconds of each other, and a broker's connection
+        asks any of them. If one sentinel were enough, this connection could write to the new
+        master that a run was sent, while the broker's connection sends it to the old one.
+        """
+        addresses = set()
+        pool = self.connection_pool
+        self._next_look = elapsed() + _LOOK
+        for sentinel in pool.sentinel_manager.sentinels:
+            question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", pool.service_name)
+            try:
+                # The method of redis-py for this raises TypeError in the versions 6.4 to 7.0.
+                address = sentinel.execute_command(*question)
+            except RedisError:  # The master may be sound without its sentinels.
+                self._next_look = elapsed() + LOOK_UNANSWERED
+                continue
+            if address:
+                addresses.add((text(address[0]), int(address[1])))
+        if addresses and (self.host, self.port) not in addresses:
+            self.disconnect()  # type: ignore[no-untyped-call]  # as above
+            self.connect()  # type: ignore[no-untyped-call]  # as above
+
+    def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
+        return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})
+
+
+class _SecureMasterConnection(_MasterConnection, SentinelManagedSSLConnection):
+    """The same connection with TLS."""
+
+
+def _open_cluster(
+    nodes: Sequence[tuple[str, int]],
+    options: dict[str, Any],
+) -> redis.RedisCluster:
+    options.pop("db", None)
+    if options.get("ssl"):
+        # For a cluster, redis-py before version 6 drops this option silently.
+        module: Any = redis.cluster
+        if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
+            module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
+    make_node: Any = ClusterNode  # Untyped in redis-py.
+    startup_nodes = [make_node(host, port) for host, port in nodes]
+    return _ClusterClient(startup_nodes=startup_nodes, **options)
+
+
+class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
+    """Client of a cluster, which connects when it is made."""
+
+
+class _Cluster:
+    """Client of a cluster that connects at the first command."""
+
+    def __init__(self, connect: Callable[[], redis.RedisCluster]) -> None:
+        self._connect = connect
+        self._client: redis.RedisCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connected(), name)
+
+    def _connected(self) -> redis.RedisCluster:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def pubsub(self) -> Any:
+        # A subscription is opened at the start and after a loss. The nodes may have changed since,
+        # and unlike a command, a subscription does not find the present ones by itself.
+        cluster = self._connected()
+        cluster.nodes_manager.initialize()
+        return cluster.pubsub()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        client = self._client
+        self._client = None
+        if client is not None:
+            client.close()

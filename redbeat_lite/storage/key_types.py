@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from .replies import text
+from .redis_values import text
 
 #: Type of each key that exists once, by its name after the prefix.
 TYPES = {

@@ -20,7 +20,7 @@ key                   type     holds
                                reading; ``ticked``, the last sign of life of any leader's loop, in epoch milliseconds
                                of the server; ``config:<owner>`` -> JSON list of that owner's config entries;
                                ``refused``, JSON of what the leader has refused of its configuration, until it or the
-                               next leader reads its own anew (:mod:`redbeat_lite.storage.refused`);
+                               next leader reads its own anew (:mod:`redbeat_lite.storage.records`);
                                ``removed``, not empty: config entries were removed by hand, and the leader has not put
                                them back yet; ``commit``, the id of the leader's last commit and the reply to it;
                                ``zones``, JSON list of the time zones by which entries are planned; ``ahead``, not
@@ -32,7 +32,7 @@ key                   type     holds
 ``{p}:quarantine``    hash     name -> JSON of the error, the definition and the state that could not be used
 ``{p}:calendars``     hash     name of a calendar -> a text of its name with its revision, its last date and its days
 ``{p}:backfills:…``            ``due``, ``entries``, ``state``, ``quarantine`` of backfills by their ids, as above, in
-                               the form of :mod:`redbeat_lite.storage.backfills`
+                               the form of :mod:`redbeat_lite.storage.stored_backfill`
 ``{p}:changes``       stream   the record of changes: the last 10,000 lines, about, each of what one call has done
                                (:mod:`redbeat_lite.storage.changes`)
 ``{p}:changed``       hash     name -> the last change of this entry, with the version and the generation that it left;

@@ -10,9 +10,7 @@ from ..actors import BEAT
 from ..errors import without_values
 from ..uuids import drawn
 from .changes import line_of
-from .replies import text
-from .store import Store
-from .stored import (
+from .records import (
     ANY_REVISION,
     Advance,
     Bad,
@@ -24,6 +22,8 @@ from .stored import (
     entries_of,
     score_of,
 )
+from .redis_values import text
+from .store import Store
 
 #: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
 _REPLY = 16_000_000

@@ -15,8 +15,8 @@ from ..once.lock_listing import LockInfo
 from ..once.lock_listing import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
-from ..storage.backfills import Backfill
 from ..storage.json_values import loads
+from ..storage.stored_backfill import Backfill
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .editing import visible_arguments

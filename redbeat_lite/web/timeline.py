@@ -15,7 +15,7 @@ from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
 from ..schedules.missed import WalkOn
-from ..storage.patience import briefly
+from ..storage.time_limits import brief_walk
 from .call import Call, EntryFilter, SharedParts
 from .http import Response
 
@@ -115,7 +115,7 @@ def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, 
     # The lanes need the last runs, which are read with the heat map.
     heat = _heat(site, window.now, entries)
     # One second for the previews of all lanes together.
-    walk_on = briefly()
+    walk_on = brief_walk()
     lanes = [_lane(site, entry, window, sample.freezes, walk_on) for entry in entries]
     return {**heat, "lanes": lanes, "marks": _marks(site, window)}
 

@@ -17,9 +17,9 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from redbeat_lite.instants import to_ms
-from redbeat_lite.storage import patience
+from redbeat_lite.storage import time_limits
+from redbeat_lite.storage.records import Stored
 from redbeat_lite.storage.store import Store
-from redbeat_lite.storage.stored import Stored
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued
@@ -50,7 +50,7 @@ def assert_the_firsts_are_of(expected: list[Upcoming], schedules: Schedules, unt
 @pytest.fixture
 def no_time_to_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine so busy that the second is over at once; what is found by arithmetic does not need it."""
-    monkeypatch.setattr(patience, "_BRIEF", -1.0)
+    monkeypatch.setattr(time_limits, "_BRIEF", -1.0)
 
 
 class TestUpcoming:

@@ -18,7 +18,7 @@ from redbeat_lite.entries.state import task_id
 from redbeat_lite.instants import to_ms
 from redbeat_lite.once.store import Held, LockStore
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 from redbeat_lite.storage.store import Store
 from tests.beat.incidents import Stage
 from tests.beat.ways import Setup, exactly_once

@@ -16,7 +16,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, 
 from redbeat_lite.beat.dispatch import dispatcher, planner
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Term
+from redbeat_lite.storage.records import Advance, Term
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp

@@ -14,7 +14,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.once.lock_listing import locks
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Edit, Term
+from redbeat_lite.storage.records import Advance, Edit, Term
 from tests.beat.moments import after, nominals
 from tests.beat.ways import Setup
 from tests.support.beats import KEYS

@@ -22,7 +22,7 @@ from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Edit, Stored, Term
+from redbeat_lite.storage.records import Advance, Edit, Stored, Term
 from tests.harness.queues import check_queue
 from tests.storage.test_commit_model import ends
 from tests.support.examples import examples

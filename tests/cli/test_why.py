@@ -18,7 +18,7 @@ from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Run
 from redbeat_lite.storage.changes import Change
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together

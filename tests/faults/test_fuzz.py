@@ -22,7 +22,7 @@ from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import CorruptEntry, RedbeatError
 from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
-from redbeat_lite.storage.stored import Stored
+from redbeat_lite.storage.records import Stored
 from tests.support.messages import of_entry
 
 NOW = 1_800_000_000_000

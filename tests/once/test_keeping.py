@@ -29,7 +29,7 @@ from redbeat_lite.once.store import Held, LockStore
 from redbeat_lite.once.worker import dead_children, keeper, visibility
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.visibility import Heartbeat
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

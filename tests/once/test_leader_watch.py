@@ -14,7 +14,7 @@ from redbeat_lite.once.runtime import Runtime
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.leader_watch import look_for_leader
 from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 
 KEYS = Keys.of("redbeat-lite")
 

@@ -29,7 +29,7 @@ from redbeat_lite.errors import RedbeatError
 from redbeat_lite.operate.health import cluster_health, default_limit, health
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.keys import FORMAT
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 from redbeat_lite.storage.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled
 from tests.support.commands import commands

@@ -25,8 +25,8 @@ from redbeat_lite.storage.changes import line_of, of_entry, of_stream
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.storage.records import Advance, Command, Edit, Lost, Refrozen, Term
 from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.stored import Advance, Command, Edit, Lost, Refrozen, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 

@@ -13,7 +13,7 @@ from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.storage.changes import line_of, of_stream
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Edit, Refrozen, Term
+from redbeat_lite.storage.records import Advance, Edit, Refrozen, Term
 from tests.storage.test_scripts import backend, leading, store, wake_messages
 from tests.support.beats import KEYS
 from tests.support.messages import heard

@@ -14,8 +14,8 @@ from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.key_types import TYPES, ForeignKey, check_types
-from redbeat_lite.storage.reading import Reading
 from redbeat_lite.storage.scripts import checked
+from redbeat_lite.storage.store import Reading
 from tests.support.beats import KEYS
 from tests.support.server import Server
 

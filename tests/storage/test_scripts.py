@@ -18,7 +18,7 @@ from redbeat_lite.storage.changes import line_of
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import UNDERSTOOD
 from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.stored import Advance, Bad, Edit, Lost, Stored, Term
+from redbeat_lite.storage.records import Advance, Bad, Edit, Lost, Stored, Term
 from tests.support.beats import KEYS
 from tests.support.messages import heard
 from tests.support.proxy import Proxy

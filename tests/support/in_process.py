@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
-from redbeat_lite.storage import patience, stored
+from redbeat_lite.storage import records, time_limits
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 
@@ -75,7 +75,7 @@ def make_app(make_app: MakeApp, no_leaks: None) -> MakeApp:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of what is read and written at once, so that a tenth of the entries shows how it goes on after that."""
-    assert stored.PAGE == 1000
+    assert records.PAGE == 1000
     for name, module in [*sys.modules.items()]:
         if name.startswith("redbeat_lite.") and getattr(module, "PAGE", 0) == 1000:
             monkeypatch.setattr(module, "PAGE", 100)
@@ -84,7 +84,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missed occurrences are walked through for as long as it takes: a busy machine would have none left at the end."""
-    monkeypatch.setattr(patience, "_BRIEF", 600.0)
+    monkeypatch.setattr(time_limits, "_BRIEF", 600.0)
 
 
 @pytest.fixture

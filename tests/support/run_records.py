@@ -14,7 +14,7 @@ from redbeat_lite.once.keys import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.storage.replies import server_ms
+from redbeat_lite.storage.redis_values import server_ms
 from redbeat_lite.storage.scripts import source
 from tests.support.messages import of_entry
 

@@ -28,7 +28,7 @@ from redbeat_lite.errors import ConfigurationError
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.schedules.misfire import Plan
-from redbeat_lite.storage.refused import Refused
+from redbeat_lite.storage.records import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES

@@ -15,7 +15,7 @@ from ...entries.stored_entry import shown_name
 from ...entries.words import counted
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...instants import from_ms
-from ...storage.stored import Bad
+from ...storage.records import Bad
 from ..beat_state import BeatState
 from .deadlines import Deadlines
 from .planner import Job

@@ -18,7 +18,7 @@ from ...runs.run import LIFE_MS, Outcome, Row
 from ...runs.run_store import RunKeys
 from ...schedules.misfire import Plan, Range
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import ANY_REVISION, Advance, Command, Lost, Refrozen, Term
+from ...storage.records import ANY_REVISION, Advance, Command, Lost, Refrozen, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog

@@ -22,7 +22,7 @@ from ...entries.message import Occurrence
 from ...errors import describe
 from ...once.claims import headers as once_headers
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Bad, Command, Lost, Refrozen, Stored, Term
+from ...storage.records import Bad, Command, Lost, Refrozen, Stored, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog

@@ -41,7 +41,7 @@ from ...entries.message import Occurrence, traceparent
 from ...errors import InvalidEntry
 from ...instants import MAX_MS, iso
 from ...storage.json_values import dumps, pack
-from ...storage.stored import Command
+from ...storage.records import Command
 
 logger = get_logger("celery.beat")
 

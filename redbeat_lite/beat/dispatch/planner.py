@@ -25,7 +25,7 @@ from ...once.policy import Once
 from ...schedules import every
 from ...schedules.misfire import Plan
 from ...storage.json_values import MAX_BYTES, dumps
-from ...storage.stored import Bad, Command, Stored
+from ...storage.records import Bad, Command, Stored
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500

@@ -27,9 +27,9 @@ from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...errors import text_of
 from ...settings import Settings
-from ...storage.clients import LOOK_UNANSWERED
+from ...storage.connections import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore
-from ...storage.stored import Command, Lost, Term
+from ...storage.records import Command, Lost, Term
 from .message_templates import Prepared, obstacle
 from .redis_batch import RedisBatch, puts_as_kombu
 

@@ -17,7 +17,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from ...storage.stored import Command, Mark
+from ...storage.records import Command, Mark
 from ...uuids import drawn
 
 #: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.

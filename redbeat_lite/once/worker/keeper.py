@@ -12,7 +12,7 @@ from celery.worker import state
 from ...errors import text_of
 from ...runs.run import LIFE_MS, sign_of
 from ...runs.run_store import RunKeys
-from ...storage.replies import server_ms
+from ...storage.redis_values import server_ms
 from ...threads import Ticker
 from ..hold import Hold
 from ..renewal import PER_LEASE

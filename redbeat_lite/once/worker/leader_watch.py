@@ -7,7 +7,7 @@ from celery.utils.log import get_logger
 from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
 from ...storage.keys import Keys
-from ...storage.replies import server_ms
+from ...storage.redis_values import server_ms
 from ..runtime import Runtime
 
 logger = get_logger(f"celery.{__name__}")

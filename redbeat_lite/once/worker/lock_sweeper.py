@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from ...errors import describe
 from ...storage.connections import UNREACHABLE
-from ...storage.replies import server_ms, text, texts
+from ...storage.redis_values import server_ms, text, texts
 from ..runtime import Runtime
 
 logger = get_logger(f"celery.{__name__}")

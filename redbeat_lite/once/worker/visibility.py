@@ -14,7 +14,7 @@ from typing import Any
 from celery.worker import state
 
 from ...clock import elapsed, wall_ms
-from ...storage.replies import server_ms
+from ...storage.redis_values import server_ms
 from ..runtime import Runtime
 from ..worker_reports import FORGOTTEN_AFTER, WorkerReport, heard_of
 from .dead_children import is_child

@@ -11,7 +11,7 @@ from ..errors import CorruptEntry, is_plain
 from ..public import public
 from ..settings import MAX_NAME
 from .json_values import dumps, loads, pack, unpack
-from .stored import Edit, Stored
+from .records import Edit, Stored
 
 #: Ranges of nominal times, epoch ms, both ends included; in order, and none adjoins another.
 Ranges = Sequence[Sequence[int]]

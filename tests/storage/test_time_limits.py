@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import redis
 
-from redbeat_lite.storage import patience
-from redbeat_lite.storage.patience import patiently
+from redbeat_lite.storage import time_limits
+from redbeat_lite.storage.time_limits import retry_for
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(time_limits, "time", clock)
     return clock
 
 
@@ -48,14 +48,14 @@ def server(clock: Clock, *, back: float, hangs: float = 0) -> tuple[Callable[[],
 
 def test_a_server_that_comes_back_is_asked_until_it_answers(clock: Clock) -> None:
     ask, asked = server(clock, back=3)
-    assert patiently(ask, 8) == "answer"
+    assert retry_for(ask, 8) == "answer"
     assert asked == pytest.approx([0, 0.2, 0.6, 1.4, 3.0])
 
 
 def test_the_last_attempt_is_at_the_end_of_the_time(clock: Clock) -> None:
     ask, asked = server(clock, back=60)
     with pytest.raises(redis.ConnectionError):
-        patiently(ask, 8)
+        retry_for(ask, 8)
     assert asked[-1] == pytest.approx(8)
     assert max(after - before for before, after in pairwise(asked)) <= 4
 
@@ -63,14 +63,14 @@ def test_the_last_attempt_is_at_the_end_of_the_time(clock: Clock) -> None:
 def test_a_server_that_hangs_does_not_make_it_longer_than_one_attempt(clock: Clock) -> None:
     ask, _ = server(clock, back=600, hangs=5)
     with pytest.raises(redis.ConnectionError):
-        patiently(ask, 8)
+        retry_for(ask, 8)
     assert clock.now - 1000 <= 13
 
 
 def test_without_patience_it_is_asked_once(clock: Clock) -> None:
     ask, asked = server(clock, back=1)
     with pytest.raises(redis.ConnectionError):
-        patiently(ask, 0)
+        retry_for(ask, 0)
     assert asked == [0]
 
 
@@ -79,5 +79,5 @@ def test_what_is_no_fault_of_the_server_is_raised_at_once(clock: Clock) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        patiently(ask, 8)
+        retry_for(ask, 8)
     assert clock.now == 1000

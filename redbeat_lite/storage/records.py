@@ -1,0 +1,226 @@
+"""Plain values that go into the store and come out of it, and how replies become such values.
+
+Names and texts stay bytes here and nothing is decoded. So an entry that cannot be read is a
+problem of that entry alone, and not of the whole reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import storable
+from ..instants import MAX_MS
+from .changes import Line
+from .json_values import dumps, loads_as
+
+#: Entries per round trip of bulk reads and writes.
+PAGE = 1000
+
+#: Entries that one script edits when a person changes many, so that it holds up nobody for 5 ms.
+AT_ONCE = 250
+
+#: Score in the sorted set of an entry that will not fire by itself.
+PARKED = "+inf"
+
+#: Revision for a commit that ignores freezes: the messages have been sent already, so a freeze
+#: cannot hold them any more.
+ANY_REVISION = b"|"
+
+#: One command of a commit: ``("lpush" | "pexpire" | "publish", key or channel, value)`` for the
+#: broker, ``("range" | "recorded", key, value)`` for the record of runs; see
+#: ``schedule/commit.lua``.
+Command = tuple[str, str, Any]
+
+_T = TypeVar("_T")
+
+
+class Stored(NamedTuple):
+    """One entry as Redis holds it. ``score`` is its due time in epoch ms, ``None`` if parked."""
+
+    name: bytes
+    score: int | None
+    definition: bytes | None
+    state: bytes | None
+
+
+class Edit(NamedTuple):
+    """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.
+
+    Parameters:
+        expected: ``None`` if there must be no entry.
+        state: ``None`` removes the entry. Only the leader removes a config entry for good; other
+            writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
+        definition: ``None`` keeps the stored one.
+        line: for the record of changes; ``None`` records nothing.
+    """
+
+    name: str | bytes
+    expected: bytes | None
+    state: str | None
+    definition: str | None = None
+    score: int | None = None
+    line: Line | None = None
+
+
+class Advance(NamedTuple):
+    """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
+
+    ``state`` ``None`` removes the entry. The same step sends ``commands``, records ``ranges``, as
+    :func:`redbeat_lite.beat.dispatch.committer.range_command` makes them, and sets ``deadlines``, as
+    ``schedule/commit.lua`` takes them.
+    """
+
+    name: bytes
+    guard: str
+    state: str | None
+    score: int | None
+    commands: Sequence[Command] = ()
+    ranges: Sequence[Command] = ()
+    deadlines: Sequence[int] = ()
+
+
+class Bad(NamedTuple):
+    """One entry for :meth:`LeaderStore.quarantine`: as read, with the error and its record."""
+
+    stored: Stored
+    error: str
+    record: str
+
+
+class Term(NamedTuple):
+    """Proof of leadership, which every script compares that only a leader may run.
+
+    A call with a term that is over writes nothing and raises :class:`Lost`. Where a term may be
+    ``None``, other writers call, too.
+    """
+
+    token: str
+    number: int
+
+
+class Mark(NamedTuple):
+    """Field that a leader has just written into its schedule.
+
+    Through another connection, the leader recognises its database by it.
+    """
+
+    key: str
+    field: str
+    value: bytes
+
+
+class Lost(Exception):
+    """The term is over: another beat leads, or the lease has expired."""
+
+
+class Refrozen(Exception):
+    """The freezes have another revision, and nothing was done. The argument is their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Config entries that the leader has refused, as Redis holds them.
+
+    They take typically 1 KB, and 50 KB at most.
+
+    Parameters:
+        owner: whose configuration it is; empty if no beat has read one yet.
+        count: number of refused entries.
+        errors: what is wrong, by name, of the first 100; each of at most 300 characters.
+    """
+
+    owner: str = ""
+    count: int = 0
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, owner: str, errors: Mapping[str, str]) -> Refused:
+        """Return the record of an owner's refused entries, shortened so that it can be stored."""
+        stored_errors = {}
+        for name, error in islice(errors.items(), 100):
+            stored_errors[_shortened(name, 200)] = _shortened(error, 300)
+        return cls(owner, len(errors), stored_errors)
+
+    def encode(self) -> str:
+        """Return the stored form."""
+        return dumps({"owner": self.owner, "count": self.count, "errors": dict(self.errors)})
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Refused:
+        """Return the record of a stored form, and as much as can be read of anything else."""
+        stored = loads_as(dict, raw)
+        if not isinstance(stored.get("errors"), dict):
+            return cls()
+        errors = {name: str(error) for name, error in stored["errors"].items()}
+        count = stored.get("count")
+        if type(count) is not int:
+            count = len(errors)
+        return cls(str(stored.get("owner", "")), count, errors)
+
+
+def _shortened(text: str, longest: int) -> str:
+    text = storable(text)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def score_of(raw: Any) -> int | None:
+    """Return the due time of a score, in epoch ms; ``None`` for no score and for a parked entry.
+
+    Another program may have written any number. Those that are no instant become the first or the
+    last instant.
+    """
+    if raw is None:
+        return None
+    score = float(raw)
+    return None if score == float("inf") else int(min(max(score, 0.0), MAX_MS))
+
+
+def due_of(score: int | None) -> int | str:
+    """Return the score of a due time in epoch ms."""
+    return PARKED if score is None else score
+
+
+def by_due(stored: Stored) -> tuple[float, bytes]:
+    """Return a key that sorts entries as the sorted set does."""
+    return float("inf") if stored.score is None else stored.score, stored.name
+
+
+def entries_of(reply: Any) -> list[Stored]:
+    """Return the entries of a reply: names with scores in turn, definitions, states."""
+    ranked = reply[0]
+    if not ranked:
+        return []
+    scores = map(score_of, ranked[1::2])
+    return list(map(Stored._make, zip(ranked[::2], scores, reply[1], reply[2], strict=True)))
+
+
+def entries_read(
+    names: Sequence[str | bytes],
+    definitions: Any,
+    states: Any,
+    scores: Any,
+) -> list[Stored]:
+    """Return the entries of these names from their parts, each in the order of the names."""
+    entries = []
+    for name, score, definition, state in zip(names, scores, definitions, states, strict=True):
+        raw_name = name.encode() if isinstance(name, str) else name
+        entries.append(Stored(raw_name, score_of(score), definition, state))
+    return entries
+
+
+def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Yield ``items`` in lists of at most ``size``."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def check_term(reply: Any) -> None:
+    """Raise Lost or Refrozen if a script has refused a leader's call."""
+    if reply[0] == 0:
+        raise Lost
+    if reply[0] == -2:
+        raise Refrozen(reply[1])
