@@ -10,7 +10,7 @@ from typing import Any
 
 from ..entries.fields import is_name
 from ..instants import MAX_MS, aware, from_ms, to_ms
-from ..storage.changes import OF_OTHERS, Change, is_of, of_entry, of_stream
+from ..storage.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
 from ..storage.records import PAGE, Stored
 from ..storage.redis_values import UNREADABLE, newest_first, readable
 from ..storage.scripts import Call, checked
@@ -30,7 +30,7 @@ def recorded(
     last = "+" if until is None else str(max(0, to_ms(aware("until", until))))
     if name is None:
         size = min(limit, PAGE)
-        lines = newest_first(store.backend.client, store.keys.changes, of_stream, size, first, last)
+        lines = newest_first(store.backend.client, store.keys.changes, decode_change, size, first, last)
         return [*islice(lines, limit)]
     scan = Scan(store, name, limit, first, last)
     _, raw, _, replies = store.read_with_change(name, *scan.asking)
@@ -72,7 +72,7 @@ class Scan:
         while replies:
             (last, more, lines), replies = replies[0], ()
             flat = ((id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in lines)
-            found += (each for each in readable(flat, of_stream) if each.action in self._kinds or self._names(each))
+            found += (each for each in readable(flat, decode_change) if each.action in self._kinds or self._names(each))
             if last:
                 self.since, self._newest = from_ms(min(int(last.partition(b"-")[0]), MAX_MS)), f"({last.decode()}"
             if more and len(found) < self._limit:
@@ -96,11 +96,11 @@ def last_change(stored: Stored, kept: bytes | None) -> Change | None:
 
     ``None`` where none is kept, it cannot be read, or somebody has edited the entry since and left no line.
     """
-    return kept_change(stored.name.decode(), kept) if kept is not None and is_of(kept, stored.state) else None
+    return kept_change(stored.name.decode(), kept) if kept is not None and is_last_change(kept, stored.state) else None
 
 
 def kept_change(name: str, kept: bytes | None) -> Change | None:
     """The last change of an entry that was recorded; ``None`` where there is none, or it cannot be read."""
     with suppress(*UNREADABLE):
-        return None if kept is None else of_entry(name, kept)
+        return None if kept is None else decode_last(name, kept)
     return None

@@ -21,7 +21,7 @@ from ..instants import to_ms
 from ..once.keys import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.incident_fold import Watched
-from ..storage.changes import of_entry, of_stream
+from ..storage.changes import decode_change, decode_last
 from ..storage.records import PAGE, Stored, chunks
 from ..storage.redis_values import UNREADABLE as UNREADABLE_LINE
 from ..storage.redis_values import newest_first, server_ms
@@ -127,7 +127,7 @@ def find_fresh_starts(
         return starts
     for name, changed_at in _last_changes(store, [*entries]).items():
         starts[name] = changed_at + ahead
-    lines = newest_first(store.backend.client, store.keys.changes, of_stream, PAGE)
+    lines = newest_first(store.backend.client, store.keys.changes, decode_change, PAGE)
     for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
         # The server dates a thaw. The planned end of a freeze is by the clock here.
         end = to_ms(freeze.end) + (ahead if freeze.thawed else 0)
@@ -147,11 +147,11 @@ def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
         with suppress(
             AttributeError, *UNREADABLE_LINE
         ):  # An entry may have no record, or one that is garbage.
-            change = of_entry(name, record)
+            change = decode_last(name, record)
             if change.action == "edited":
                 line_id = record.partition(b"|")[0]
                 [line] = client.xrange(store.keys.changes, line_id, line_id)
-                change = of_stream(*line)
+                change = decode_change(*line)
             if change.action in _ACTIONS or any(field in _FIELDS for field, *_ in change.fields):
                 starts[name] = to_ms(change.at)
     return starts

@@ -1,11 +1,18 @@
-"""The stored form of the record of changes: who changed what, when, by what way and why.
+"""The stored form of the record of changes: who changed which entries, when, how and why.
 
-A line of ``{p}:changes`` has the fields ``change``, JSON of action, actor, way and note; ``fields``, JSON of what an
-edit changed; ``names``, JSON of the first; ``count``, of all of them. Its id begins with the server's time. In
-``{p}:changed`` lies ``<id of the line>|<version>|<generation>|<change>`` for each entry, with version and generation as
-the change left them: an entry that has others was edited by somebody who left no line.
+``{p}:changes`` is a stream with one line per change:
 
-Only the script that edits knows what it has really written. So it is given a :class:`Line`, and puts the names to it.
+- ``change``: JSON of action, actor, way and note
+- ``fields``: JSON of the fields that an edit has changed
+- ``names``: JSON of the first names
+- ``count``: number of all names
+
+The id of a line begins with the server's time. ``{p}:changed`` holds the last change of each entry
+as ``<id of the line>|<version>|<generation>|<change>``. Version and generation are those after the
+change. If the entry has others, it was edited since by a process that has left no line.
+
+Only the script that edits knows which edits it has made. So it gets a :class:`Line` and adds the
+names.
 """
 
 from __future__ import annotations
@@ -41,17 +48,22 @@ Action = Literal[
     "thawed",
 ]
 
-#: Those of no entry, although what they name may have the name of one.
+#: Actions on other things than entries. Their names may be equal to names of entries.
 OF_OTHERS = ("lock cleared", "pipeline resumed", "pipeline cancelled", "term begun")
 
-#: A field of a definition before and after an edit, in their stored form; ``None``: it had its default, or is left out.
+#: A field of a definition and its stored form before and after an edit. ``None`` is the default of
+#: the field, or a value that is not shown.
 Difference = tuple[str, str | None, str | None]
 
-#: Bytes of a note, and of all values of a line together.
-_NOTE, _VALUES = 500, 500
+# Bytes of a note.
+_NOTE = 500
 
-#: Fields that a line tells, and bytes of the name of one: an entry has fewer, garbage may have any number.
-_FIELDS, _FIELD = 30, 30
+# Bytes of all values of a line.
+_VALUES = 500
+
+# Fields of a line, and bytes of a field's name. Entries have fewer; garbage may have any number.
+_FIELDS = 30
+_FIELD_NAME = 30
 
 
 @public
@@ -61,18 +73,19 @@ class Change:
 
     Parameters:
         at: when, by the server's clock.
-        action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``, ``"quarantined"``,
-            ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``, ``"lock cleared"``,
-            ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``, ``"frozen"`` or ``"thawed"``.
+        action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``,
+            ``"quarantined"``, ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``,
+            ``"lock cleared"``, ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``,
+            ``"frozen"`` or ``"thawed"``.
         actor: who did it.
         way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
-        names: of the entries, the first 20, in some 500 bytes; the key of a lock that was cleared; the
-            id of a run of a pipeline.
-        count: how many there were.
-        fields: of an edit: each field that it changed, with its stored form before and after, all of them cut at 500
-            bytes; ``None`` for a default. Both are ``None`` for arguments, whose values are not told, and where several
-            entries were not changed alike.
-        note: why, where somebody said so, or what there is to say besides; cut at 500 bytes.
+        names: of the entries, the first 20, in some 500 bytes; or the key of a lock that was
+            cleared, or the id of a run of a pipeline.
+        count: number of all names.
+        fields: of an edit: each changed field with its stored form before and after, together at
+            most 500 bytes; ``None`` for a default. Both are ``None`` for arguments, whose values
+            are not shown, and if several entries were not changed alike.
+        note: reason that somebody gave, or other details; at most 500 bytes.
     """
 
     at: datetime
@@ -86,78 +99,96 @@ class Change:
 
 
 class Line(NamedTuple):
-    """What the record is told of one change, but for the name: JSON of it, and what an edit changed."""
+    """A line without names: JSON of the change, and the fields that an edit has changed."""
 
     change: str
     fields: tuple[Difference, ...] = ()
 
 
-@lru_cache(maxsize=32)  # of many entries that are stored at once, most have the same
+@lru_cache(maxsize=32)  # Most of many entries that are stored at once have the same line.
 def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, ...] = ()) -> Line:
-    """The line of a change, with what an edit changed."""
+    """Return the line of a change."""
     return Line(dumps([action, *who, _cut(note, _NOTE)]), fields)
 
 
-def together(lines: Iterable[Line | None]) -> dict[str, str]:
-    """The lines of one call, one for each of its actions, with JSON of the fields that these edits changed.
+def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
+    """Return the different changes of one call, each with JSON of the fields that it changed.
 
-    The values of a field are told where all of them are the same: of others nobody could say whose they are.
+    A value is shown only if all edits of the change have it.
     """
     edits: dict[str, list[Line]] = {}
     for line in dict.fromkeys(lines):
         if line is not None:
             edits.setdefault(line.change, []).append(line)
-    return {change: _fields_of(alike) for change, alike in edits.items()}
+    return {change: _encoded_fields(alike) for change, alike in edits.items()}
 
 
-def _fields_of(edits: list[Line]) -> str:
-    told: dict[str, Difference] = {}
-    for each in (each for line in edits for each in line.fields):
-        field = each[0]
-        if field not in told and len(told) < _FIELDS:
-            told[field] = each if all(each in line.fields for line in edits) else (field, None, None)
-    room = _VALUES // (2 * len(told)) if told else 0
-    return dumps([(_cut(field, _FIELD), _cut(was, room), _cut(is_, room)) for field, was, is_ in told.values()])
+def _encoded_fields(edits: list[Line]) -> str:
+    """Return JSON of the fields that these edits changed."""
+    shown: dict[str, Difference] = {}
+    for edit in edits:
+        for difference in edit.fields:
+            field = difference[0]
+            if field in shown or len(shown) == _FIELDS:
+                continue
+            is_common = all(difference in other.fields for other in edits)
+            shown[field] = difference if is_common else (field, None, None)
+    longest = _VALUES // (2 * len(shown)) if shown else 0
+    parts = []
+    for field, before, after in shown.values():
+        parts.append((_cut(field, _FIELD_NAME), _cut(before, longest), _cut(after, longest)))
+    return dumps(parts)
 
 
-def of_stream(id_: bytes, line: dict[bytes, bytes]) -> Change:
-    """The change that a line of the record tells; raises one of :data:`.streams.UNREADABLE` if it tells none."""
+def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
+    """Return the change of one line of the stream.
+
+    Raises:
+        CorruptEntry: or another of :data:`.redis_values.UNREADABLE`, if the line cannot be read.
+    """
     names = tuple(map(str, _list(line[b"names"])))
-    fields = tuple((str(field), _text(before), _text(after)) for field, before, after in _list(line[b"fields"]))
-    return _change(id_, line[b"change"], names, int(line[b"count"]), fields)
+    fields = []
+    for field, before, after in _list(line[b"fields"]):
+        fields.append((str(field), _text_or_none(before), _text_or_none(after)))
+    return _change(id_, line[b"change"], names, int(line[b"count"]), tuple(fields))
 
 
-def of_entry(name: str, kept: bytes) -> Change:
-    """The last change of an entry, as it is kept with it; raises as :func:`of_stream`."""
+def decode_last(name: str, kept: bytes) -> Change:
+    """Return the last change of an entry, as Redis keeps it; raises as :func:`decode_change`."""
     id_, _, _, change = kept.split(b"|", 3)
     return _change(id_, change, (name,), 1)
 
 
-def is_of(kept: bytes, state: bytes | None) -> bool:
-    """Whether an entry with this state was not edited since what is kept as its last change."""
+def is_last_change(kept: bytes, state: bytes | None) -> bool:
+    """Return whether an entry with this state was not edited since its kept change."""
     return state is not None and kept.split(b"|", 3)[1:3] == state.split(b"|", 2)[:2]
 
 
 def _change(
-    id_: bytes, change: bytes, names: tuple[str, ...], count: int, fields: tuple[Difference, ...] = ()
+    id_: bytes,
+    change: bytes,
+    names: tuple[str, ...],
+    count: int,
+    fields: tuple[Difference, ...] = (),
 ) -> Change:
     action, actor, way, note = map(str, _list(change))
     at = from_ms(int(id_.partition(b"-")[0]))
-    return Change(at, action, actor, way, names, count, fields, note)  # type: ignore[arg-type]  # newer ones have more
+    # A newer version may have other actions.
+    return Change(at, action, actor, way, names, count, fields, note)  # type: ignore[arg-type]
 
 
 def _list(raw: bytes) -> list[Any]:
-    found = loads(raw.decode(errors="replace"))  # names may be any bytes
-    if not isinstance(found, list):
+    items = loads(raw.decode(errors="replace"))  # Names may be any bytes.
+    if not isinstance(items, list):
         raise CorruptEntry("no list")
-    return found
+    return items
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _cut(value: Any, most: int) -> Any:
-    """A text, or ``None``, cut to so many bytes."""
+def _cut(value: Any, longest: int) -> Any:
+    """Return a text, cut to so many bytes, or ``None``."""
     raw = b"" if value is None else value.encode()
-    return value if len(raw) <= most else raw[:most].decode(errors="ignore") + "…"
+    return value if len(raw) <= longest else raw[:longest].decode(errors="ignore") + "…"

@@ -1,9 +1,10 @@
-"""Values to JSON and back without losing their type: the arguments and options of an entry.
+"""Values to JSON and back with their types: the arguments and options of an entry.
 
-Plain JSON values stand for themselves. Everything else becomes kombu's ``{"__type__": ..., "__value__": ...}`` with
-kombu's own converters, so a type registered through :func:`kombu.utils.json.register_type` is stored too. Ours are the
-tags of containers that JSON has not, and a message has whose serializer is pickle (``tuple``, ``set``, ``frozenset``);
-and ``dict``, for a user's dict that holds a key named ``__type__`` and must come back as it was.
+Plain JSON values are stored unchanged. Other values become kombu's ``{"__type__": …, "__value__":
+…}`` with kombu's converters. So a type that :func:`kombu.utils.json.register_type` knows is
+stored, too. This module adds the tags ``tuple``, ``set`` and ``frozenset``, because a message with
+pickle as its serializer may hold them. The tag ``dict`` is for a user's dict that has a key named
+``__type__``.
 """
 
 from __future__ import annotations
@@ -23,20 +24,27 @@ _T = TypeVar("_T")
 #: Largest text that is stored for an entry, in bytes.
 MAX_BYTES = 64 * 1024
 
-_TYPE, _VALUE = "__type__", "__value__"
+_TYPE = "__type__"
+_VALUE = "__value__"
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _SCALARS = frozenset({bool, type(None)})
-#: Python writes and reads no whole number of more than 4,300 digits.
+
+# Python neither writes nor reads a whole number of more than 4,300 digits.
 _TOO_LARGE = 10**4000
 
-# What refers to itself has been refused before, as nested too deeply.
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False)
+# No check for values that contain themselves: packing has refused them as nested too deeply.
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"),
+    ensure_ascii=False,
+    allow_nan=False,
+    check_circular=False,
+)
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
 
 def _finite(text: str) -> float:
     number = float(text)
-    if not math.isfinite(number):  # of Infinity and NaN, and of 1e400
+    if not math.isfinite(number):  # Infinity, NaN, or a number such as 1e400.
         raise ValueError(f"{text} is no finite number")
     return number
 
@@ -45,14 +53,16 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def dumps(packed: object) -> str:
-    """Compact JSON text of an already packed value."""
+    """Return the compact JSON text of a packed value."""
     return _ENCODER.encode(packed)
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON text to plain values; tags stay as they are until :func:`unpack`.
+    """Return the packed value of a JSON text.
 
-    Raises CorruptEntry: not UTF-8, not JSON, which has neither NaN nor Infinity, or nested too deeply to read.
+    Raises:
+        CorruptEntry: the text is not UTF-8, not JSON, or nested too deeply. JSON has no NaN and no
+            Infinity.
     """
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode())
@@ -61,28 +71,33 @@ def loads(text: str | bytes) -> Any:
 
 
 def loads_as(kind: type[_T], text: str | bytes | None) -> _T:
-    """The value of a JSON text if it is of this type; an empty one where there is none, or something else."""
+    """Return the value of a JSON text if it is of this type, and else an empty value."""
     with suppress(CorruptEntry):
-        found = loads(text or b"")
-        if isinstance(found, kind):
-            return found
+        value = loads(text or b"")
+        if isinstance(value, kind):
+            return value
     return kind()
 
 
 def pack(value: object, field: str) -> Any:
-    """Turn any value into plain JSON values.
+    """Return any value as plain JSON values.
 
-    Raises InvalidEntry where it, or something inside it, cannot be stored: names exactly which, by ``field`` and what
-    follows that, as in ``"kwargs.since"``.
+    Parameters:
+        field: name of the value in errors.
+
+    Raises:
+        InvalidEntry: the value or a part of it cannot be stored. The error names the part, such as
+            ``"kwargs.since"``.
     """
     try:
         return _pack(value, field)
     except RecursionError:
-        raise InvalidEntry(field, "a value that is not nested hundreds of levels deep", type(value)) from None
+        expected = "a value that is not nested hundreds of levels deep"
+        raise InvalidEntry(field, expected, type(value)) from None
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is plainly JSON, as most are: no container, and no number that may be infinite or too long."""
+    """Return whether a value is a short whole number, an ASCII text, true, false or null."""
     kind = type(value)
     if kind is int:
         return bool(-_TOO_LARGE < value < _TOO_LARGE)
@@ -90,7 +105,7 @@ def is_plain(value: Any) -> bool:
 
 
 def all_plain(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments of a call are: then :func:`pack` would leave them as they are."""
+    """Return whether :func:`pack` would leave the arguments of a call unchanged."""
     values = all(map(is_plain, args)) and all(map(is_plain, kwargs.values()))
     return values and all(map(str.isascii, kwargs)) and _TYPE not in kwargs
 
@@ -109,13 +124,14 @@ def _pack(value: Any, field: str) -> Any:
             raise InvalidEntry(field, "a finite number", value)
         return value
     if isinstance(value, (list, tuple)):
-        items = [item if is_plain(item) else _pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        items = [_pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
         return items if isinstance(value, list) else {_TYPE: "tuple", _VALUE: items}
     if isinstance(value, Mapping):
         return _pack_mapping(value, field)
     if isinstance(value, (set, frozenset)):
         members = [_pack(item, f"{field}{{…}}") for item in value]
-        return {_TYPE: "set" if isinstance(value, set) else "frozenset", _VALUE: sorted(members, key=dumps)}
+        tag = "set" if isinstance(value, set) else "frozenset"
+        return {_TYPE: tag, _VALUE: sorted(members, key=dumps)}
     return _pack_other(value, field)
 
 
@@ -128,28 +144,26 @@ def _checked_text(value: str, field: str) -> str:
 
 
 def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
-    for key in value:
+    items = {}
+    for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidEntry(field, "a mapping with text keys, as JSON has no others", key)
-    return packed_mapping(
-        {
-            _checked_text(key, field): item if is_plain(item) else _pack(item, f"{field}.{key}")
-            for key, item in value.items()
-        }
-    )
+        items[_checked_text(key, field)] = _pack(item, f"{field}.{key}")
+    return packed_mapping(items)
 
 
 def packed_mapping(items: dict[str, Any]) -> dict[str, Any]:
-    """A dict as it is stored, its values being packed already."""
+    """Return the stored form of a dict whose values are packed."""
     if _TYPE in items:
         return {_TYPE: "dict", _VALUE: list(items.items())}
     return items
 
 
 def packed_items(packed: Any) -> dict[str, Any]:
-    """The inverse of :func:`packed_mapping`: keys, and values that stay packed.
+    """Return the dict of a stored form, with values that stay packed.
 
-    Raises CorruptEntry: it is no dict, or one in which a key stands for no value.
+    Raises:
+        CorruptEntry: the stored form is no dict.
     """
     if not isinstance(packed, dict):
         raise CorruptEntry(f"not an object but {type(packed).__name__}")
@@ -168,15 +182,17 @@ def _pack_other(value: object, field: str) -> Any:
         converted = _convert(value)
         dumps(converted)
     except Exception as exc:
-        expected = "a value that JSON or kombu's JSON types can hold (see kombu.utils.json.register_type)"
+        known = "(see kombu.utils.json.register_type)"
+        expected = f"a value that JSON or kombu's JSON types can hold {known}"
         raise InvalidEntry(field, expected, value) from exc
     return converted
 
 
 def unpack(packed: Any) -> Any:
-    """The inverse of :func:`pack`.
+    """Return the value that :func:`pack` has packed.
 
-    Raises CorruptEntry: a tag is unknown, or its value does not fit it; or it is nested too deeply to read.
+    Raises:
+        CorruptEntry: a tag is unknown, a value does not fit its tag, or it is nested too deeply.
     """
     try:
         return _unpack(packed)
@@ -195,7 +211,8 @@ def _unpack(packed: Any) -> Any:
 
 
 def _unpack_tagged(packed: dict[str, Any]) -> Any:
-    tag, value = packed[_TYPE], packed[_VALUE]
+    tag = packed[_TYPE]
+    value = packed[_VALUE]
     try:
         if tag == "dict":
             return {key: _unpack(item) for key, item in value}

@@ -1,4 +1,4 @@
-"""Values that are made when they are first asked for: by an object, and of an app in a process."""
+"""Values that are computed at their first use: of an object, and of an app in a process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _T = TypeVar("_T")
 
 
 class lazy(Generic[_T]):
-    """A method that is called once for each object, and whose result takes its place in the object's ``__dict__``.
+    """Property that is computed at its first use and then kept in the object's ``__dict__``.
 
-    In place of :class:`functools.cached_property`, which before Python 3.12 holds a lock while it makes the value, one
-    lock for all objects of the class. If a thread holds it when the process forks, it is held in the child for ever.
-    Here nothing is held: two threads may come at once and make a value each, and both are given the one that was there
-    first. So the making must have no effect that somebody has to undo.
+    Before Python 3.12, :class:`functools.cached_property` holds a lock while it computes the
+    value. If another thread holds the lock when the process forks, the child waits for it for
+    ever. This class holds no lock. If two threads come at once, both compute a value and get the
+    one that was kept first. So the computation must have no effect that has to be undone.
 
-    ``__dict__.pop(name, None)`` forgets the value, and the next one who asks has a new one made.
+    ``__dict__.pop(name, None)`` forgets the value, and the next use computes it again.
     """
 
     def __init__(self, make: Callable[[Any], _T]) -> None:
@@ -37,11 +37,13 @@ class lazy(Generic[_T]):
 
 
 def of_process(app: Any, make: Callable[[Any], _T]) -> _T:
-    """What ``make`` has made of an app in this process; a forked child gets one of its own.
+    """Return what ``make`` has made of an app in this process. A forked child makes its own.
 
-    Two threads may come here at once; ``setdefault`` is atomic and lets one of them win. A lock could be held by
-    another thread at a fork, and would then never be released in the child.
+    If two threads come at once, ``setdefault`` lets one of them win. There is no lock, because
+    another thread could hold it at a fork, and nobody would release it in the child.
     """
     name = f"_redbeat_lite_{make.__name__}_{os.getpid()}"
-    made: _T = app.__dict__[name] if name in app.__dict__ else app.__dict__.setdefault(name, make(app))
+    if name not in app.__dict__:
+        app.__dict__.setdefault(name, make(app))
+    made: _T = app.__dict__[name]
     return made

@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 from ..errors import CorruptEntry, EntryChanged, InvalidEntry, UnsupportedFormat
 from ..schedules.calendars import Calendar
 from ..settings import Settings
-from .changes import Line, together
+from .changes import Line, fields_by_change
 from .connections import Backend
 from .json_values import dumps, loads, loads_as
 from .keys import FREEZING, UNDERSTOOD, Keys
@@ -229,7 +229,7 @@ class Store:
         where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         made: list[bool] = []
         for chunk in chunks(edits, PAGE):
-            lines = together(edit.line for edit in chunk)
+            lines = fields_by_change(edit.line for edit in chunk)
             number = {change: place for place, change in enumerate(lines, 1)}
             line_numbers = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
             args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", ""))]

@@ -1,4 +1,4 @@
-"""Backfills as they are stored: what was asked for as a definition, how far each has come as a state."""
+"""A backfill as Redis holds it: the request is its definition, and the progress is its state."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from ..settings import MAX_NAME
 from .json_values import dumps, loads, pack, unpack
 from .records import Edit, Stored
 
-#: Ranges of nominal times, epoch ms, both ends included; in order, and none adjoins another.
+#: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
 Ranges = Sequence[Sequence[int]]
 
 #: Bounds of the messages a second of one backfill.
 SLOWEST = 0.001
 FASTEST = 1000
 
-#: The fields that change.
+# Fields that change.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 
-
-#: Types that fields must have when they are read.
+# Types that fields must have when they are read.
 _TYPES: dict[type, tuple[str, ...]] = {
     str: ("note", "actor", "generation", "ended", "feed"),
     int: ("again", "number", "total", "sent", "attempts", "cursor"),
@@ -39,22 +38,27 @@ class Backfill:
     """Occurrences of an entry that are sent late, or once more. Datetimes are aware.
 
     Parameters:
-        id: short and random; empty where nothing was started.
+        id: short and random; empty if nothing was started.
         name: of the entry.
-        start, end: the first and the last nominal time.
-        max_active: how many may be out at once; ``None``: it goes by ``rate`` alone, messages a second.
-        again: which time these are sent, from 0.
-        note, actor, at: why, by whom and when it was started.
+        start: the first nominal time.
+        end: the last nominal time.
+        max_active: most runs in flight at once; ``None`` limits only the ``rate``.
+        rate: messages a second.
+        again: number of times that these runs were sent before, from 0.
+        note: why it was started.
+        actor: who started it.
+        at: when it was started.
         generation: of the entry.
-        number: how many there were before it, of this entry and ``again``.
-        skip: ranges of nominal times, epoch ms, that these have sent.
-        total: how many occurrences there are to be sent.
-        sent: how many were sent.
-        paused: whether somebody stopped it for a while.
+        number: number of backfills before it with the same entry and ``again``.
+        skip: ranges of nominal times, in epoch ms, that the backfills before it have sent.
+        total: number of occurrences to be sent.
+        sent: number of occurrences that were sent.
+        paused: whether somebody has paused it.
         ended: empty, ``"done"``, or that it was cancelled, and why.
-        active: nominal times, epoch ms, of what is out and not known to have ended; for ``max_active``.
-        cursor, feed: epoch ms from which on nothing is sent yet; up to which id the feed of ends was read.
-        attempts: publishes in a row that failed.
+        active: nominal times, in epoch ms, of runs in flight, for ``max_active``.
+        cursor: nominal time, in epoch ms, from which on nothing was sent yet.
+        feed: id up to which the feed of ends was read.
+        attempts: failed publishes in a row.
     """
 
     id: str
@@ -81,8 +85,10 @@ class Backfill:
 
     @property
     def left(self) -> int:
-        """How many are still to be sent."""
-        return 0 if self.ended == "done" else max(self.total - self.sent, 0)  # or its schedule was edited meanwhile
+        """Number of occurrences that are still to be sent."""
+        if self.ended == "done":  # An edit of the schedule may have made it fewer than the total.
+            return 0
+        return max(self.total - self.sent, 0)
 
     @property
     def runs(self) -> bool:
@@ -91,34 +97,46 @@ class Backfill:
 
     @property
     def state(self) -> str:
-        """The stored form of what changes."""
+        """Stored form of the fields that change."""
         return dumps({field: getattr(self, field) for field in _STATE})
 
     def edit(self, before: Backfill | None, due: int | None) -> Edit:
-        """The edit that stores it, if ``before`` is what is stored, for the beat to look at at ``due`` (epoch ms)."""
-        told = {field: value for field, value in asdict(self).items() if field not in (*_STATE, "id")}
-        expected = None if before is None else before.state.encode()
-        definition = dumps(pack(told, "backfill")) if before is None else None
-        return Edit(self.id, expected, self.state, definition, due)
+        """Return the edit that stores it, if ``before`` is still what is stored.
+
+        Parameters:
+            before: ``None`` to store a new backfill.
+            due: when the beat looks at it next, in epoch ms.
+        """
+        if before is not None:
+            return Edit(self.id, before.state.encode(), self.state, None, due)
+        fields = asdict(self)
+        for field in (*_STATE, "id"):
+            del fields[field]
+        return Edit(self.id, None, self.state, dumps(pack(fields, "backfill")), due)
 
 
 def backfill_of(stored: Stored) -> Backfill | None:
-    """The backfill that is stored; ``None`` where there is none, or what cannot be read."""
+    """Return the stored backfill; ``None`` if there is none, or if it cannot be read."""
     with suppress(CorruptEntry, TypeError, UnicodeDecodeError):
-        told = {**unpack(loads(stored.definition or b"")), **loads(stored.state or b"")}
-        backfill = Backfill(stored.name.decode(), **told)
+        fields = unpack(loads(stored.definition or b""))
+        progress = loads(stored.state or b"")
+        backfill = Backfill(stored.name.decode(), **{**fields, **progress})
         return backfill if _is_intact(backfill) else None
     return None
 
 
 def _is_intact(backfill: Backfill) -> bool:
-    """Return whether the beat can use each field; raises TypeError if one has a wrong type."""
+    """Return whether the beat can use each field; raise TypeError if one has a wrong type."""
+    for kind, fields in _TYPES.items():
+        if not all(isinstance(getattr(backfill, field), kind) for field in fields):
+            return False
+    instants = (backfill.start, backfill.end, backfill.at)
+    counts = (backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts)
     most = backfill.max_active
     return (
-        all(isinstance(getattr(backfill, field), kind) for kind, fields in _TYPES.items() for field in fields)
-        and is_plain(backfill.name, MAX_NAME)
-        and None not in (backfill.start.tzinfo, backfill.end.tzinfo, backfill.at.tzinfo)
-        and min(backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts) >= 0
+        is_plain(backfill.name, MAX_NAME)
+        and all(instant.tzinfo is not None for instant in instants)
+        and min(counts) >= 0
         and (most is None or (isinstance(most, int) and most >= 1))
         and SLOWEST <= backfill.rate <= FASTEST
         and all(type(ms) is int for ms in backfill.active)

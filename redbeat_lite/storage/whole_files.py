@@ -1,4 +1,4 @@
-"""Files that are written as a whole. Needs nothing but Python itself."""
+"""Files that are written as a whole."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from pathlib import Path
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what is written to a path goes elsewhere: a pipe or a device of our own or of the machine's.
+    """Return whether a path is a pipe or a device, of this user or of root.
 
-    In ``/dev`` and ``/proc``, where nobody else puts links, they count as what they lead to: ``/dev/fd/1`` is one.
-    Another user's pipe is none, for whoever put it where we write would read all of it.
+    In ``/dev`` and ``/proc`` links are followed, because no other user can put one there:
+    ``/dev/fd/1`` is a stream. Another user's pipe is none, because that user would read what is
+    written.
     """
     directory = path.parent.resolve()
     if directory == Path("/dev") or directory.is_relative_to("/proc"):
         return path.exists()
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return not any(is_kind(found.st_mode) for is_kind in _REPLACED) and found.st_uid in (0, os.geteuid())
-
-
-_REPLACED = (stat.S_ISREG, stat.S_ISLNK, stat.S_ISDIR)
+    mode = status.st_mode
+    is_replaceable = stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)
+    return not is_replaceable and status.st_uid in (0, os.geteuid())
 
 
 def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
-    """Write a file, in one step for those who read it: they find all of the texts, or what was there before.
+    """Write a file atomically: readers find all of the texts, or the old file.
 
-    No link is followed, neither at the path, which is replaced, nor at the draft beside it, which somebody may have put
-    there in a directory that he shares with us. The umask takes from the rights of ``mode``.
+    A link at the path is replaced, and not followed. Nor is one at the draft beside it, which
+    another user of the directory may have put there. The umask reduces the rights of ``mode``.
 
     Raises:
-        OSError: it cannot be written; nothing was changed then. A stream cannot: it would be replaced by a file.
+        OSError: the file cannot be written and nothing was changed. A stream cannot be written,
+            because a file would replace it.
     """
     if is_stream(path):
         raise OSError(errno.EINVAL, "a pipe or a device, and no file", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)  # left by a process of this id that was killed
+    draft.unlink(missing_ok=True)  # A killed process of the same id may have left one.
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with open(file, "w", encoding="utf-8") as out:

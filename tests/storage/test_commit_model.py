@@ -21,7 +21,7 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.run import LIFE_MS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.changes import line_of, of_entry, of_stream
+from redbeat_lite.storage.changes import decode_change, decode_last, line_of
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.leader_store import LeaderStore
@@ -338,9 +338,9 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         assert all(0 < client.pttl(RUNS.rows(name)) <= LIFE_MS for name in NAMES if model.rows[name])
         assert client.zcard(KEYS.due) == client.hlen(KEYS.entries) == len(model.states)
         assert {*model.store.names()} == {name.encode() for name in model.states}
-        lines = [of_stream(*each) for each in client.xrange(KEYS.changes)]
+        lines = [decode_change(*each) for each in client.xrange(KEYS.changes)]
         told = [((name,) if name else (), *rest) for name, *rest in model.lines]
         assert [(each.names, each.action, each.actor) for each in lines] == told
         assert {each.fields for each in lines if each.action == "edited"} <= {(("n", "1", "2"),)}
-        last = {name.decode(): of_entry(name.decode(), text) for name, text in client.hgetall(KEYS.changed).items()}
+        last = {name.decode(): decode_last(name.decode(), text) for name, text in client.hgetall(KEYS.changed).items()}
         assert {name: (each.action, each.actor) for name, each in last.items()} == model.last

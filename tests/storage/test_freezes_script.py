@@ -10,7 +10,7 @@ import redis
 from redbeat_lite.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.errors import UnsupportedFormat
-from redbeat_lite.storage.changes import line_of, of_stream
+from redbeat_lite.storage.changes import decode_change, line_of
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.records import Advance, Edit, Refrozen, Term
@@ -32,7 +32,7 @@ def test_freezes_are_stored_where_they_are_as_they_were_read(store: LeaderStore,
     assert not store.set_freezes(b"", b"r2|[]", FROZEN)
     assert store.set_freezes(b"r1|[]", b"r2|[]")
     assert store.freezes() == b"r2|[]"
-    [line] = [of_stream(*each) for each in client.xrange(KEYS.changes)]
+    [line] = [decode_change(*each) for each in client.xrange(KEYS.changes)]
     assert (line.action, line.actor, line.note, line.fields) == ("frozen", "ada", "deploy", (("until", None, "noon"),))
     pubsub.close()
 
