@@ -86,7 +86,7 @@ def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
 
 
 def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> ForeignKey | None:
-    """Return the error that names the key if a command failed because of the type of one of our keys.
+    """Return the error that names the key if a command failed because of the type of a key of ours.
 
     Parameters:
         command: the command with its arguments, as it was sent.
