@@ -15,7 +15,7 @@ from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.key_types import TYPES, ForeignKey, check_types
 from redbeat_lite.storage.scripts import checked
-from redbeat_lite.storage.store import Reading
+from redbeat_lite.storage.store import Store
 from tests.support.beats import KEYS
 from tests.support.server import Server
 
@@ -64,7 +64,7 @@ def test_a_key_of_one_entry_is_checked_if_it_is_asked_for(backend: Backend, clie
 def test_an_error_of_a_command_a_script_or_several_together_names_the_key(
     backend: Backend, client: redis.Redis
 ) -> None:
-    reading = Reading(backend, KEYS)
+    reading = Store(backend, KEYS)
     client.rpush(KEYS.state, "x")
     client.rpush("other", "x")
     with pytest.raises(ForeignKey) as of_command:
