@@ -166,6 +166,10 @@ def test_a_limit_that_may_not_have_been_stored_breaks_no_law() -> None:
 
 def test_one_run_too_few_is_found() -> None:
     assert "sent once" in broken(add(max_runs=3), *runs(1, 2))
+    again = add(4500, rule={"every": 2000, "phase": 1000}, max_runs=3)
+    assert broken(add(max_runs=3), *runs(1, 3), again, sent(5000), sent(7000), sent(9000)) == []
+    laws = broken(add(max_runs=3), *runs(2, 3), again, sent(5000), sent(7000), sent(9000))
+    assert laws == ["sent once"], "later runs are those of another definition"
 
 
 OUTAGE = fault(3500, 6500)

@@ -62,7 +62,7 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
     kept_back = history.kept_back(nominal)
     if any(window.perhaps(nominal, kept_back) for window in history.held(entry)):
         return True
-    if is_used_up(entry, definition):
+    if is_used_up(history, entry, definition):
         return True
     call = definition.call
     policy = call.get("misfire", "coalesce")
@@ -79,15 +79,20 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
     return True
 
 
-def is_used_up(entry: Entry, definition: Definition) -> bool:
-    """Return whether an entry has had all of its runs since it was added."""
+def is_used_up(history: History, entry: Entry, definition: Definition) -> bool:
+    """Return whether an entry has had all of its runs, from its adding to the end of a definition."""
     limit = definition.call.get("max_runs")
     if limit is None:
         return False
+    window = definition.window
     adds = [call for _, call in entry.calls if call["act"] == "add" and call.get("ok") is not False]
-    began = [add["began"] for add in adds if add["began"] <= definition.window.maybe_since]
+    began = [add["began"] for add in adds if add["began"] <= window.maybe_since]
     since = max(began, default=0)
-    runs = {message["nominal"] for _, message in entry.runs if message["at"] >= since}
+    runs = {
+        message["nominal"]
+        for _, message in entry.runs
+        if message["at"] >= since and history.earliest(message) <= window.maybe_until
+    }
     return bool(len(runs) >= limit)
 
 
@@ -106,7 +111,7 @@ def first_run(history: History, entry: Entry) -> Iterator[Broken]:
     """
     for definition in entry.definitions:
         rule = definition.rule
-        if "every" not in rule or "phase" in rule or is_used_up(entry, definition):
+        if "every" not in rule or "phase" in rule or is_used_up(history, entry, definition):
             continue
         since = definition.window.since
         until = history.undisturbed(entry, since, rule["every"] + history.setup.late)
