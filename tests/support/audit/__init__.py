@@ -1,4 +1,4 @@
-"""A history of a schedule, and the laws that it has to keep. They know nothing of the package.
+"""History of a schedule, and its laws. Nothing here knows the package.
 
 A history is a list of records, one JSON object a line. All instants are epoch milliseconds of one
 clock. The fields of a record depend on its ``kind``; those in brackets may be missing.

@@ -80,7 +80,7 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
 
 
 def is_used_up(history: History, entry: Entry, definition: Definition) -> bool:
-    """Return whether an entry has had all of its runs, from its adding to the end of a definition."""
+    """Return whether an entry has had all of its runs by the end of a definition."""
     limit = definition.call.get("max_runs")
     if limit is None:
         return False
