@@ -1,4 +1,4 @@
-"""What must become of the runs of an entry, and what follows where they fail, as plain data."""
+"""Expectations about the runs of an entry, and the policy for runs that fail."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .errors import InvalidEntry, known_only
 from .instants import YEAR
 from .public import public
 
-#: Most failures in a row that an expectation or a policy may pass over.
+#: Most failures in a row that an expectation or a policy may wait for.
 _MOST_FAILURES = 1000
 
 
 @public
-@dataclass(frozen=True)  # without slots, for what is worked out once
+@dataclass(frozen=True)  # without slots, because of the cached properties
 class Expect:
-    """What must become of an entry's runs; where it does not, an incident is opened.
+    """Expectations about an entry's runs. If one is not met, an incident is opened.
 
-    Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``, more than 0 and at most a year; ``None``:
-    not expected.
+    Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``, more than 0 and at most
+    a year. ``None`` expects nothing.
 
     Parameters:
-        start_within: a run begins so long after its due time at the latest.
-        finish_within: it has ended so long after its due time; not less than ``start_within``.
-        succeed_every: after a success the next one comes within this; more than the time between any two runs.
+        start_within: latest begin of a run, counted from its due time.
+        finish_within: latest end of a run, counted from its due time; not less than
+            ``start_within``.
+        succeed_every: longest time between two successes; more than the time between any two runs.
         failures: 1 to 1,000; so many failures in a row are an incident.
 
     Raises:
@@ -42,18 +43,24 @@ class Expect:
     failures: int = 1
 
     def __post_init__(self) -> None:
-        bounds, least = f"more than 0 and at most a year ({YEAR} s), or None", ulp(0)  # the first that is more than 0
+        bounds = f"more than 0 and at most a year ({YEAR} s), or None"
+        least = ulp(0)  # the smallest number above 0
         for name in ("start_within", "finish_within", "succeed_every"):
-            if (length := getattr(self, name)) is not None:
-                object.__setattr__(self, name, length_of(f"expect.{name}", length, bounds, least, YEAR))
-        start, finish = self.start_within, self.finish_within
-        if start is not None and finish is not None and finish < start:  # type: ignore[operator]  # both are seconds
-            raise InvalidEntry("expect.finish_within", f"not less than start_within ({start:g} s)", finish)
+            length = getattr(self, name)
+            if length is not None:
+                seconds = length_of(f"expect.{name}", length, bounds, least, YEAR)
+                object.__setattr__(self, name, seconds)
+        start: Any = self.start_within
+        finish: Any = self.finish_within
+        if start is not None and finish is not None and finish < start:
+            expected = f"not less than start_within ({start:g} s)"
+            raise InvalidEntry("expect.finish_within", expected, finish)
         _check_times("expect.failures", self.failures)
 
     @classmethod
     def of(cls, value: object) -> Expect | Literal[False] | None:
-        """Read what a user wrote as ``expect=``: ``None``, ``False``, an expectation, or a mapping of its fields.
+        """Return the value of ``expect=``: ``None``, ``False``, an expectation, or one from a
+        mapping.
 
         Raises:
             InvalidEntry: it is something else, or a field of it is wrong.
@@ -61,26 +68,32 @@ class Expect:
         if value is None or value is False or isinstance(value, Expect):
             return value
         if not isinstance(value, Mapping):
-            raise InvalidEntry("expect", "None, False, an Expect or a mapping of its fields", value)
+            expected = "None, False, an Expect or a mapping of its fields"
+            raise InvalidEntry("expect", expected, value)
         return cls(**known_only("expect", value, [field.name for field in fields(cls)]))
 
     @classmethod
     def decode(cls, stored: Any) -> Expect | Literal[False] | None:
-        """What :meth:`encode` made; fields of a later version are passed over.
+        """Return the expectation of a stored form; fields of a later version are ignored.
 
         Raises:
             InvalidEntry: it is something else.
         """
         if isinstance(stored, Mapping):
-            stored = {field.name: stored[field.name] for field in fields(cls) if field.name in stored}
+            names = [field.name for field in fields(cls)]
+            stored = {name: stored[name] for name in names if name in stored}
         return cls.of(stored)
 
     def encode(self) -> dict[str, Any]:
-        """JSON: the fields that do not have their default."""
-        given = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {name: value for name, (value, default) in given.items() if value != default}
+        """Return JSON: the fields that do not have their default."""
+        stored = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                stored[field.name] = value
+        return stored
 
-    # The three in milliseconds.
+    # The lengths of time in milliseconds.
     start_ms = cached_property[int | None](lambda self: _ms(self.start_within))
     finish_ms = cached_property[int | None](lambda self: _ms(self.finish_within))
     success_ms = cached_property[int | None](lambda self: _ms(self.succeed_every))
@@ -89,10 +102,10 @@ class Expect:
 @public
 @dataclass(frozen=True)
 class Pause:
-    """What ``on_failure`` does: an entry whose runs fail is paused.
+    """Policy of ``on_failure`` that pauses an entry whose runs fail.
 
     Parameters:
-        after: 1 to 1,000; so many runs in a row that failed, were rejected or lost their worker.
+        after: 1 to 1,000; so many runs in a row have failed, were rejected or lost their worker.
 
     Raises:
         InvalidEntry: ``after`` is wrong.
@@ -105,17 +118,17 @@ class Pause:
 
     @classmethod
     def of(cls, value: object) -> Pause | None:
-        """Read what a user wrote as ``on_failure=``: ``None``, a policy, or its text.
+        """Return the value of ``on_failure=``: ``None``, a policy, or one from its text.
 
         Raises:
             InvalidEntry: it is something else.
         """
         if value is None or isinstance(value, Pause):
             return value
-        after = re.fullmatch("pause:([0-9]{1,9})", value) if isinstance(value, str) else None
-        if after is None:
+        match = re.fullmatch("pause:([0-9]{1,9})", value) if isinstance(value, str) else None
+        if match is None:
             raise InvalidEntry("on_failure", 'None, Pause(after=3) or "pause:3"', value)
-        return cls(int(after[1]))
+        return cls(int(match[1]))
 
     def __str__(self) -> str:
         return f"pause:{self.after}"
@@ -127,4 +140,5 @@ def _check_times(field: str, times: object) -> None:
 
 
 def _ms(seconds: Duration | None) -> int | None:
-    return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]  # made seconds at first
+    # The duration was made seconds at first.
+    return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from ..entries.preview import walk
 from ..entries.selection import Selection
 from ..instants import to_ms
 from ..schedules import Manual, Question
-from ..schedules.missed import WalkOn
+from ..schedules.misfire import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
 from ..storage.time_limits import brief_walk
 from .command import (

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from ..instants import from_ms
 from ..schedules import Rule
-from ..schedules.clock_changes import ZonedRule, naive
+from ..schedules.clock_changes import ZonedRule, naive, stretches
 from ..schedules.wall_times import before
-from ..schedules.zones import stretches
 from .entry import Entry
 from .lifecycle import within
 from .words import listed

@@ -9,9 +9,8 @@ from datetime import datetime, tzinfo
 from ..errors import InvalidEntry, describe
 from ..instants import MAX_MS
 from ..schedules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
-from ..schedules.misfire import Plan, ahead_ms, plan_misfires, pull_back, unsent
-from ..schedules.missed import WalkOn, by_count
-from ..schedules.spread import offset_ms
+from ..schedules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
+from ..schedules.occurrences import offset_ms
 from .entry import Entry, told
 from .expected import check_expectation
 from .sent import and_sent

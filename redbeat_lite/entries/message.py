@@ -15,7 +15,8 @@ from .. import instants
 from ..expect import Expect
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
 from ..schedules import Every, Question
-from ..schedules.cron import Cron, familiar
+from ..schedules.celery_schedules import familiar
+from ..schedules.cron import Cron
 from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
 from .expected import expected_of

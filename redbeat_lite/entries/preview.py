@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .. import instants
 from ..public import public
 from ..schedules import Question
-from ..schedules.missed import WalkOn, by_count
+from ..schedules.misfire import WalkOn, by_count
 from . import lifecycle
 from .entry import Entry
 from .freezes import Freezes

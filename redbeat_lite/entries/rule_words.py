@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery.schedules import BaseSchedule
 
 from ..schedules import Cron
-from ..schedules.cron_text import WEEKDAYS
+from ..schedules.cron import WEEKDAYS
 from ..schedules.wall_times import Days
 
 #: The days that a rule matches are counted in this year, which has 365.

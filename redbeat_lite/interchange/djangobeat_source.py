@@ -16,8 +16,8 @@ from ..entries.foreign_fields import translated
 from ..entries.schedule_text import schedule_text
 from ..errors import ConfigurationError, InvalidEntry
 from ..schedules import Cron, RRule, at
-from ..schedules.cron import crontab_rule
-from ..schedules.rrule_text import WEEKDAYS
+from ..schedules.celery_schedules import crontab_rule
+from ..schedules.rrules import WEEKDAYS
 from ..schedules.wall_times import WallTimes
 from .move_in import Found, Left, Source, Unreadable
 

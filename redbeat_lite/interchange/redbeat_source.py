@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 from ..errors import ConfigurationError, InvalidEntry
 from ..schedules import RRule, rrule
 from ..schedules.recurrence import FREQUENCIES
-from ..schedules.rrule_text import WEEKDAYS
+from ..schedules.rrules import WEEKDAYS
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend
 from ..storage.records import PAGE, chunks

@@ -4,8 +4,7 @@ from .cron import Cron, cron
 from .intervals import At, Every, Manual, at, every, manual
 from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
-from .rule import Question, Rule
-from .spread import SpreadSchedule
+from .rule import Question, Rule, SpreadSchedule
 from .stored_form import coerce_schedule, decode_schedule, encode_schedule, register_schedule
 
 __all__ = [

@@ -1,15 +1,16 @@
 """Calendars: days on which entries do not run.
 
-The days travel in the definition of each entry that names a calendar, with its name and its revision. So whoever has an
-entry can plan it, and nobody asks the server or a library for its calendar: not the beat, no preview, no backup. A new
-revision is an edit of each of its entries. A day takes nine bytes there, five years of public holidays about 600.
+The days are stored in the definition of each entry that names a calendar, with its name and its
+revision. So whoever has an entry can plan it: a beat, a preview and a backup need not ask the
+server or a library for the calendar. A new revision edits each of its entries. A day takes nine
+bytes there, five years of public holidays about 600.
 
 An occurrence is left out if the clocks of its zone show one of the days when it comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
@@ -18,10 +19,10 @@ from ..errors import ConfigurationError, InvalidEntry
 from ..instants import from_ms, to_ms
 from ..public import public
 from .clock_changes import ZonedRule, first_passing
-from .missed import WALK, missed_of
+from .misfire import WALK, missed_of
 from .rule import Rule
 
-#: Days of one calendar: each is in the definition of each of its entries.
+#: Most days of one calendar, because each of its entries stores them.
 MAX_DAYS = 1000
 _DAY = timedelta(days=1)
 
@@ -33,9 +34,10 @@ class Calendar:
 
     Parameters:
         days: a set of dates, at most 1,000.
-        until: the last date that it knows of. Entries run on every day after it.
+        until: the last date that the calendar covers. Entries run on every day after it.
 
-    Read-only: ``name`` and ``revision`` of one that is stored; ``str()`` gives both, ``"de-holidays@3"``.
+    A stored calendar has a ``name`` and a ``revision``, which are read-only; ``str()`` gives both,
+    ``"de-holidays@3"``.
 
     Raises:
         InvalidEntry: a day is no date or comes after ``until``, or there are none or too many.
@@ -49,18 +51,20 @@ class Calendar:
     def __post_init__(self) -> None:
         object.__setattr__(self, "days", frozenset(self.days))
         for day in (*self.days, self.until):
-            if not isinstance(day, date) or isinstance(day, datetime) or not 1970 <= day.year <= 9000:
-                raise InvalidEntry("calendar", "dates of 1970 to 9000", day, hint="such as datetime.date(2026, 12, 25)")
+            # A datetime is a date, too.
+            is_date = isinstance(day, date) and not isinstance(day, datetime)
+            if not is_date or not 1970 <= day.year <= 9000:
+                hint = "such as datetime.date(2026, 12, 25)"
+                raise InvalidEntry("calendar", "dates of 1970 to 9000", day, hint=hint)
         if not 1 <= len(self.days) <= MAX_DAYS:
             raise InvalidEntry("calendar", f"1 to {MAX_DAYS:,} days", len(self.days))
         if self.until < max(self.days):
-            raise InvalidEntry(
-                "calendar.until", f"a date not before the last of the days, {max(self.days)}", self.until
-            )
+            expected = f"a date not before the last of the days, {max(self.days)}"
+            raise InvalidEntry("calendar.until", expected, self.until)
 
     @classmethod
     def of_holidays(cls, place: str, first: int, last: int) -> Calendar:
-        """The public holidays of a place, as the library ``holidays`` has them; it is in the extra of that name.
+        """Make a calendar of the public holidays of a place, by the extra ``holidays``.
 
         Parameters:
             place: a country, or a part of one, by its ISO 3166 code: ``"DE"``, ``"DE-BY"``.
@@ -73,78 +77,106 @@ class Calendar:
         try:
             import holidays
         except ImportError as exc:
-            words = 'calendars of public holidays need the extra "holidays": pip install redbeat-lite[holidays]'
-            raise ConfigurationError(words) from exc
+            need = 'calendars of public holidays need the extra "holidays"'
+            raise ConfigurationError(f"{need}: pip install redbeat-lite[holidays]") from exc
         if not 1970 <= first <= last <= 9000:
-            raise InvalidEntry("calendar", "years of 1970 to 9000, the first of them before the last", (first, last))
+            expected = "years of 1970 to 9000, the first of them before the last"
+            raise InvalidEntry("calendar", expected, (first, last))
         country, _, part = place.partition("-")
+        years = range(first, last + 1)
         try:
-            found = holidays.country_holidays(country, subdiv=part or None, years=range(first, last + 1))
+            days = holidays.country_holidays(country, subdiv=part or None, years=years)
         except NotImplementedError as exc:
-            raise InvalidEntry("calendar", "a place of the library holidays, such as DE-BY", place) from exc
-        return cls({*found}, date(last, 12, 31))
+            expected = "a place of the library holidays, such as DE-BY"
+            raise InvalidEntry("calendar", expected, place) from exc
+        return cls(set(days), date(last, 12, 31))
 
     def __str__(self) -> str:
         return f"{self.name}@{self.revision}"
 
     def encode(self) -> str:
-        """One that is stored, as a text."""
+        """Return the text of a calendar in the definition of an entry."""
         return f"{self} {self.until} {','.join(f'{day:%Y%m%d}' for day in sorted(self.days))}"
 
     @classmethod
     def decode(cls, stored: object) -> Calendar:
-        """The calendar of what `encode` made; raises InvalidEntry if it is anything else."""
+        """Return the calendar of a text from `encode`; raises InvalidEntry for anything else."""
         try:
             return _decoded(str(stored))
         except ValueError as exc:
-            raise InvalidEntry("calendar", "a stored calendar", stored, hint=str(exc)[:200]) from exc
+            hint = str(exc)[:200]
+            raise InvalidEntry("calendar", "a stored calendar", stored, hint=hint) from exc
 
 
-@lru_cache(maxsize=256)  # entries by the thousand have few
+@lru_cache(maxsize=256)  # thousands of entries have few calendars
 def _decoded(stored: str) -> Calendar:
-    of, until, days = stored.rsplit(" ", 2)
-    name, _, revision = of.rpartition("@")
-    free = {date.fromisoformat(day) for day in days.split(",")}
-    return Calendar(free, date.fromisoformat(until), name=name, revision=int(revision))
+    title, until, days = stored.rsplit(" ", 2)
+    name, _, revision = title.rpartition("@")
+    return Calendar(
+        {date.fromisoformat(day) for day in days.split(",")},
+        date.fromisoformat(until),
+        name=name,
+        revision=int(revision),
+    )
 
 
 class CalendarRule(ZonedRule):
-    """A rule by the clock on a wall, without its occurrences on the days of a calendar."""
+    """Wall-clock rule without its occurrences on the days of a calendar."""
 
     __slots__ = ("calendar", "rule")
 
     def __init__(self, rule: ZonedRule, calendar: Calendar) -> None:
         super().__init__(rule.walls, rule.zone)
-        self.rule, self.calendar = rule, calendar
+        self.rule = rule
+        self.calendar = calendar
 
     def next_ms(self, ms: int) -> int | None:
-        found = self.rule.next_ms(ms)
-        while found is not None and (day := self._day(found)) in self.calendar.days:
-            while (day := day + _DAY) in self.calendar.days:
-                pass
-            found = self.rule.next_ms(max(found, self.begin(day) - 1))
-        return found
+        following = self.rule.next_ms(ms)
+        while following is not None:
+            day = self._day(following)
+            if day not in self.calendar.days:
+                break
+            while day in self.calendar.days:
+                day += _DAY
+            following = self.rule.next_ms(max(following, self.begin(day) - 1))
+        return following
 
     def begin(self, day: date) -> int:
-        """When a day begins in the zone, in milliseconds since 1970."""
+        """Return the begin of a day in the zone, in milliseconds since 1970."""
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
     def left_out(self, after: int, until: int) -> Iterator[tuple[int, int, int]]:
-        """What is left out in ``(after, until)``: the first and the last of days in a row, and how many they are.
+        """Yield the occurrences in ``(after, until)`` that are left out.
 
-        Times are milliseconds since 1970. What cannot be counted is walked, and told, for 2,000 of them all.
+        For each block of days in a row: the first and the last occurrence, in milliseconds since
+            1970,
+        and their number. If the rule cannot count, at most 2,000 are counted in all blocks
+        together.
         """
-        first, last = self._day(after), self._day(until)
-        days, begin, left = [day for day in self.calendar.days if first <= day <= last], after, iter(range(WALK))
+        steps_left = WALK
+
+        def walk_on(_walked: Sequence[int]) -> bool:
+            nonlocal steps_left
+            steps_left -= 1
+            return steps_left >= 0
+
+        for first_day, last_day in self._blocks(self._day(after), self._day(until)):
+            begin = max(after, self.begin(first_day) - 1)
+            end = min(until, self.begin(last_day + _DAY))
+            first = self.rule.next_ms(begin)
+            if first is not None and first < end:
+                missed = missed_of(self.rule, first, end - 1, walk_on)
+                yield first, missed.last, missed.number
+
+    def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
+        """Yield the first and the last day of each block of the calendar's days in a row."""
+        days = {day for day in self.calendar.days if first <= day <= last}
+        begin = first
         for day in sorted(days):
-            if day - _DAY not in self.calendar.days:
-                begin = max(after, self.begin(day) - 1)
-            if day != last and day + _DAY in self.calendar.days:
-                continue
-            found, end = self.rule.next_ms(begin), min(until, self.begin(day + _DAY))
-            if found is not None and found < end:
-                missed = missed_of(self.rule, found, end - 1, lambda _: next(left, None) is not None)
-                yield found, missed.last, missed.number
+            if day - _DAY not in days:
+                begin = day
+            if day + _DAY not in days:
+                yield begin, day
 
     def _day(self, ms: int) -> date:
         return from_ms(ms).astimezone(self.zone).date()
@@ -154,5 +186,7 @@ class CalendarRule(ZonedRule):
 
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
-    """A rule without the days of a calendar that is known by more than its name."""
-    return CalendarRule(rule, calendar) if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar) else rule
+    """Return a rule without the days of a calendar, if more than the calendar's name is known."""
+    if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar):
+        return CalendarRule(rule, calendar)
+    return rule

@@ -1,58 +1,143 @@
-"""Schedules that are known only by Celery's interface, as its rounded intervals are, and its ``solar``, through ephem.
+"""Celery's own schedules as rules: ``crontab``, ``solar``, and any class that has only ``is_due``.
 
-Celery asks a schedule whether it is due, and it says when to ask again. Most say when they will be due, so that two
-questions tell the next occurrence in advance. One that says "in five seconds", or asks a clock of its own, does not: it
-is asked again at the time it said, in real time.
+Celery asks a schedule whether it is due, and the schedule says when to ask again. Most schedules
+name the time when they will be due, so two questions give the next occurrence in advance. A
+schedule that says "in five seconds", or asks a clock of its own, is asked again at that time, in
+real time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
-from celery.schedules import BaseSchedule, solar
+from celery.schedules import BaseSchedule, ParseException, crontab, crontab_parser, solar
 
 from ..instants import EPOCH, MAX_MS, from_ms, to_ms
+from .clock_changes import CountedRule, zoned
+from .cron import HOUR, Cron, Item, runs_every_hour, split
 from .rule import InMs, Question
+from .wall_times import Days, WallTimes
+from .zones import portable, zone_of
 
-#: Questions in advance, before a schedule is taken for one that does not know its next occurrence.
+#: Questions in advance, before a schedule counts as one that does not know its next occurrence.
 _QUESTIONS = 10
+#: Step of the clock for a schedule that wants to be asked again at once.
 _SHORTEST = timedelta(milliseconds=50)
-#: Milliseconds between two questions in real time, at least.
+#: Least milliseconds between two questions in real time.
 _PATIENCE = 1000
+_DAY = timedelta(days=1)
+#: Days that are searched for an event of the sun. It comes once a year at the poles.
+_SEARCH_DAYS = 400
+#: Two events of a kind are never closer than this, and numeric noise is smaller.
+_APART = timedelta(hours=1)
+
+
+def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
+    """Return the rule of Celery's crontab: day of month and day of week must *both* match.
+
+    If ``nowfun`` answers in a named zone, the rule is in that zone; users set ``nowfun`` for that.
+    """
+    days = Days(
+        months=_ascending(schedule.month_of_year),
+        month_days=_ascending(schedule.day_of_month),
+        weekdays=_ascending(schedule.day_of_week),
+    )
+    times = WallTimes(
+        hours=_ascending(schedule.hour),
+        minutes=_ascending(schedule.minute),
+        seconds=(0,),
+        days=days,
+        running=_is_running(schedule),
+    )
+    return zoned(times, portable(_own_zone(schedule) or zone))
+
+
+def _ascending(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(values))
+
+
+def _is_running(schedule: crontab) -> bool:
+    hours = schedule._orig_hour
+    if not isinstance(hours, str):
+        return len(schedule.hour) == HOUR.size
+    items = []
+    for part in hours.split(","):
+        step = part.partition("/")[2]
+        items.append(Item(tuple(crontab_parser(HOUR.size).parse(part)), int(step or 1)))
+    return runs_every_hour(items)
+
+
+def _own_zone(schedule: crontab) -> tzinfo | None:
+    if schedule.nowfun is None:
+        return None
+    try:
+        now = schedule.nowfun()
+        return zone_of(now.tzinfo) if now.tzinfo is not None else None
+    except Exception:  # noqa: BLE001  # the user's function: the app's zone holds if it fails
+        return None
+
+
+def familiar(schedule: Cron) -> crontab | None:
+    """Return a ``crontab`` with the fields and the zone of a cron schedule.
+
+    It is for tools that read an entry's rule and know only Celery's classes. None if Celery has no
+    notation for the rule: seconds, ``L``, ``W``, ``#``.
+    """
+    return _familiar(schedule.resolved, schedule.seconds, schedule.zone)
+
+
+@lru_cache(maxsize=1024)
+def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | None:
+    second, minute, hour, day, month, weekday = split(expression, seconds)
+    if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
+        return None
+    try:
+        schedule = crontab(minute, hour, weekday, day, month)
+    except (ParseException, ValueError):
+        return None
+    if zone is not None:
+        schedule.tz = zone
+    return schedule
 
 
 @dataclass(frozen=True)
 class _Wrapped:
-    """Somebody else's schedule, wrapped because Celery's are equal when their clocks are, which says nothing about when
-    they run.
+    """Rule of a schedule of another class.
 
-    Parameters:
-        identity: what makes two such schedules the same.
+    It is compared by ``identity``, because Celery's schedules are equal if their clocks are.
     """
 
     schedule: BaseSchedule = field(compare=False)
-    zone: tzinfo = field(hash=False)  # one of dateutil has no hash
+    zone: tzinfo = field(hash=False)  # a zone of dateutil has no hash
     identity: Hashable
 
 
+class AnsweringRule(_Wrapped):
+    """Rule of a schedule that has a ``next_after`` of its own."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.schedule.next_after(instant)  # type: ignore[no-any-return]
+
+
 class ForeignRule(_Wrapped, InMs):
-    """Any other ``BaseSchedule``, asked through ``is_due`` with a clock that stands where we want it."""
+    """Rule of a schedule that has only ``is_due``. Each question sets the schedule's clock."""
 
     def next_ms(self, ms: int) -> int | None:
-        """The next occurrence; a `Question` where the schedule does not tell."""
-        last = now = from_ms(ms)
-        question: int | None = None
+        """Return the next occurrence, or a `Question` if the schedule does not name it."""
+        last = from_ms(ms)
+        now = last
+        question: Question | None = None
         try:
-            for _ in range(_QUESTIONS):
+            for attempt in range(_QUESTIONS):
                 due, wait = self._ask(last, now)
                 if due and now > last:
                     return to_ms(now)
-                question = _question(now, wait, ms) if question is None else question
+                if attempt == 0:
+                    question = _question(now, wait, ms)
                 if wait is None:
                     return None
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
@@ -61,7 +146,7 @@ class ForeignRule(_Wrapped, InMs):
         return question
 
     def answer(self, question: Question, now: int) -> int | None:
-        """What comes of a question at ``now``: ``question`` itself if it is due, else the next one."""
+        """Ask a question at ``now``; return ``question`` itself if it is due, else the next one."""
         due, wait = self._ask(from_ms(question.asked), from_ms(now))
         return question if due else _question(from_ms(now), wait, question.asked)
 
@@ -70,7 +155,7 @@ class ForeignRule(_Wrapped, InMs):
         return bool(due), wait
 
     def _clock_at(self, now: datetime) -> Any:
-        """A copy that takes ``now`` for the present; made by hand, because ``__reduce__`` may drop what it has."""
+        """Return a copy whose clock shows ``now``. ``__reduce__`` would drop attributes."""
         copy = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
         copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
@@ -79,38 +164,24 @@ class ForeignRule(_Wrapped, InMs):
 
 
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
-    """When to ask again about an occurrence after ``asked``, ``wait`` seconds from ``now``."""
+    """Return the question about an occurrence after ``asked``, ``wait`` seconds from now."""
     if wait is None:
         return None
     try:
         at = to_ms(now + timedelta(seconds=wait))
-    except OverflowError:  # as of infinity
+    except OverflowError:  # such as infinity
         return None
     at = max(at, to_ms(now) + _PATIENCE)
     return Question(at, asked) if at <= MAX_MS else None
 
 
-class AnsweringRule(_Wrapped):
-    """A schedule that has a ``next_after`` of its own, which knows best."""
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.schedule.next_after(instant)  # type: ignore[no-any-return]
-
-
-_DAY = timedelta(days=1)
-#: Beyond the polar circles an event can stay away for half a year; at the poles it comes once a year.
-_SEARCH_DAYS = 400
-#: Two occurrences of an event are never closer than this, and no numeric noise reaches as far.
-_APART = timedelta(hours=1)
-
-
 @dataclass(frozen=True)
 class SolarRule:
-    """The events of one kind at one place.
+    """Rule of Celery's ``solar``: the events of one kind at one place, by ephem.
 
-    Each event belongs to the UTC day it falls on and is computed from the start of that day, to the second: whichever
-    instant the search comes from, the same event has the same time. (Asking ephem for "the next event after the last
-    one" can return the same sunrise again, a microsecond later.)
+    The events of a UTC day are computed from the start of that day, to the second. So an event has
+    the same time for every search. A search for the next event after the last one can return the
+    same sunrise again, a microsecond later.
     """
 
     event: str
@@ -118,33 +189,40 @@ class SolarRule:
     lon: float
 
     def next_after(self, instant: datetime) -> datetime | None:
-        instant = instant.astimezone(UTC)
         today = (instant - EPOCH) // _DAY
         try:
-            events = chain.from_iterable(_events(self, day) for day in range(today, today + _SEARCH_DAYS))
-            return next((event for event in events if event > instant), None)
-        except OverflowError:
+            for day in range(today, today + _SEARCH_DAYS):
+                for event in _events(self, day):
+                    if event > instant:
+                        return event
+        except OverflowError:  # after the year 9999
             return None
+        return None
 
 
 @lru_cache(maxsize=4096)
-def _events(rule: SolarRule, day: int) -> tuple[datetime, ...]:
-    """The events on a UTC day, counted from 1970; two where sunrise comes earlier every day."""
+def _events(rule: SolarRule, day: int) -> list[datetime]:
+    """Return the events on a UTC day since 1970; two if sunrise comes earlier every day."""
     start = EPOCH + day * _DAY
-    end, found = start + _DAY, []
-    while start < end and (event := _following(rule, start)) is not None and event < end:
-        found.append(event)
+    end = start + _DAY
+    events: list[datetime] = []
+    while start < end:
+        event = _following(rule, start)
+        if event is None or event >= end:
+            break
+        events.append(event)
         start = event + _APART
-    return tuple(found)
+    return events
 
 
 def _following(rule: SolarRule, start: datetime) -> datetime | None:
     schedule = solar(rule.event, rule.lat, rule.lon)
-    ephem, sun = schedule.ephem, schedule.ephem.Sun()
+    ephem = schedule.ephem
+    search = getattr(schedule.cal, schedule.method)
     options = {"use_center": True} if schedule.use_center else {}
     try:
-        event = getattr(schedule.cal, schedule.method)(sun, start=ephem.Date(start.replace(tzinfo=None)), **options)
+        event = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
     except ephem.CircumpolarError:
         return None
-    found: datetime = (event.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)).replace(microsecond=0)
-    return found
+    rounded: datetime = event.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
+    return rounded.replace(microsecond=0)

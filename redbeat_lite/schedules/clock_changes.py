@@ -1,27 +1,32 @@
-"""Wall-clock rules on real clocks: what happens when local time jumps.
+"""Wall-clock rules on real clocks, whose local time can jump.
 
-A *running* rule means "whenever the clock shows this": in a fold (the hour that comes twice) it runs in both
-passings, in a gap (the hour that never comes) it makes nothing up. A *fixed* rule means "at this time of day": in a
-fold it runs at the first passing only, and wall times that a gap swallowed run once, all together, at the first
-instant after the gap. Vixie cron knows the two kinds as well; which rule is of which is for this package
-to say. All this holds for any jump of local time: politics, half hours, and the day that Samoa skipped.
+A *running* rule means "whenever the clock shows this". In a fold (the hour that comes twice) it
+runs in both passings; a gap (the hour that never comes) leaves its occurrences out. A *fixed* rule
+means "at this time of day". In a fold it runs at the first passing only, and wall times in a gap
+run once, all together, at the first instant after the gap. Vixie cron has both kinds as well, but
+differs in which rules are of which kind. This holds for any jump of local time: politics, half
+hours, and the day that Samoa skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Protocol
 
 from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
 from .rule import ByKey, InMs
 from .wall_times import WallTimes, before
-from .zones import jump_between, offset_at, stretches, zone_name
+from .zones import is_hashable, zone_name
 
 _SECOND = timedelta(seconds=1)
-#: The first and last day of ``datetime`` have no local time in every zone.
+#: Every zone has a local time between these; not so on the first and the last day of ``datetime``.
 FIRST_MS = MIN_MS + 2 * 86_400_000
 _LAST_MS = MAX_MS - 2 * 86_400_000
+#: Offsets of a zone are compared once in this many seconds. No zone jumps there and back in a day.
+_STRIDE = 86_400
 
 
 class Walls(Hashable, Protocol):
@@ -33,79 +38,118 @@ class Walls(Hashable, Protocol):
     def next_wall(self, wall: datetime) -> datetime | None: ...
 
 
-def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
-    wall = walls.next_wall(_last_first_passing(zone, local))
-    return None if wall is None else first_passing(zone, wall)
+def offset_at(zone: tzinfo, second: int) -> int:
+    """Return the seconds that ``zone`` is ahead of UTC at a second since 1970."""
+    local = (EPOCH + second * _SECOND).astimezone(zone)
+    return int(local.utcoffset().total_seconds())  # type: ignore[union-attr]  # it is aware
 
 
-def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
-    """The latest wall time that has been passed for the first time at ``local``, in whole seconds."""
-    if local.fold:
-        jump = _jump_ahead(zone, local.replace(fold=0))
-        if jump is not None:
-            # The second passing: the clock had already got as far as the jump.
-            return naive(jump + offset_at(zone, jump - 1) - 1)
-    return local.replace(tzinfo=None, microsecond=0)
+def jump_between(zone: tzinfo, before: int, after: int) -> int:
+    """Return the first second in ``(before, after]`` that has the offset of ``after``."""
+    target = offset_at(zone, after)
+    seconds = range(before + 1, after + 1)
+    found = bisect_left(seconds, True, key=lambda second: offset_at(zone, second) == target)
+    return seconds[found]
+
+
+def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:
+    """Cut the seconds ``(after, until]`` where the clocks jump into ``(after, until, offset)``."""
+    start = after
+    here = after + 1
+    offset = offset_at(zone, here) if after < until else 0
+    while here < until:
+        there = min(here + _STRIDE, until)
+        changed = offset_at(zone, there)
+        if changed != offset:
+            jump = jump_between(zone, here, there)
+            yield start, jump - 1, offset
+            start = jump - 1
+            offset = changed
+        here = there
+    if start < until:
+        yield start, until, offset
+
+
+def naive(second: int) -> datetime:
+    """Return the wall time of a zone from the seconds since 1970 plus the zone's offset."""
+    return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
 def first_passing(zone: tzinfo, wall: datetime) -> datetime:
-    """The first instant at which the clock shows ``wall``, or a later time if a gap swallowed it."""
+    """Return the first instant at which the clock shows ``wall``, or the end of its gap."""
     earlier, later = _both(zone, wall)
-    if later < earlier:  # a gap: with the offset before it a time falls behind it, and the other way round
-        return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
-    return earlier
-
-
-def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
-    instant, shown = local.astimezone(UTC), local.replace(tzinfo=None, microsecond=0)
-    ahead = _next_shown(walls, zone, shown, instant)
-    if not local.fold and (jump := _jump_ahead(zone, local)) is not None:
-        # A fold lies ahead: its second passing shows times not later than now.
-        start = naive(jump + offset_at(zone, jump))
-        again = _next_shown(walls, zone, before(start), EPOCH + _SECOND * (jump - 1))
-        return min((found for found in (ahead, again) if found is not None), default=None)
-    return ahead
-
-
-def _next_shown(walls: Walls, zone: tzinfo, wall: datetime, instant: datetime) -> datetime | None:
-    """The first instant later than ``instant`` at which the clock shows a matching time later than ``wall``."""
-    found = walls.next_wall(wall)
-    while found is not None:
-        earlier, later = _both(zone, found)
-        if later >= earlier:
-            return earlier if earlier > instant else later
-        jump = jump_between(zone, _second(later), _second(earlier))
-        found = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
-    return None
+    if later >= earlier:
+        return earlier
+    # In a gap the offset before it gives a time behind the gap, and the other way round.
+    return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
 
 
 def _both(zone: tzinfo, wall: datetime) -> tuple[datetime, datetime]:
-    """The instants of a wall time by the offset before and after a jump (PEP 495); the same away from jumps."""
-    return wall.replace(tzinfo=zone).astimezone(UTC), wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    """Return the instants of a wall time by the offset before and after a jump (PEP 495).
 
-
-def _jump_ahead(zone: tzinfo, local: datetime) -> int | None:
-    """The jump that will make the clock show ``local`` again, if there is one."""
-    earlier, later = _both(zone, local.replace(tzinfo=None))
-    return jump_between(zone, _second(earlier), _second(later)) if earlier < later else None
+    They are the same if there is no jump.
+    """
+    first = wall.replace(tzinfo=zone)
+    return first.astimezone(UTC), first.replace(fold=1).astimezone(UTC)
 
 
 def _second(instant: datetime) -> int:
     return (instant - EPOCH) // _SECOND
 
 
-def naive(second: int) -> datetime:
-    """The wall time that a clock shows which is ahead of UTC: its offset added to the seconds since 1970."""
-    return EPOCH.replace(tzinfo=None) + second * _SECOND
+def _jump_ahead(zone: tzinfo, local: datetime) -> int | None:
+    """Return the jump that will make the clock show ``local`` again, if there is one."""
+    earlier, later = _both(zone, local.replace(tzinfo=None))
+    return jump_between(zone, _second(earlier), _second(later)) if earlier < later else None
+
+
+def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
+    wall = walls.next_wall(_last_first_passing(zone, local))
+    return None if wall is None else first_passing(zone, wall)
+
+
+def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
+    """Return the latest wall time that has passed for the first time at ``local``."""
+    jump = _jump_ahead(zone, local.replace(fold=0)) if local.fold else None
+    if jump is None:
+        return local.replace(tzinfo=None, microsecond=0)
+    # In the second passing, the clock had already got as far as the jump.
+    return naive(jump + offset_at(zone, jump - 1) - 1)
+
+
+def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
+    shown = local.replace(tzinfo=None, microsecond=0)
+    ahead = _next_shown(walls, zone, shown, local.astimezone(UTC))
+    jump = None if local.fold else _jump_ahead(zone, local)
+    if jump is None:
+        return ahead
+    # In the second passing of a fold ahead, the clock shows times that are not later than now.
+    start = naive(jump + offset_at(zone, jump))
+    again = _next_shown(walls, zone, before(start), EPOCH + _SECOND * (jump - 1))
+    return min((found for found in (ahead, again) if found is not None), default=None)
+
+
+def _next_shown(walls: Walls, zone: tzinfo, wall: datetime, instant: datetime) -> datetime | None:
+    """Return the first instant later than ``instant`` with a matching time later than ``wall``."""
+    found = walls.next_wall(wall)
+    while found is not None:
+        earlier, later = _both(zone, found)
+        if later >= earlier:
+            return earlier if earlier > instant else later
+        # ``found`` is in a gap, so the search goes on behind the gap.
+        jump = jump_between(zone, _second(later), _second(earlier))
+        found = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
+    return None
 
 
 class ZonedRule(InMs, ByKey):
-    """A wall-clock rule in a zone: what the scheduler asks for the next occurrence. Equal by content."""
+    """Wall-clock rule in a zone."""
 
     __slots__ = ("_hash", "walls", "zone")
 
     def __init__(self, walls: Walls, zone: tzinfo) -> None:
-        self.walls, self.zone = walls, zone
+        self.walls = walls
+        self.zone = zone
         self._hash = hash((walls, zone_name(zone)))
 
     def next_ms(self, ms: int) -> int | None:
@@ -133,23 +177,25 @@ class ZonedRule(InMs, ByKey):
 
 
 class CountedRule(ZonedRule):
-    """A wall-clock rule whose occurrences can be counted without walking over them."""
+    """Wall-clock rule whose occurrences can be counted without looking at each."""
 
     __slots__ = ()
     walls: WallTimes
 
     def count_ms(self, after: int, until: int) -> int:
-        """How many occurrences lie in ``(after, until]``, in milliseconds."""
-        first, last = after // 1000, until // 1000
+        """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
+        first = after // 1000
+        last = until // 1000
         count = self._count_running if self.walls.running else self._count_fixed
         return count(first, last) if first < last else 0
 
     def last_ms(self, after: int, until: int) -> int:
-        """The latest of the occurrences that `count_ms` counts; ``after`` where there are none.
+        """Return the last of the occurrences that `count_ms` counts; ``after`` if there is none.
 
-        Halves the span until the next occurrence is beyond it: 35 questions for a year.
+        The search halves the span until the next occurrence is beyond it: 35 steps for a year.
         """
-        latest, beyond = self.next_ms(after), until
+        latest = self.next_ms(after)
+        beyond = until
         if latest is None or latest > until:
             return after
         while latest < beyond:
@@ -162,17 +208,35 @@ class CountedRule(ZonedRule):
         return latest
 
     def _count_running(self, after: int, until: int) -> int:
-        pieces = stretches(self.zone, after, until)
-        return sum(self.walls.count(naive(start + off), naive(end + off)) for start, end, off in pieces)
+        count = 0
+        for start, end, offset in stretches(self.zone, after, until):
+            count += self.walls.count(naive(start + offset), naive(end + offset))
+        return count
 
     def _count_fixed(self, after: int, until: int) -> int:
         local = (EPOCH + after * _SECOND).astimezone(self.zone)
-        passed, total = _last_first_passing(self.zone, local), 0
+        passed = _last_first_passing(self.zone, local)
+        count = 0
         for start, end, offset in stretches(self.zone, after, until):
-            shown = naive(start + offset)  # what this piece's clock would have shown just before it
+            # The clock of this stretch would have shown this just before the stretch.
+            shown = naive(start + offset)
             if shown > passed:
-                made_up = self.walls.count(passed, shown) and not self.walls.count(shown, shown + _SECOND)
-                total, passed = total + bool(made_up), shown
-            if (reached := naive(end + offset)) > passed:
-                total, passed = total + self.walls.count(passed, reached), reached
-        return total
+                # Times in the gap run once, at the first second behind it, unless that matches
+                # anyway.
+                is_in_gap = self.walls.count(passed, shown) > 0
+                count += is_in_gap and not self.walls.count(shown, shown + _SECOND)
+                passed = shown
+            reached = naive(end + offset)
+            if reached > passed:
+                count += self.walls.count(passed, reached)
+                passed = reached
+        return count
+
+
+def zoned(times: WallTimes, zone: tzinfo) -> CountedRule:
+    """Return the rule in a zone."""
+    return _shared(times, zone) if is_hashable(zone) else CountedRule(times, zone)
+
+
+#: Thousands of entries share a few rules.
+_shared = lru_cache(maxsize=4096)(CountedRule)

@@ -1,4 +1,4 @@
-"""Schedules that no clock on a wall has a part in: every so often, once, and by hand only."""
+"""Schedules that do not depend on a clock on a wall: intervals, one instant, and by hand only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from ..durations import LENGTH, Duration, seconds_of
 from ..errors import InvalidEntry
 from ..instants import MAX_MS, MIN_MS, aware, from_ms, to_ms
 from ..public import public
-from .rule import RuleSchedule
-from .spread import SpreadSchedule, drawn
+from .rule import RuleSchedule, SpreadSchedule, drawn
 
-#: The shortest interval: below it the round trips to Redis and the broker are what sets the pace.
+#: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
 MIN_INTERVAL_MS = 50
-#: A hundred years; more is a unit mistaken.
+#: A hundred years, because more is a mistaken unit.
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 
@@ -23,20 +22,24 @@ MAX_INTERVAL_MS = 36_525 * 86_400_000
 def every(interval: Duration, *, align: bool = False, spread: bool = False) -> Every:
     """Repeat at a fixed interval of real time, whatever the clocks do.
 
-    Each occurrence counts from the one before, not from when that was sent: an interval never drifts.
+    Each occurrence counts from the one before, and not from the moment when that was sent, so an
+    interval never drifts.
 
     Parameters:
-        interval: seconds, a timedelta or a text such as ``"1h30m"``; whole milliseconds, at least 0.05 s and at most
-            100 years.
-        align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from the start, so
-            that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours and days align to UTC as well,
-            because a real interval has no daylight saving; for local hours or midnight write
-            ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the weekday of 1970-01-01.
-        spread: run after these multiples by what the name of the entry decides, less than an interval: the same on
-            every machine and whenever it was added, so that of many entries few run at the same moment.
+        interval: seconds, a timedelta or a text such as ``"1h30m"``; whole milliseconds, at least
+            0.05 s and at most 100 years.
+        align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from
+            the start, so that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours
+            and days align to UTC as well, because a real interval has no daylight saving; for local
+            hours or midnight write ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the
+            weekday of 1970-01-01.
+        spread: run a fixed time after these multiples, less than an interval. The name of the entry
+            decides how long, on every machine and whenever the entry was added. So few of many
+            entries run at the same moment.
 
     Raises:
-        InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align`` and ``spread``.
+        InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``
+            and ``spread``.
     """
     return Every(interval, align=align, spread=spread)
 
@@ -56,26 +59,27 @@ def at(instant: datetime) -> At:
 
 @public
 def manual() -> Manual:
-    """Never run by itself, but only when somebody asks for it: by ``Schedules.run_now`` or ``redbeat run``."""
+    """Run only when somebody asks for it, by ``Schedules.run_now`` or ``redbeat run``."""
     return Manual()
 
 
-def interval_ms(given: object, *, exact: bool = True) -> int:
-    """Milliseconds of an interval; where it need not be exact, fractions of one are rounded."""
+def interval_ms(interval: object, *, exact: bool = True) -> int:
+    """Return the milliseconds of an interval; if not ``exact``, fractions of one are rounded."""
     expected = f"whole milliseconds, as {LENGTH}"
-    seconds = seconds_of(given)
+    seconds = seconds_of(interval)
     if seconds is None:
-        hint = 'five minutes are "5m"; the units are w, d, h, m, s and ms' if isinstance(given, str) else None
-        raise InvalidEntry("schedule", expected, given, hint=hint)
+        units = 'five minutes are "5m"; the units are w, d, h, m, s and ms'
+        hint = units if isinstance(interval, str) else None
+        raise InvalidEntry("schedule", expected, interval, hint=hint)
     if seconds * 1000 > MAX_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at most 100 years", given)
+        raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
     precise = max(seconds, 0) * 1000
     ms = round(precise)
     if ms < MIN_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", given)
-    # 0.07 * 1000 is 70.00000000000001: what a float cannot say is not a fraction that was meant.
+        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
+    # 0.07 * 1000 is 70.00000000000001. Such an error of a float is not a fraction that was meant.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
-        raise InvalidEntry("schedule", expected, given, hint=f"did you mean {ms / 1000:g}?")
+        raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")
     return ms
 
 
@@ -89,8 +93,9 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
             hint = 'it is over the whole interval; within some hours it is cron("H H(0-5) * * *")'
             raise InvalidEntry("spread", "True or False, and not beside align", spread, hint=hint)
         self.ms = interval_ms(interval)
-        self.align, self.spread = align, spread
-        #: Whether it runs at instants that do not depend on when it began.
+        self.align = align
+        self.spread = spread
+        #: Whether its instants are independent of the time when it began.
         self.on_grid = align or spread
         self.resolved = None if spread else 0
         super().__init__(timedelta(milliseconds=self.ms))
@@ -100,18 +105,22 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return following if MIN_MS <= following <= MAX_MS else None
 
     def count_ms(self, after: int, until: int) -> int:
-        """How many occurrences follow ``after`` and are not later than ``until``, in milliseconds."""
+        """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
         if until <= after:
             return 0
-        return (self._grid(until) - self._grid(after) if self.on_grid else until - after) // self.ms
+        if self.on_grid:
+            return (self._grid(until) - self._grid(after)) // self.ms
+        return (until - after) // self.ms
 
     def last_ms(self, after: int, until: int) -> int:
-        """The latest of those that `count_ms` counts; ``after`` where there are none."""
-        return max(after, self._grid(until)) if self.on_grid else until - (until - after) % self.ms
+        """Return the last of those that `count_ms` counts; ``after`` if there is none."""
+        if self.on_grid:
+            return max(after, self._grid(until))
+        return until - (until - after) % self.ms
 
     def _grid(self, ms: int) -> int:
-        """The last instant of the grid that is not later."""
-        return ms - (ms - int(self._told())) % self.ms
+        """Return the last instant of the grid that is not later."""
+        return ms - (ms - int(self._require_resolved())) % self.ms
 
     def _resolve(self, name: str) -> int:
         return drawn(f"spread:{name}", self.ms)
@@ -145,12 +154,7 @@ class At(RuleSchedule):
 
 
 class Manual(RuleSchedule):
-    """The schedule that `manual` makes: it has no occurrence."""
-
-    def __init__(self, *, stored: object = True) -> None:
-        if stored is not True:
-            raise InvalidEntry("schedule.manual", "true", stored)
-        super().__init__()
+    """The schedule that `manual` makes, which has no occurrence."""
 
     def next_ms(self, ms: int) -> int | None:
         return None

@@ -1,9 +1,9 @@
-"""What to do about occurrences that nobody sent in time, and what to wait for after them: a policy, and a pure plan."""
+"""Missed occurrences: which of them a policy sends, and the occurrence to wait for after them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -12,34 +12,47 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..durations import Duration, length_of
 from ..errors import InvalidEntry, known_only, meant
 from ..public import public
-from . import At, Every, Question, Rule, first_ms, next_ms
 from .celery_schedules import ForeignRule
-from .missed import Missed, WalkOn, by_count, missed_of
+from .clock_changes import CountedRule
+from .intervals import At, Every
+from .occurrences import first_ms, next_ms
+from .rule import Question, Rule
 
 MisfirePolicy = Literal["coalesce", "skip", "all"]
 POLICIES = get_args(MisfirePolicy)
-#: Without a limit, `all` emits this many per plan; the rest is planned in the next round.
+#: Most occurrences that `all` sends in one plan without a limit. The next round plans the rest.
 CHUNK = 500
 MAX_LIMIT = 1000
-#: Under `skip` without a grace of its own an occurrence may be this late. A standby takes over within 4.5 s of a crash
-#: (a lease of 4 s and half a second): a fail-over is not an outage.
+#: Milliseconds that an occurrence may be late under `skip` without a grace. A standby takes over
+#: within 4.5 s of a crash (a lease of 4 s and half a second), so a fail-over skips nothing.
 DEFAULT_GRACE_MS = 5000
-#: A clock set back by no more than this is waited for by every entry, rather than that a run is repeated.
+#: If a clock was set back by at most this, every entry waits for it and repeats no run.
 _LITTLE_MS = 60_000
+#: Most occurrences that are looked at one by one in a round, for rules that cannot count them.
+WALK = 2000
+
+#: Decides from the occurrences looked at so far whether to look for another one.
+WalkOn = Callable[[Sequence[int]], bool]
+
+
+def by_count(walked: Sequence[int]) -> bool:
+    """Look for another occurrence until there are `WALK` of them."""
+    return len(walked) < WALK
 
 
 @public
 @dataclass(frozen=True, slots=True)
 class Misfire:
-    """What happens to occurrences found late, after an outage, a pause, or a clock that jumped ahead.
+    """Policy for occurrences that are late after an outage, a pause, or a clock that jumped ahead.
 
     Parameters:
-        policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that is later than
-            ``grace``; ``"all"`` sends each, oldest first.
-        grace: a length of time. Later than that is skipped under every policy. None means no bound, and under
-            ``"skip"`` 5 seconds or a quarter of the time to the next occurrence, whichever is less.
-        limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one outage; the oldest are
-            sent and the others skipped.
+        policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that
+            is later than ``grace``; ``"all"`` sends each, oldest first.
+        grace: a length of time. Occurrences that are later are skipped under every policy. None
+            means no bound, and under ``"skip"`` 5 seconds or a quarter of the time to the next
+            occurrence, whichever is less.
+        limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one
+            outage; the oldest are sent and the others skipped.
 
     Raises:
         InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
@@ -52,16 +65,18 @@ class Misfire:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             hint = meant(self.policy, POLICIES)
-            raise InvalidEntry("misfire.policy", '"coalesce", "skip" or "all"', self.policy, hint=hint)
+            expected = '"coalesce", "skip" or "all"'
+            raise InvalidEntry("misfire.policy", expected, self.policy, hint=hint)
         if self.grace is not None:
-            object.__setattr__(self, "grace", length_of("misfire.grace", self.grace, "not negative, or None", 0))
-        limit: object = self.limit
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT):
-            raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", limit)
+            grace = length_of("misfire.grace", self.grace, "not negative, or None", 0)
+            object.__setattr__(self, "grace", grace)
+        is_number = type(self.limit) is int and 1 <= self.limit <= MAX_LIMIT
+        if self.limit is not None and not is_number:
+            raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", self.limit)
 
     @classmethod
     def of(cls, value: MisfirePolicy | Misfire | Mapping[str, Any]) -> Misfire:
-        """A policy from its name, from a mapping of the parameters, or from itself.
+        """Return a policy from its name, from a mapping of the parameters, or itself.
 
         Raises:
             InvalidEntry: anything else.
@@ -76,21 +91,22 @@ class Misfire:
 
     @property
     def grace_ms(self) -> int | None:
-        return None if self.grace is None else round(1000 * self.grace)  # type: ignore[arg-type]  # made seconds at first
+        # The duration was made seconds at first.
+        return None if self.grace is None else round(1000 * self.grace)  # type: ignore[arg-type]
 
     def encode(self) -> str | dict[str, Any]:
-        """JSON: the policy's name alone where nothing else is set."""
-        stored = {"policy": self.policy, "grace": self.grace, "limit": self.limit}
-        given = {name: value for name, value in stored.items() if value is not None}
-        return self.policy if len(given) == 1 else given
+        """Return JSON: the policy's name alone if nothing else is set."""
+        fields = {"policy": self.policy, "grace": self.grace, "limit": self.limit}
+        stored = {name: value for name, value in fields.items() if value is not None}
+        return self.policy if len(stored) == 1 else stored
 
 
-#: One for each name: most entries have the same.
+#: One object for each name, because most entries have the same policy.
 _named = lru_cache(maxsize=8)(Misfire)
 
 
 class Range(NamedTuple):
-    """Occurrences in a row: the nominal times of the first and the last one, and how many they are."""
+    """Occurrences in a row: the nominal times of the first and the last one, and their number."""
 
     first: int
     last: int
@@ -98,11 +114,11 @@ class Range(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do now. All times are milliseconds since 1970.
+    """Decision about an entry. All times are nominal times in milliseconds since 1970.
 
-    ``emit`` holds nominal times, oldest first; ``next`` is the nominal time to wait for (in the past when more is left
-    for the next round), None when the entry is finished; ``skipped`` is how many were passed over, and ``ranges`` tells
-    which, oldest first.
+    ``emit`` holds the occurrences to send, oldest first. ``next`` is the one to wait for, which is
+    past if the next round has more to do, or None if the entry is finished. ``skipped`` is the
+    number of occurrences that are skipped, and ``ranges`` are these, oldest first.
     """
 
     emit: tuple[int, ...]
@@ -124,18 +140,18 @@ def plan_misfires(
 ) -> Plan:
     """Decide about an entry that waits for ``nominal``.
 
-    Every missed occurrence (``nominal`` and its successors that are not later than ``now``) is emitted, skipped, or
-    left to the next round. The work is bounded, however long the outage. A question is asked once, for now, and what
-    comes of it is never late.
+    Each missed occurrence (``nominal`` and those after it that are not later than ``now``) is sent,
+    skipped, or left to the next round. The work is bounded, however long the outage. A question is
+    asked once, for now, and its occurrence is never late.
 
     Parameters:
         nominal, now: milliseconds since 1970.
         end: occurrences later than this do not exist.
-        runs_left: the most that may still be emitted; once it is used up nothing is next, and what would have followed
-            is neither emitted nor skipped.
-        delay: the jitter of this occurrence in milliseconds, by which it is not late.
-        walk_on: how far to look for missed occurrences one by one, where the rule cannot count them. A limit lets it
-            look further: by as many as it lets through.
+        runs_left: most occurrences that may be sent. If they are used up, nothing is next, and the
+            occurrences after them are neither sent nor skipped.
+        delay: jitter of this occurrence in milliseconds, by which it is not late.
+        walk_on: how far to look for missed occurrences one by one, if the rule cannot count them.
+            With a limit, the search looks further, until it has as many as the limit allows.
     """
     now -= delay
     if nominal > now:
@@ -143,23 +159,98 @@ def plan_misfires(
     until = now if end is None else min(now, end)
     if nominal > until or runs_left == 0:
         return Plan((), None, 0)
-    if misfire.limit is not None:
-        walk_on = _up_to(misfire.limit, nominal if misfire.grace_ms is None else now - misfire.grace_ms, walk_on)
     if isinstance(nominal, Question):
-        chosen = _asked(rule, nominal, until)
+        plan = _plan_question(rule, nominal, until)
     else:
+        oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
+        if misfire.limit is not None:
+            walk_on = _with_limit(misfire.limit, oldest, walk_on)
         missed = missed_of(rule, nominal, until, walk_on)
-        chosen = _latest(missed, now, misfire) if _is_single(misfire) else _each(missed, now, misfire, runs_left)
-    used_up = runs_left is not None and len(chosen.emit) >= runs_left
-    if used_up or (end is not None and chosen.next is not None and chosen.next > end):
-        return chosen._replace(next=None)
-    return chosen
+        if _sends_latest_only(misfire):
+            plan = _plan_latest(missed, now, misfire)
+        else:
+            plan = _plan_each(missed, oldest, misfire.limit, runs_left)
+    is_used_up = runs_left is not None and len(plan.emit) >= runs_left
+    if is_used_up or (end is not None and plan.next is not None and plan.next > end):
+        return plan._replace(next=None)
+    return plan
+
+
+def _with_limit(limit: int, oldest: int, walk_on: WalkOn) -> WalkOn:
+    """Return ``walk_on``, extended to ``limit`` plus one occurrences within the grace.
+
+    A limit counts by outages, so all that it allows is planned in one round.
+    """
+
+    def further(walked: Sequence[int]) -> bool:
+        in_time = len(walked) - bisect_left(walked, oldest)
+        return walk_on(walked) or 0 < in_time <= limit
+
+    return further
+
+
+def _plan_question(rule: Rule, question: Question, now: int) -> Plan:
+    """Ask a question whose time has come. That time is the nominal time of its occurrence."""
+    if not isinstance(rule, ForeignRule):  # its class has a next_after by now
+        return Plan((), next_ms(rule, question.asked), 0)
+    answer = rule.answer(question, now)
+    if answer is not question:
+        return Plan((), answer, 0)
+    # As in Celery, the next occurrence counts from the run and not from its nominal time.
+    return Plan((int(question),), next_ms(rule, now), 0)
+
+
+def _sends_latest_only(misfire: Misfire) -> bool:
+    """Return whether at most the latest occurrence can be sent.
+
+    So it is under the default grace of `skip`, which is less than the gap between two occurrences.
+    """
+    return misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None)
+
+
+def _plan_latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
+    latest = missed.last
+    grace = misfire.grace_ms
+    if grace is None and misfire.policy == "skip":
+        grace = DEFAULT_GRACE_MS
+        if missed.following is not None:
+            grace = min(grace, (missed.following - latest) // 4)
+    if missed.unfinished or (grace is not None and now - latest > grace):
+        skipped = Range(missed.nominal, latest, missed.number)
+        return Plan((), missed.following, missed.number, (skipped,))
+    earlier = missed.number - 1
+    if not earlier:
+        return Plan((latest,), missed.following, 0)
+    skipped = Range(missed.nominal, missed.last_before(latest), earlier)
+    return Plan((latest,), missed.following, earlier, (skipped,))
+
+
+def _plan_each(missed: Missed, oldest: int, limit: int | None, runs_left: int | None) -> Plan:
+    """Plan to send each missed occurrence since ``oldest``, up to the limit."""
+    most = limit or CHUNK
+    if runs_left is not None:
+        most = min(most, runs_left)
+    in_time = tuple(islice(missed.since(oldest), most + 1))
+    emit = in_time[:most]
+    too_late = missed.count_before(oldest)
+    ranges: tuple[Range, ...] = ()
+    if too_late:
+        ranges = (Range(missed.nominal, missed.last_before(oldest), too_late),)
+    rest = missed.number - too_late - len(emit)
+    if not rest:
+        return Plan(emit, missed.following, too_late, ranges)
+    if limit is None or len(emit) == runs_left:
+        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late, ranges)
+    # Another round would send as many again, so occurrences beyond the walk are skipped uncounted.
+    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following
+    over_limit = Range(in_time[-1], missed.last, rest)
+    return Plan(emit, following, too_late + rest, (*ranges, over_limit))
 
 
 def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> int | None:
-    """The next occurrence that is still to come, in the phase of ``nominal``, without regard to what was missed.
+    """Return the next occurrence in the future, in the phase of ``nominal``.
 
-    What a resumption without catching up waits for. All in milliseconds since 1970.
+    A resumption without catching up waits for it, and drops the missed ones. All in milliseconds since 1970.
     """
     if nominal > now:
         return nominal
@@ -167,24 +258,32 @@ def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> 
         return next_ms(rule, now)
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
-    # A foreign schedule may have a phase too. A plan keeps it, unless there is too much to walk through.
+    # A foreign schedule may have a phase too. A plan keeps it, unless the walk would be too long.
     upcoming = plan_misfires(rule, nominal, now, Misfire("coalesce"), walk_on=walk_on).next
     return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
 
 
-def pull_back(rule: Rule, nominal: int, now: int, *, last: int | None = None, start: int | None = None) -> int:
-    """The nominal time to wait for when the clock was set back to ``now``, in milliseconds since 1970.
+def pull_back(
+    rule: Rule,
+    nominal: int,
+    now: int,
+    *,
+    last: int | None = None,
+    start: int | None = None,
+) -> int:
+    """Return the nominal time to wait for after the clock was set back to ``now``.
 
-    An entry that waits for an instant the old clock had near would otherwise wait for the clock to get there again.
-    An interval keeps its phase: entries that were spread stay so.
+    Otherwise an entry would wait until the clock is as far again. An interval keeps its phase, so
+    entries that were spread stay spread. All in milliseconds since 1970.
 
     Parameters:
-        last: the last nominal time that was sent.
+        last: last nominal time that was sent.
         start: the entry's ``start_at``, before which nothing runs.
     """
     if isinstance(rule, Every) and not rule.on_grid:
-        at_least = now + 1 if start is None else max(now + 1, start)
-        following: int | None = nominal - max(0, (nominal - at_least) // rule.ms) * rule.ms
+        earliest = now + 1 if start is None else max(now + 1, start)
+        periods = max(0, (nominal - earliest) // rule.ms)
+        following: int | None = nominal - periods * rule.ms
     else:
         following = first_ms(rule, now, start)
     if following is not None and last is not None:
@@ -193,74 +292,107 @@ def pull_back(rule: Rule, nominal: int, now: int, *, last: int | None = None, st
 
 
 def unsent(rule: Rule, following: int, now: int, last: int) -> int | None:
-    """``following``, which is to come by a clock at ``now``; or the first after ``last``, if that was sent already.
+    """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
 
-    By a clock that is behind, a rule that names times of the day names those again that were sent. It waits for the
-    first that was not, where the clock is there within one occurrence, or within a minute: clocks of two beats differ
-    by less. An entry that would have to wait longer starts over. All in milliseconds since 1970.
+    A rule that names times of day names times again that were sent, if the clock was set back. The
+    entry waits for the first unsent one if the clock gets there within one occurrence, or within a
+    minute, because clocks of two beats differ by less. An entry that would wait longer starts over.
+    All in milliseconds since 1970.
     """
     if following > last:
         return following
     after = next_ms(rule, last)
+    if following == last:
+        return after
     names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)
     gap = 0 if after is None else after - last
-    return after if following == last or (names_times and last - now <= max(gap, _LITTLE_MS)) else following
+    is_near = last - now <= max(gap, _LITTLE_MS)
+    return after if names_times and is_near else following
 
 
-def _up_to(limit: int, oldest: int, walk_on: WalkOn) -> WalkOn:
-    """The same, but with a limit's worth of what is not too late in one round, and one more: it counts by outages."""
+class _Walked:
+    """Occurrences that were looked at one by one, with the methods of a rule that can count."""
 
-    def further(walked: Sequence[int]) -> bool:
-        return walk_on(walked) or 0 < len(walked) - bisect_left(walked, oldest) <= limit
+    def __init__(self, times: Sequence[int], following: int | None) -> None:
+        self._times = times
+        self._following = following
 
-    return further
+    def next_ms(self, ms: int) -> int | None:
+        place = bisect_right(self._times, ms)
+        return self._times[place] if place < len(self._times) else self._following
 
+    def count_ms(self, after: int, until: int) -> int:
+        return bisect_right(self._times, until) - bisect_right(self._times, after)
 
-def _asked(rule: Rule, question: Question, now: int) -> Plan:
-    """What comes of a question whose time has come. An occurrence has the time of the question for its nominal time."""
-    if not isinstance(rule, ForeignRule):  # the class has learnt to tell
-        return Plan((), next_ms(rule, question.asked), 0)
-    answer = rule.answer(question, now)
-    if answer is not question:
-        return Plan((), answer, 0)
-    # As Celery does, from the run on and not from its nominal time: what lies between was not asked about.
-    return Plan((int(question),), next_ms(rule, now), 0)
+    def last_ms(self, after: int, until: int) -> int:
+        return self._times[bisect_right(self._times, until) - 1]
 
 
-def _is_single(misfire: Misfire) -> bool:
-    """Whether at most the latest occurrence can be sent.
+class Missed(NamedTuple):
+    """Missed occurrences of a rule from ``nominal`` to ``until``, both included.
 
-    So it is under the default grace of `skip`: an older one is late by more than the whole gap to its successor.
+    ``following`` is the one after ``last``. All in milliseconds since 1970.
     """
-    return misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None)
+
+    rule: Rule
+    nominal: int
+    until: int
+    number: int
+    last: int
+    following: int | None
+    counted: Every | CountedRule | _Walked
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are more up to ``until``, which are left to the next round."""
+        return self.following is not None and self.following <= self.until
+
+    def count_before(self, floor: int) -> int:
+        if self.nominal >= floor:
+            return 0
+        return 1 + self.counted.count_ms(self.nominal, min(floor - 1, self.until))
+
+    def last_before(self, floor: int) -> int:
+        """Return the last of those that `count_before` counts; there must be one."""
+        return self.counted.last_ms(self.nominal, min(floor - 1, self.until))
+
+    def since(self, floor: int) -> Iterator[int]:
+        """Yield the missed occurrences from ``floor`` on."""
+        ms: int | None = self.nominal
+        if self.nominal < floor:
+            ms = self._next(self.last_before(floor))
+        while ms is not None and ms <= self.last:
+            yield ms
+            ms = self._next(ms)
+
+    def _next(self, ms: int) -> int | None:
+        if isinstance(self.counted, _Walked):
+            return self.counted.next_ms(ms)
+        return next_ms(self.rule, ms)  # remembered, because many entries have the same rule
 
 
-def _latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
-    latest, following = missed.last, missed.following
-    all_of_them = Range(missed.nominal, latest, missed.number)
-    grace = misfire.grace_ms
-    if grace is None and misfire.policy == "skip":
-        grace = DEFAULT_GRACE_MS if following is None else min(DEFAULT_GRACE_MS, (following - latest) // 4)
-    if missed.unfinished or (grace is not None and now - latest > grace):
-        return Plan((), following, all_of_them.number, (all_of_them,))
-    earlier = all_of_them.number - 1
-    ranges = (Range(missed.nominal, missed.last_before(latest), earlier),) if earlier else ()
-    return Plan((latest,), following, earlier, ranges)
+def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
+    """Return the missed occurrences of ``rule`` from ``nominal``, which is one, to ``until``.
+
+    A rule with arithmetic counts them, so a year costs no more than a minute. Others are looked at
+    one by one, as long as ``walk_on`` allows it; the rest is left to the next round.
+    """
+    following = _after(rule, nominal, until)
+    if isinstance(rule, Every | CountedRule) and following is not None and following <= until:
+        last = rule.last_ms(nominal, until)
+        number = 1 + rule.count_ms(nominal, until)
+        return Missed(rule, nominal, until, number, last, next_ms(rule, last), rule)
+    walked = [nominal]
+    while following is not None and following <= until and walk_on(walked):
+        walked.append(following)
+        following = _after(rule, following, until)
+    counted = _Walked(walked, following)
+    return Missed(rule, nominal, until, len(walked), walked[-1], following, counted)
 
 
-def _each(missed: Missed, now: int, misfire: Misfire, runs_left: int | None) -> Plan:
-    grace, bound = misfire.grace_ms, misfire.limit or CHUNK
-    oldest = missed.nominal if grace is None else now - grace
-    too_late = missed.count_before(oldest)
-    wanted = bound if runs_left is None else min(bound, runs_left)
-    in_time = tuple(islice(missed.since(oldest), wanted + 1))
-    emit = in_time[:wanted]
-    rest = missed.number - too_late - len(emit)
-    ranges = (Range(missed.nominal, missed.last_before(oldest), too_late),) if too_late else ()
-    if not rest:
-        return Plan(emit, missed.following, too_late, ranges)
-    if misfire.limit is None or len(emit) == runs_left:
-        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late, ranges)
-    # Another round would send as many again, so what was not walked yet is passed over, and not counted.
-    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following
-    return Plan(emit, following, too_late + rest, (*ranges, Range(in_time[-1], missed.last, rest)))
+def _after(rule: Rule, ms: int, until: int) -> int | None:
+    """Return the occurrence after ``ms``. A question that is past is asked again from ``until``."""
+    following = next_ms(rule, ms)
+    if isinstance(following, Question) and following <= until:
+        return next_ms(rule, until)
+    return following

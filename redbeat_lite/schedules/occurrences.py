@@ -1,4 +1,4 @@
-"""From a schedule to its occurrences: the one path that the beat and every preview take."""
+"""Occurrences of schedules: the one path that the beat and every preview take."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from ..errors import InvalidEntry
 from ..instants import YEAR, from_ms, to_ms
-from .celery_schedules import AnsweringRule, ForeignRule, SolarRule
+from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .clock_changes import CountedRule
-from .cron import Cron, crontab_rule
+from .cron import Cron
 from .intervals import At, Every, Manual, interval_ms
 from .rrules import RecurrenceRule, RRule
-from .rule import SAMPLE, InMs, Question, Rule
+from .rule import SAMPLE, InMs, Question, Rule, drawn
 from .stored_form import coerce_schedule, encode_schedule
 from .zones import portable
 
-#: Spans of time in which a gap between two occurrences is sought: a week of ten minutes, and years of days.
+#: Most spans in which `gap_over` looks for a gap: a week of ten minutes, or years of days.
 _LOOKS = 1010
 
 
 def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
-    """The rule behind a schedule; ``zone`` is for those without one of their own.
+    """Return the rule of a schedule; ``zone`` is for schedules without one of their own.
 
     Raises InvalidEntry: not a schedule, or an interval out of bounds.
     """
@@ -39,7 +39,8 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
         return crontab_rule(found, zone)
     if type(found) is schedule:
         ms = interval_ms(found.run_every, exact=False)
-        # Of "relative" ones Celery rounds down to the minute, the hour or the day; those of seconds it does not.
+        # Celery rounds ``relative`` intervals down to a minute, an hour or a day, if they are as
+        # long.
         if not found.relative or found.run_every < timedelta(minutes=1):
             return Every(timedelta(milliseconds=ms))
     if type(found) is solar:
@@ -48,82 +49,21 @@ def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     return kind(found, portable(zone), _identity(found))
 
 
+def _identity(found: BaseSchedule) -> str | int:
+    try:
+        return json.dumps(encode_schedule(found), sort_keys=True)
+    except (InvalidEntry, TypeError, ValueError):
+        return id(found)  # a schedule that cannot be stored is equal to itself only
+
+
 def next_ms(rule: Rule, ms: int) -> int | None:
-    """The first occurrence strictly later than an instant, both in milliseconds since 1970; None for never again.
+    """Return the first occurrence later than an instant, in milliseconds since 1970, if any.
 
-    A schedule that does not know it in advance answers with the `Question` to ask it later.
+    For a schedule that does not know it in advance, it is the `Question` to ask it later.
     """
-    # Arithmetic is cheaper than remembering what came out of it.
-    return rule.next_ms(ms) if isinstance(rule, (Every, At)) else _remembered(rule, ms)
-
-
-def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
-    """The first occurrence of a new entry, in milliseconds since 1970.
-
-    Parameters:
-        start_ms: the entry's ``start_at``. An interval counts from it (and its first occurrence is the start itself,
-            if that is still to come); any other rule has its first match not earlier than it.
-
-    A one-off has its instant even when that is past, so that an entry that comes late runs rather than vanishes; it has
-    none when it lies before the start.
-    """
-    if isinstance(rule, At):
-        return rule.ms if start_ms is None or start_ms <= rule.ms else None
-    if start_ms is None:
-        return next_ms(rule, now_ms)
-    if isinstance(rule, Every) and not rule.on_grid:
-        return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
-    return next_ms(rule, max(start_ms - 1, now_ms))
-
-
-def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
-    """How close two occurrences of a rule come, in milliseconds; None when there are no two.
-
-    Exact for intervals. For cron a lower bound from the times of day, which no clock change is counted in. For other
-    rules the closest among the first occurrences after ``from_ms``.
-    """
-    if isinstance(rule, Every):
-        return rule.ms
-    if isinstance(rule, CountedRule):
-        return 1000 * rule.walls.shortest_gap
-    if isinstance(rule, RecurrenceRule):
-        return rule.shortest_gap_ms(from_ms)
-    return min((later - earlier for earlier, later in pairwise(islice(_told(rule, from_ms), SAMPLE + 1))), default=None)
-
-
-def _told(rule: Rule, ms: int | None) -> Iterator[int]:
-    """The occurrences later than an instant, as far as they are known in advance."""
-    while ms is not None and (ms := next_ms(rule, ms)) is not None and not isinstance(ms, Question):
-        yield ms
-
-
-def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
-    """Two occurrences in a row, within a year, that are not less than ``longest`` apart; None where there are none.
-
-    All in milliseconds since 1970. Each look is at the last gap that begins within ``longest`` of the one before, so
-    that a year takes few looks; of a rule whose occurrences are close, the first :data:`_LOOKS` spans are looked at.
-    """
-    if isinstance(rule, Every):
-        return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
-    at, until = next_ms(rule, from_ms), from_ms + 1000 * YEAR
-    for _ in range(_LOOKS):
-        if at is None or isinstance(at, Question) or at >= until:
-            return None
-        # The first that is not within the span: a gap that ends there began before it by less, or it is too long.
-        after = next_ms(rule, at + longest - 1)
-        if after is None or isinstance(after, Question):
-            return None
-        if next_ms(rule, after - longest) == after:
-            return _before(rule, at, after), after
-        at = after
-    return None
-
-
-def _before(rule: Rule, since: int, until: int) -> int:
-    """The last occurrence before ``until``, from one at ``since`` on."""
-    while (following := next_ms(rule, since)) is not None and following < until:
-        since = following
-    return since
+    if isinstance(rule, (Every, At)):
+        return rule.next_ms(ms)  # costs less than a look into the cache
+    return _remembered(rule, ms)
 
 
 @lru_cache(maxsize=16_384)
@@ -136,13 +76,99 @@ def _remembered(rule: Rule, ms: int) -> int | None:
         return None
     if following is None:
         return None
-    if (answer := to_ms(following)) <= ms:
-        raise InvalidEntry("schedule", f"an occurrence later than {from_ms(ms).isoformat()}", following.astimezone(UTC))
+    answer = to_ms(following)
+    if answer <= ms:
+        expected = f"an occurrence later than {from_ms(ms).isoformat()}"
+        raise InvalidEntry("schedule", expected, following.astimezone(UTC))
     return answer
 
 
-def _identity(found: BaseSchedule) -> str | int:
-    try:
-        return json.dumps(encode_schedule(found), sort_keys=True)
-    except (InvalidEntry, TypeError, ValueError):
-        return id(found)  # only the object itself is the same
+def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
+    """Return the first occurrence of a new entry, in milliseconds since 1970.
+
+    Parameters:
+        start_ms: the entry's ``start_at``. An interval counts from it, and its first occurrence is
+            the start itself, if that is in the future. Other rules have no match before it.
+
+    A one-off keeps its instant even if that is past, so that an entry that is added late runs
+    instead of vanishing. It has no occurrence if its instant is before the start.
+    """
+    if isinstance(rule, At):
+        return rule.ms if start_ms is None or start_ms <= rule.ms else None
+    if start_ms is None:
+        return next_ms(rule, now_ms)
+    if isinstance(rule, Every) and not rule.on_grid:
+        return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
+    return next_ms(rule, max(start_ms - 1, now_ms))
+
+
+def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = None) -> int:
+    """Return how long after its nominal time an occurrence is due, in milliseconds.
+
+    The offset is drawn evenly from 0 to ``jitter_ms``, both included, by the entry's name and the
+    nominal time. So a beat that takes over, a preview and a restart have the same offset. It is
+    below ``gap_ms``, the gap to the next occurrence, so that no occurrence is due after the next
+    one.
+    """
+    highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
+    if highest <= 0:
+        return 0
+    return drawn(f"{nominal_ms}:{name}", highest + 1)
+
+
+def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
+    """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
+
+    It is exact for intervals. For cron it is a lower bound by the times of day, without clock
+    changes. For other rules it is the shortest among the first occurrences after ``from_ms``.
+    """
+    if isinstance(rule, Every):
+        return rule.ms
+    if isinstance(rule, CountedRule):
+        return 1000 * rule.walls.shortest_gap
+    if isinstance(rule, RecurrenceRule):
+        return rule.shortest_gap_ms(from_ms)
+    occurrences = islice(_occurrences(rule, from_ms), SAMPLE + 1)
+    return min((later - earlier for earlier, later in pairwise(occurrences)), default=None)
+
+
+def _occurrences(rule: Rule, ms: int) -> Iterator[int]:
+    """Yield the occurrences later than an instant that are known in advance."""
+    following = next_ms(rule, ms)
+    while following is not None and not isinstance(following, Question):
+        yield following
+        following = next_ms(rule, following)
+
+
+def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
+    """Return two successive occurrences within a year that are at least ``longest`` apart, if any.
+
+    All in milliseconds since 1970. Each look is at the last gap that begins within ``longest`` of
+    the gap before, so that a year takes few looks. If occurrences are close, the search ends early,
+    after :data:`_LOOKS` looks.
+    """
+    if isinstance(rule, Every):
+        return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
+    at = next_ms(rule, from_ms)
+    until = from_ms + 1000 * YEAR
+    for _ in range(_LOOKS):
+        if at is None or isinstance(at, Question) or at >= until:
+            return None
+        # The gap before ``after`` begins within ``longest`` of ``at``, or it is long enough.
+        after = next_ms(rule, at + longest - 1)
+        if after is None or isinstance(after, Question):
+            return None
+        if next_ms(rule, after - longest) == after:
+            return _last_before(rule, at, after), after
+        at = after
+    return None
+
+
+def _last_before(rule: Rule, since: int, until: int) -> int:
+    """Return the last occurrence before ``until``, from the one at ``since`` on."""
+    latest = since
+    for following in _occurrences(rule, since):
+        if following >= until:
+            break
+        latest = following
+    return latest

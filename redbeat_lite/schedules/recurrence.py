@@ -107,7 +107,7 @@ class Recurrence:
         return len(self.parts.byhour) == 24 or (self._is_short and not self.parts.byhour)
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first matching time later than ``wall``; None if the search ends without."""
+        """Return the first matching time later than ``wall``; None if the search finds none."""
         with suppress(TooManySteps):
             return next(self.walls(wall), None)
         return None
@@ -158,11 +158,16 @@ class Recurrence:
     @cached_property
     def _times(self) -> DayTimes:
         """The times of day that the parts allow, before INTERVAL and BYSETPOS choose from them."""
-        hours = tuple(range(24)) if self._length < 86_400 else (self.start.hour,)
-        minutes = tuple(range(60)) if self._length < 3600 else (self.start.minute,)
-        seconds = tuple(range(60)) if self._length < 60 else (self.start.second,)
-        parts = self.parts
-        return DayTimes(parts.byhour or hours, parts.byminute or minutes, parts.bysecond or seconds)
+        hours = self.parts.byhour or (self.start.hour,)
+        minutes = self.parts.byminute or (self.start.minute,)
+        seconds = self.parts.bysecond or (self.start.second,)
+        if self._is_short and not self.parts.byhour:
+            hours = tuple(range(24))
+        if self._length < 3600 and not self.parts.byminute:
+            minutes = tuple(range(60))
+        if self._length < 60 and not self.parts.bysecond:
+            seconds = tuple(range(60))
+        return DayTimes(hours, minutes, seconds)
 
     def _days(self, begin: date, search: _Search) -> Iterator[date]:
         """Yield the days that the parts allow, from ``begin`` on."""
@@ -205,19 +210,22 @@ class Recurrence:
         for day in self._days(earliest.date(), search):
             if day in self.left_out_days:
                 continue
-            time = bisect_left(self._times, earliest.time()) if day == earliest.date() else 0
-            while time < len(self._times):
-                begin = self._begin_of_period(datetime.combine(day, self._times[time]))
+            index = 0
+            if day == earliest.date():
+                index = bisect_left(self._times, earliest.time())
+            while index < len(self._times):
+                begin = self._begin_of_period(datetime.combine(day, self._times[index]))
+                # The first period of the rule that begins then or later.
                 period = begin + (first_period - begin) % stride
                 if period == begin:
                     end = bisect_right(self._times, (begin + length - _SECOND).time())
-                    yield from self._times_of_period([day], range(time, end), after, search)
-                    time = end
+                    yield from self._times_of_period([day], range(index, end), after, search)
+                    index = end
                     continue
                 search.take(1)
                 if period.date() > day:
                     break
-                time = bisect_left(self._times, period.time())
+                index = bisect_left(self._times, period.time())
 
     def _begin_of_period(self, wall: datetime) -> datetime:
         """Return the begin of the hour, minute or second that a time is in."""
@@ -245,6 +253,7 @@ class Recurrence:
                     yield datetime.combine(day, self._times[index])
 
     def _at_positions(self, days: Sequence[date], times: range) -> Iterator[datetime]:
+        """Yield those of the times of a period that BYSETPOS chooses."""
         total = len(days) * len(times)
         indexes = {place - 1 if place > 0 else total + place for place in self.parts.bysetpos}
         for index in sorted(indexes):

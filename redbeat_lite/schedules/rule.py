@@ -1,39 +1,41 @@
-"""What every rule can do, and the Celery face of the schedules of this package."""
+"""Parts that rules of time share, and the Celery face of the schedules of this package."""
 
 from __future__ import annotations
 
 import copyreg
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Protocol, runtime_checkable
+from hashlib import blake2b
+from typing import Any, Protocol, Self, runtime_checkable
 
 from celery.schedules import BaseSchedule, schedstate
 
+from ..errors import InvalidEntry
 from ..instants import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
-#: What a plain Celery beat is told to wait for an occurrence that will never come.
+#: Wait that a plain Celery beat is given for an occurrence that will never come.
 NEVER = timedelta(days=365)
-#: Occurrences looked at when a rule cannot say how close they come.
+#: Occurrences looked at if a rule cannot say how close they come.
 SAMPLE = 64
 
 
 @runtime_checkable
 class Rule(Protocol):
-    """A source of occurrences: hashable, comparable, without a clock of its own."""
+    """Source of occurrences: hashable, comparable, without a clock of its own."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first occurrence strictly later than ``instant``, as aware UTC; None when there is none any more."""
+        """Return the first occurrence later than ``instant`` in UTC; None if there are no more."""
         ...
 
     def __hash__(self) -> int: ...
 
 
 class Question(int):
-    """An instant, in milliseconds since 1970, at which a schedule wants to be asked whether it is due by then.
+    """Time at which to ask a schedule whether it is due, in milliseconds since 1970.
 
-    It stands where the next occurrence would, for a schedule that does not know that in advance. It is sought after
-    ``asked``.
+    A schedule that does not know its next occurrence in advance has a question instead. It asks
+    for an occurrence after ``asked``.
     """
 
     asked: int
@@ -48,21 +50,21 @@ class Question(int):
 
 
 class InMs:
-    """A source of occurrences at whole milliseconds, in which it is asked."""
+    """Source of occurrences at whole milliseconds."""
 
     __slots__ = ()
 
     def next_ms(self, ms: int) -> int | None:
-        """The first occurrence strictly later than an instant, both in milliseconds since 1970."""
+        """Return the first occurrence later than an instant, in milliseconds since 1970."""
         raise NotImplementedError
 
     def next_after(self, instant: datetime) -> datetime | None:
-        found = self.next_ms((instant - EPOCH) // _MS)
-        return None if found is None else from_ms(found)
+        following = self.next_ms((instant - EPOCH) // _MS)
+        return None if following is None else from_ms(following)
 
 
 class ByKey:
-    """Equal to others of the very class whose key is the same."""
+    """Value that is equal to others of the same class with the same key."""
 
     __slots__ = ()
 
@@ -73,21 +75,23 @@ class ByKey:
         if not isinstance(other, (ByKey, BaseSchedule, timedelta)):
             return NotImplemented
         # Celery's own comparison would ignore align, and call an interval equal to a timedelta.
-        return isinstance(other, ByKey) and type(other) is type(self) and self._key() == other._key()
+        if type(other) is not type(self):
+            return False
+        return isinstance(other, ByKey) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self), self._key()))
 
 
 class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
-    """A rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
+    """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Its own; None for that of the app.
+    #: Own zone; None for that of the app.
     zone: tzinfo | None = None
 
     @property
     def tz_name(self) -> str | None:
-        """The name of the zone, None for that of the app."""
+        """Name of the own zone; None for that of the app."""
         return None if self.zone is None else zone_name(self.zone)
 
     @property
@@ -95,18 +99,67 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
         return self.zone or self.app.timezone
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Time from now to the first occurrence after the last run; negative when it is overdue."""
+        """Return the time to the first occurrence after a run; negative if it is overdue."""
         following = self.next_after(self.maybe_make_aware(last_run_at))
         return NEVER if following is None else following - self.maybe_make_aware(self.now())
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Celery's question: ``(due, seconds until to ask again)``."""
+        """Answer Celery's question: whether to run now, and in how many seconds to ask again."""
         remaining = self.remaining_estimate(last_run_at)
         if remaining > timedelta(0):
             return schedstate(is_due=False, next=remaining.total_seconds())
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the app, which often cannot be pickled, and what Celery keeps of it.
-        state = {name: value for name, value in vars(self).items() if name not in ("_app", "utc_enabled")}
-        return copyreg.__newobj__, (type(self),), {**state, "_app": None}  # type: ignore[attr-defined]  # typeshed leaves it out
+        # Without the app, which often cannot be pickled, and without what Celery derives from it.
+        state = {**vars(self), "_app": None}
+        state.pop("utc_enabled", None)
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
+
+
+class SpreadSchedule(RuleSchedule):
+    """Schedule that can leave its times to the name of its entry; then ``spread`` is true.
+
+    ``resolved`` is the schedule with its times, or None before an entry has it. Two schedules that
+    differ in it alone are equal.
+    """
+
+    spread = False
+    resolved: Any = None
+    _name: str | None = None
+
+    def of(self, name: str) -> Self:
+        """Return the schedule of the entry of this name. A stored ``resolved`` is kept."""
+        if not self.spread or self._name == name:
+            return self
+        is_stored = self._name is None and self.resolved is not None
+        return self.as_kept(self.resolved if is_stored else self._resolve(name), name)
+
+    def kept(self) -> dict[str, Any]:
+        """Return the stored fields of ``resolved``."""
+        return {"resolved": self.resolved} if self.spread and self.resolved is not None else {}
+
+    def as_kept(self, resolved: object, name: str | None = None) -> Self:
+        """Return the same schedule with a stored ``resolved``."""
+        if not self.spread:
+            return self
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, resolved=resolved, _name=name)
+        return twin
+
+    def _resolve(self, name: str) -> object:
+        raise NotImplementedError
+
+    def _require_resolved(self) -> Any:
+        if self.resolved is None:
+            hint = "when it runs goes by the entry's name: ask Entry(name, task, schedule).schedule"
+            raise InvalidEntry("schedule", "the schedule of an entry", self, hint=hint)
+        return self.resolved
+
+
+def drawn(text: str, bound: int) -> int:
+    """Return a number from 0 to below ``bound``, evenly distributed over texts."""
+    # Unlike hash(), the same in every process. 64 bits: the remainder is even to within bound /
+    # 2**64.
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % bound

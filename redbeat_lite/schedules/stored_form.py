@@ -1,18 +1,18 @@
 """Schedules as compact JSON, and back.
 
 =====================================  =======================================================
-``{"every": 10000}``                   `every`, in milliseconds; ``"align"`` or ``"spread": true`` where it is
-``{"cron": "0 3 * * *"}``              `cron`; with ``"tz"`` and ``"seconds"`` where they are given
+``{"every": 10000}``                   `every`, in milliseconds; ``"align"`` or ``"spread": true``
+``{"cron": "0 3 * * *"}``              `cron`; with ``"tz"`` and ``"seconds"`` if they are set
 ``{"at": 1767225600000}``              `at`, in milliseconds since 1970
-``{"rrule": "FREQ=DAILY"}``            `rrule`; with ``"tz"`` and ``"start"`` where they are given
+``{"rrule": "FREQ=DAILY"}``            `rrule`; with ``"tz"`` and ``"start"`` if they are set
 ``{"manual": true}``                   `manual`
-``{"crontab": [0, "*/4", "*", …]}``    Celery's, fields as written, in the order of its arguments
-``{"schedule": 30.0}``                 Celery's, in seconds; ``"relative": true`` where it is
+``{"crontab": [0, "*/4", "*", …]}``    Celery's: fields as written, in the order of its arguments
+``{"schedule": 30.0}``                 Celery's, in seconds; ``"relative": true``
 ``{"solar": ["sunset", 52.5, 13.4]}``  Celery's
-``{"custom": "name", "data": …}``      a class given to `register_schedule`
+``{"custom": "name", "data": …}``      a class that `register_schedule` has registered
 =====================================  =======================================================
 
-Decoding builds only these: nothing in the text can name code to run.
+Decoding builds these and nothing else, so a stored text cannot name code to run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from celery.exceptions import ImproperlyConfigured
@@ -37,14 +36,20 @@ from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
 
 S = TypeVar("S", bound=BaseSchedule)
-_CELERYS = (schedule, crontab, solar)
-#: Celery's crontab takes lists; none needs more than the minutes of an hour.
+#: Errors of a constructor that is called with unexpected stored values.
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, ArithmeticError),
+    *(ParseException, ImproperlyConfigured),
+)
+#: Most items of a list in a field of Celery's crontab: the minutes of an hour.
 _MAX_LIST = 60
-#: Characters of one text.
+#: Most characters of a text.
 _MAX_TEXT = 500
 
 
 class _Custom(NamedTuple):
+    """Registered schedule class."""
+
     cls: type
     encode: Callable[[Any], object]
     decode: Callable[[Any], BaseSchedule]
@@ -55,105 +60,135 @@ _custom: dict[str, _Custom] = {}
 
 @public
 def register_schedule(
-    cls: type[S], encode: Callable[[S], object], decode: Callable[[Any], S], *, name: str | None = None
+    cls: type[S],
+    encode: Callable[[S], object],
+    decode: Callable[[Any], S],
+    *,
+    name: str | None = None,
 ) -> None:
     """Teach the store a schedule class of your own; do it in every process that imports the class.
 
-    When it runs is asked through Celery's ``is_due``, or through ``next_after(instant)`` where the class has that: the
-    first occurrence strictly later than an aware datetime, or None. One whose ``is_due`` does not name the next
-    occurrence within ten questions is asked again, in real time, when it says.
+    The beat asks Celery's ``is_due`` when to run, or ``next_after(instant)`` if the class has it.
+    That returns the first occurrence later than an aware datetime, or None. If ``is_due`` does not
+    name the next occurrence within ten questions, it is asked again, in real time, when it says.
 
     Parameters:
         encode: makes JSON-able data of an instance.
-        decode: makes an equal instance of that data, and raises ValueError for what it cannot read.
-        name: what stands for the class in the store; by default module and class name. Registering a name again
-            replaces it, which is how a class that moved keeps its old name.
+        decode: makes an equal instance of that data, and raises ValueError for data that it cannot
+            read.
+        name: stands for the class in the store; by default module and class name. Registering a
+            name again replaces it, so a class that moved can keep its old name.
 
     Raises:
         InvalidEntry: not a schedule class, or one that has a stored form already.
     """
     if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
         raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
-    if cls in (*_CELERYS, Every, Cron, At, RRule, Manual):
+    if any(cls is form.cls for form in _FORMS.values()):
         raise InvalidEntry("cls", "a class without a stored form of its own", cls)
     _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
 
 
 def coerce_schedule(value: object) -> BaseSchedule:
-    """A schedule from what Celery's users write: a length of time, or a schedule.
+    """Return a schedule as it is, or Celery's interval from a length of time.
 
-    Raises InvalidEntry for anything else; a text that is a cron expression gets the hint to call ``cron``.
+    Raises InvalidEntry for anything else; if it is a cron expression, the hint is to call ``cron``.
     """
     if isinstance(value, BaseSchedule):
         return value
-    if (seconds := seconds_of(value)) is not None:
-        interval_ms(value, exact=False)
-        # Celery's own class, so that tools which know it find what they expect.
-        return schedule(value if isinstance(value, timedelta) else seconds)
-    raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
+    interval_ms(value, exact=False)
+    # Celery's own class, so that tools which know it find what they expect.
+    return schedule(value if isinstance(value, timedelta) else seconds)
 
 
 def _hint(value: object) -> str | None:
-    if isinstance(value, str):
-        with suppress(InvalidEntry):
-            return f'write cron("{Cron(value).expression}")'
-        return 'for example "5m" or cron("0 3 * * *")'
     if isinstance(value, datetime):
         return "to run once, write at(...)"
-    return None
+    if not isinstance(value, str):
+        return None
+    with suppress(InvalidEntry):
+        return f'write cron("{Cron(value).expression}")'
+    return 'for example "5m" or cron("0 3 * * *")'
 
 
 def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
-    """The stored form of a schedule.
+    """Return the stored form of a schedule.
 
-    Raises InvalidEntry: it has none. A subclass is never stored as its base: that would change when it runs.
+    Raises InvalidEntry: it has none. A subclass of a schedule that has one may run at other times.
     """
     for name, custom in _custom.items():
         if type(found) is custom.cls:
-            data = custom.encode(found)
-            try:
-                json.dumps(data, allow_nan=False)
-            except (TypeError, ValueError):
-                expected = f"JSON-able data from the encoder of {type(found).__name__}"
-                raise InvalidEntry("schedule", expected, data) from None
-            return {"custom": name, "data": data}
-    encode = _ENCODERS.get(type(found))
-    if encode is None:
-        hint = "register its class with register_schedule" if isinstance(found, BaseSchedule) else None
+            return _encode_custom(name, custom, found)
+    form = next((form for form in _FORMS.values() if type(found) is form.cls), None)
+    if form is None:
+        is_schedule = isinstance(found, BaseSchedule)
+        hint = "register its class with register_schedule" if is_schedule else None
         raise InvalidEntry("schedule", "a schedule that can be stored", found, hint=hint)
-    if type(found) in _CELERYS and found.nowfun is not None:
+    if form.is_celerys and found.nowfun is not None:
         hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
         raise InvalidEntry("schedule", "a schedule without nowfun", found, hint=hint)
-    return encode(found)
+    return {name: value for name, value in form.encode(found).items() if value is not None}
+
+
+def _encode_custom(name: str, custom: _Custom, found: BaseSchedule) -> dict[str, Any]:
+    data = custom.encode(found)
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError):
+        expected = f"JSON-able data from the encoder of {type(found).__name__}"
+        raise InvalidEntry("schedule", expected, data) from None
+    return {"custom": name, "data": data}
 
 
 def decode_schedule(obj: object) -> BaseSchedule:
-    """The schedule of a stored form; raises InvalidEntry if it is none, or holds what the schedule refuses."""
+    """Return the schedule of a stored form.
+
+    Raises InvalidEntry: it is no stored form, or the schedule refuses its values.
+    """
     if not isinstance(obj, Mapping):
         raise InvalidEntry("schedule", "a stored schedule", obj)
-    for kind, (decode, extras) in _DECODERS.items():
-        if kind in obj:
-            if unknown := set(obj) - {kind, *extras}:
-                raise InvalidEntry("schedule", f"only {', '.join((kind, *extras))}", sorted(map(str, unknown)))
-            try:
-                return decode(obj)
-            except InvalidEntry:
-                raise
-            except (ValueError, TypeError, KeyError, ArithmeticError, ParseException, ImproperlyConfigured) as error:
-                raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=str(error)[:200]) from error
-    raise InvalidEntry("schedule", "a known kind of schedule", sorted(map(str, obj)))
+    kind = next((kind for kind in (*_FORMS, "custom") if kind in obj), None)
+    if kind is None:
+        raise InvalidEntry("schedule", "a known kind of schedule", sorted(map(str, obj)))
+    decode = _decode_custom if kind == "custom" else _FORMS[kind].decode
+    names = (kind, *(("data",) if kind == "custom" else _FORMS[kind].options))
+    unknown = sorted(str(name) for name in obj if name not in names)
+    if unknown:
+        raise InvalidEntry("schedule", f"only {', '.join(names)}", unknown)
+    try:
+        return decode(obj)
+    except InvalidEntry:
+        raise
+    except _UNREADABLE as error:
+        hint = str(error)[:200]
+        raise InvalidEntry("schedule", "a stored schedule", dict(obj), hint=hint) from error
+
+
+def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
+    name = _text(obj["custom"])
+    custom = _custom.get(name)
+    if custom is None:
+        hint = meant(name, _custom) or "import the module that calls register_schedule"
+        raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
+    found = custom.decode(obj.get("data"))
+    if not isinstance(found, custom.cls):
+        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)
+    return found
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int:
         raise InvalidEntry("schedule", "a whole number", value)
     return value
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
         raise InvalidEntry("schedule", "a number", value)
-    return value
+    return value  # type: ignore[return-value]
 
 
 def _text(value: object) -> str:
@@ -162,8 +197,13 @@ def _text(value: object) -> str:
     return value
 
 
-def _given(**stored: Any) -> dict[str, Any]:
-    return {name: value for name, value in stored.items() if value is not None}
+def _encode_every(found: Every) -> dict[str, Any]:
+    return {
+        "every": found.ms,
+        "align": found.align or None,
+        "spread": found.spread or None,
+        **found.kept(),
+    }
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
@@ -173,49 +213,71 @@ def _decode_every(obj: Mapping[str, Any]) -> Every:
 
 
 def _encode_cron(found: Cron) -> dict[str, Any]:
-    seconds = None if found.seconds == "last" else found.seconds
-    return _given(cron=found.expression, **found.kept(), tz=found.tz_name, seconds=seconds)
+    return {
+        "cron": found.expression,
+        **found.kept(),
+        "tz": found.tz_name,
+        "seconds": None if found.seconds == "last" else found.seconds,
+    }
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    found = Cron(_text(obj["cron"]), tz=obj.get("tz"), seconds=obj.get("seconds", "last")).as_kept(obj.get("resolved"))
-    _ = found.resolved is None or found.times  # raises where it is no expression
+    found = Cron(_text(obj["cron"]), tz=obj.get("tz"), seconds=obj.get("seconds", "last"))
+    found = found.as_kept(obj.get("resolved"))
+    if found.resolved is not None:
+        _ = found.times  # raises InvalidEntry if the stored text is no expression
     return found
+
+
+def _encode_rrule(found: RRule) -> dict[str, Any]:
+    start = None if found.start is None else found.start.isoformat()
+    return {"rrule": found.text, "tz": found.tz_name, "start": start}
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
     start = obj.get("start")
-    return RRule(obj["rrule"], tz=obj.get("tz"), start=None if start is None else datetime.fromisoformat(start))
+    start = None if start is None else datetime.fromisoformat(start)
+    return RRule(obj["rrule"], tz=obj.get("tz"), start=start)
 
 
-#: The fields of a crontab as written, in the order of its arguments.
-_written = attrgetter(*(f"_orig_{each}" for each in ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")))
+def _decode_manual(obj: Mapping[str, Any]) -> Manual:
+    if obj["manual"] is not True:
+        raise InvalidEntry("schedule.manual", "true", obj["manual"])
+    return Manual()
 
 
 def _encode_crontab(found: crontab) -> dict[str, Any]:
-    return {"crontab": [field if isinstance(field, (int, str)) else sorted(field) for field in _written(found)]}
+    # As written, and in the order of the arguments.
+    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    fields = [getattr(found, f"_orig_{name}") for name in names]
+    stored = [field if isinstance(field, (int, str)) else sorted(field) for field in fields]
+    return {"crontab": stored}
 
 
 def _decode_crontab(obj: Mapping[str, Any]) -> crontab:
     fields = obj["crontab"]
     if not isinstance(fields, list) or len(fields) != 5:
         raise InvalidEntry("schedule", "the five fields of a crontab", fields)
-    return crontab(*map(_crontab_field, fields))
+    return crontab(*(_crontab_field(field) for field in fields))
 
 
 def _crontab_field(field: object) -> Any:
     if isinstance(field, str):
         return _text(field)
     if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
-        return [_whole(each) for each in field]
+        return [_whole(value) for value in field]
     return _whole(field)
+
+
+def _encode_celery_interval(found: schedule) -> dict[str, Any]:
+    return {"schedule": found.run_every.total_seconds(), "relative": found.relative or None}
 
 
 def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
     relative = obj.get("relative", False)
     if not isinstance(relative, bool):
         raise InvalidEntry("schedule", "relative as true or false", relative)
-    return schedule(_number(obj["schedule"]), relative)  # the bounds of an interval are the rule's business
+    return schedule(_number(obj["schedule"]), relative)  # its rule checks the bounds
 
 
 def _decode_solar(obj: Mapping[str, Any]) -> solar:
@@ -223,35 +285,39 @@ def _decode_solar(obj: Mapping[str, Any]) -> solar:
     return solar(_text(event), _number(lat), _number(lon))
 
 
-def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
-    custom = _custom.get(_text(obj["custom"]))
-    if custom is None:
-        hint = meant(obj["custom"], _custom) or "import the module that calls register_schedule"
-        raise NotKnownHere("schedule", "a registered schedule", obj["custom"], hint=hint)
-    found = custom.decode(obj.get("data"))
-    if not isinstance(found, custom.cls):
-        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)
-    return found
+class _Form(NamedTuple):
+    """Stored form of a schedule class. ``options`` are its optional fields."""
+
+    cls: type
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[Mapping[str, Any]], BaseSchedule]
+    options: tuple[str, ...] = ()
+    is_celerys: bool = False
 
 
-_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Every: lambda found: _given(every=found.ms, align=found.align or None, spread=found.spread or None, **found.kept()),
-    Cron: _encode_cron,
-    At: lambda found: {"at": found.ms},
-    RRule: lambda found: _given(rrule=found.text, tz=found.tz_name, start=found.start and found.start.isoformat()),
-    Manual: lambda found: {"manual": True},
-    crontab: _encode_crontab,
-    schedule: lambda found: _given(schedule=found.run_every.total_seconds(), relative=found.relative or None),
-    solar: lambda found: {"solar": [found.event, found.lat, found.lon]},
-}
-_DECODERS: dict[str, tuple[Callable[[Mapping[str, Any]], BaseSchedule], tuple[str, ...]]] = {
-    "every": (_decode_every, ("align", "spread", "resolved")),
-    "cron": (_decode_cron, ("tz", "seconds", "resolved")),
-    "at": (lambda obj: at(from_ms(_whole(obj["at"]))), ()),
-    "rrule": (_decode_rrule, ("tz", "start")),
-    "manual": (lambda obj: Manual(stored=obj["manual"]), ()),
-    "crontab": (_decode_crontab, ()),
-    "schedule": (_decode_celery_interval, ("relative",)),
-    "solar": (_decode_solar, ()),
-    "custom": (_decode_custom, ("data",)),
+#: Forms by the field that names the kind.
+_FORMS = {
+    "every": _Form(Every, _encode_every, _decode_every, ("align", "spread", "resolved")),
+    "cron": _Form(Cron, _encode_cron, _decode_cron, ("tz", "seconds", "resolved")),
+    "at": _Form(
+        At,
+        lambda found: {"at": found.ms},
+        lambda obj: at(from_ms(_whole(obj["at"]))),
+    ),
+    "rrule": _Form(RRule, _encode_rrule, _decode_rrule, ("tz", "start")),
+    "manual": _Form(Manual, lambda found: {"manual": True}, _decode_manual),
+    "crontab": _Form(crontab, _encode_crontab, _decode_crontab, is_celerys=True),
+    "schedule": _Form(
+        schedule,
+        _encode_celery_interval,
+        _decode_celery_interval,
+        ("relative",),
+        is_celerys=True,
+    ),
+    "solar": _Form(
+        solar,
+        lambda found: {"solar": [found.event, found.lat, found.lon]},
+        _decode_solar,
+        is_celerys=True,
+    ),
 }

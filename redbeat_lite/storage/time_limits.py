@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError
 
 from ..clock import elapsed
 from ..forks import let_through
-from ..schedules.missed import WalkOn, by_count
+from ..schedules.misfire import WalkOn, by_count
 from .connections import FAULTS
 from .key_types import ForeignKey
 

@@ -14,7 +14,7 @@ from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
 from ..instants import from_ms, to_ms
-from ..schedules.missed import WalkOn
+from ..schedules.misfire import WalkOn
 from ..storage.time_limits import brief_walk
 from .call import Call, EntryFilter, SharedParts
 from .http import Response

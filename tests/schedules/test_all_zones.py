@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.schedules import cron, rule_of
-from redbeat_lite.schedules.clock_changes import CountedRule
-from redbeat_lite.schedules.zones import jump_between, offset_at, portable, stretches, zone_name, zone_of
+from redbeat_lite.schedules.clock_changes import CountedRule, jump_between, offset_at, stretches
+from redbeat_lite.schedules.zones import portable, zone_name, zone_of
 from tests.schedules import brute_time
 from tests.support.cases import together
 from tests.support.examples import examples

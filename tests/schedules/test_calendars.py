@@ -15,7 +15,7 @@ from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rrule, rule_of
 from redbeat_lite.schedules.calendars import MAX_DAYS, CalendarRule, without
 from redbeat_lite.schedules.clock_changes import CountedRule
-from redbeat_lite.schedules.missed import WALK, by_count, missed_of
+from redbeat_lite.schedules.misfire import WALK, by_count, missed_of
 from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
-from redbeat_lite.schedules.cron_text import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser
+from redbeat_lite.schedules.cron import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser
 from tests.support.cases import together
 from tests.support.examples import examples
 

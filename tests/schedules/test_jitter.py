@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, every
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.schedules.spread import offset_ms
+from redbeat_lite.schedules.occurrences import offset_ms
 from tests.support.examples import examples
 
 
 def test_an_occurrence_has_the_same_offset_in_another_process() -> None:
-    code = "from redbeat_lite.schedules.spread import offset_ms; print(offset_ms('nightly', 1767225600000, 90000))"
+    code = "from redbeat_lite.schedules.occurrences import offset_ms; print(offset_ms('nightly', 1767225600000, 90000))"
     seeded = {"PYTHONHASHSEED": "1"}
     other = subprocess.run([sys.executable, "-c", code], env=seeded, capture_output=True, text=True, check=True)
     assert other.stdout == f"{offset_ms('nightly', 1767225600000, 90000)}\n"

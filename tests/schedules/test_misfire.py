@@ -13,8 +13,7 @@ from celery.schedules import BaseSchedule, schedule
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import at, cron, every, next_ms, rrule, rule_of
-from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
-from redbeat_lite.schedules.missed import WALK
+from redbeat_lite.schedules.misfire import CHUNK, WALK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
 from tests.support.cases import together
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))

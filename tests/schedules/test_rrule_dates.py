@@ -18,7 +18,7 @@ from redbeat_lite.entries.clock_change_words import hazard
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
-from redbeat_lite.schedules.rrule_text import MAX_DATES
+from redbeat_lite.schedules.rrules import MAX_DATES
 from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences

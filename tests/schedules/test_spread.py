@@ -20,8 +20,8 @@ from redbeat_lite import Entry, InvalidEntry, cron, every
 from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why_occurrences import is_fixed
 from redbeat_lite.schedules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
-from redbeat_lite.schedules.cron import familiar
-from redbeat_lite.schedules.cron_text import parse
+from redbeat_lite.schedules.celery_schedules import familiar
+from redbeat_lite.schedules.cron import parse
 from redbeat_lite.schedules.misfire import pull_back
 from tests.support.cases import together
 from tests.support.examples import examples
