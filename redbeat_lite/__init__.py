@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .durations import Duration
+    from .entries.backfill import Backfill
     from .entries.entry import Entry
     from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
     from .entries.freezes import Freeze
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from .schedules.calendars import Calendar
     from .schedules.misfire import Misfire
     from .storage.changes import Change
-    from .storage.stored_backfill import Backfill
 
 _HOMES = {
     "actors": ("acting_as",),
@@ -92,7 +92,7 @@ _HOMES = {
     "entries.preview": ("Upcoming",),
     "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
-    "storage.stored_backfill": ("Backfill",),
+    "entries.backfill": ("Backfill",),
     "storage.changes": ("Change",),
     "schedules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
 }

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ..actors import Who
 from ..clock import wall_ms
-from ..entries.backfilling import covered, merged, times
+from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
 from ..entries.entry import Entry
 from ..entries.fields import as_number, is_name, is_number
 from ..entries.state import storable_note
@@ -26,7 +26,6 @@ from ..storage.changes import line_of
 from ..storage.records import Edit
 from ..storage.redis_values import server_ms
 from ..storage.store import TRIES, Store
-from ..storage.stored_backfill import FASTEST, SLOWEST, Backfill, backfill_of
 from .reader import Reader, check_complete
 from .run_history import RunHistory, RunQuery
 

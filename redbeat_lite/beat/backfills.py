@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 
 from ..actors import BEAT
 from ..clock import elapsed, wall_ms
-from ..entries.backfilling import room, times, went_out
+from ..entries.backfill import Backfill, backfill_of, room, times, went_out
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.lifecycle import retry_delay
@@ -34,7 +34,6 @@ from ..storage.changes import line_of
 from ..storage.leader_store import LeaderStore
 from ..storage.records import Advance, Refrozen, Stored
 from ..storage.redis_values import text
-from ..storage.stored_backfill import Backfill, backfill_of
 from .beat_state import BeatState
 from .dispatch.dispatcher import BatchSender
 from .dispatch.planner import Ahead, Job, Planner, quarantined

@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from ..clock import elapsed, wall_ms
 from ..entries.words import counted
 from ..settings import Settings
-from ..storage.key_types import check_types
+from ..storage.keys import check_types
 from ..storage.leader_store import LeaderStore
 from ..storage.records import Term
 from ..storage.server_check import Fault, failover, faults, server_of

@@ -18,8 +18,7 @@ from ..instants import from_ms
 from ..runs.incident import LEADERLESS, Case
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend, refusal
-from ..storage.key_types import ForeignKey
-from ..storage.keys import Keys
+from ..storage.keys import ForeignKey, Keys
 from .beat_state import BeatState
 from .dispatch.publisher import BrokerDown, Publisher
 from .leadership import Leadership

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from ..api.schedules import Schedules
+from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
-from ..storage.stored_backfill import Backfill
 from .command import Failure, command, json_option, load_schedules, note_option, option
 from .options import changing, parse_span, required_names
 from .output import app_zone, echo_json, echo_table, say, when

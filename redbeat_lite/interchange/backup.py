@@ -19,6 +19,7 @@ from ..api.schedules import Schedules
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
+from ..entries.backfill import Backfill
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
@@ -34,7 +35,6 @@ from ..settings import Settings
 from ..storage.changes import Action
 from ..storage.records import PAGE, Edit, Stored, chunks
 from ..storage.store import TRIES, Store
-from ..storage.stored_backfill import Backfill
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.fields import is_name
@@ -37,7 +38,6 @@ from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.json_values import unpack
-from ..storage.stored_backfill import Backfill
 
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250

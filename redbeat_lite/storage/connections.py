@@ -33,7 +33,7 @@ from .. import urls
 from ..clock import elapsed
 from ..errors import ConfigurationError
 from ..settings import Settings
-from .key_types import find_foreign_key
+from .keys import find_foreign_key
 from .lazy import lazy
 from .redis_values import text
 from .scripts import Scripts

@@ -1,4 +1,4 @@
-"""What only the leader does with the schedule: each call names its term, and is refused once that is over."""
+"""Calls that only the leader makes. Each passes its term, and is refused once that is over."""
 
 from __future__ import annotations
 
@@ -25,25 +25,39 @@ from .records import (
 from .redis_values import text
 from .store import Store
 
-#: Bytes of texts in one reply to the leader, about: several times that is taken in the server while it is made.
-_REPLY = 16_000_000
+# Bytes of all texts in one reply to the leader, about. The server needs several times as many while
+# it makes the reply.
+_REPLY_BYTES = 16_000_000
 
 
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
-    #: When the next backfill is due, epoch milliseconds, as :meth:`peek` has seen it last; ``None``: there is none.
+    #: Due time of the next backfill by the last :meth:`peek`, in epoch ms; ``None`` if there is
+    #: none.
     backfill_due: int | None = None
 
-    def peek(self, term: Term, now: int, limit: int, revision: bytes = b"") -> tuple[list[Stored], int | None]:
-        """What is due at ``now`` (epoch ms), and when the next entry comes if nothing is.
+    def peek(
+        self,
+        term: Term,
+        now: int,
+        limit: int,
+        revision: bytes = b"",
+    ) -> tuple[list[Stored], int | None]:
+        """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
 
-        From both ends: the oldest, the newest, the second oldest, and so on; at most ``limit``, of large ones fewer.
-        Raises Refrozen where the freezes are of another revision.
+        They come from both ends: the oldest, the newest, the second oldest, and so on.
+
+        Parameters:
+            limit: most entries; large ones are fewer.
+            revision: of the freezes that the caller knows.
+
+        Raises:
+            Refrozen: the freezes have another revision.
         """
         keys = self.keys
         where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, _REPLY, revision))
+        reply = self._run("schedule/peek", where, (*term, now, limit, _REPLY_BYTES, revision))
         check_term(reply)
         self.backfill_due = score_of(reply[0])
         if len(reply) > 2:
@@ -59,15 +73,18 @@ class LeaderStore(Store):
         deadlines: str = "",
         revision: bytes = ANY_REVISION,
     ) -> list[bool | str]:
-        """Advance entries. Returns for each whether it was advanced (``True``), was changed since it was read
-        (``False``), or why the broker refused its messages.
+        """Advance entries.
 
         Parameters:
-            deadlines: the key of those that advances have.
-            revision: of the freezes that they were planned under.
+            deadlines: key of the deadlines that the advances have.
+            revision: of the freezes under which the entries were planned.
+
+        Returns:
+            For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
+            read, or why the broker refused its messages.
 
         Raises:
-            Refrozen: the freezes are of another revision, so nothing was advanced.
+            Refrozen: the freezes have another revision, so nothing was advanced.
         """
         keys = self.keys
         where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
@@ -81,20 +98,23 @@ class LeaderStore(Store):
         args: list[Any] = [*term, now, drawn(), place, encoded, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
-            for command, target, value in (*commands, *ranges) if ranges else commands:
+            for command, target, value in (*commands, *ranges):
                 if command == "publish":
                     args += (f"publish {target}", value)
-                else:
-                    args += (f"{command} {lists.setdefault(target, len(where) + len(lists) + 1)}", value)
+                    continue
+                number = lists.setdefault(target, len(where) + len(lists) + 1)
+                args += (f"{command} {number}", value)
         reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
-        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
+        results = reply[1:]
+        return [text(result) if isinstance(result, bytes) else result == 1 for result in results]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
-        """Set these entries aside, unless they were changed since they were read; tells of each whether it was."""
+        """Quarantine entries that are still as they were read; return for each whether it was."""
         keys = self.keys
         errors = {error for _, error, _ in bad}
-        line = line_of(BEAT, "quarantined", without_values(errors.pop()) if len(errors) == 1 else "")
+        note = without_values(errors.pop()) if len(errors) == 1 else ""
+        line = line_of(BEAT, "quarantined", note)
         args: list[Any] = [*term, line.change]
         for stored, _, record in bad:
             args += (stored.name, stored.definition or b"", stored.state or b"", record)
@@ -104,11 +124,11 @@ class LeaderStore(Store):
         return [done == 1 for done in reply[1:]]
 
     def mark(self, term: Term) -> Mark:
-        """Mark the database of the schedule with something that no other one holds, not even a copy of it."""
+        """Write a value into the database that no other database holds, not even a copy of it."""
         value = drawn()
         self.remember("mark", value, term)
         return Mark(self.keys.meta, "mark", value.encode())
 
     def bears(self, mark: Mark) -> bool:
-        """Whether this mark is still there; the next leader's takes its place."""
+        """Return whether this mark is still there; the next leader replaces it."""
         return bool(self._client.hget(mark.key, mark.field) == mark.value)

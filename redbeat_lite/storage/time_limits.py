@@ -12,7 +12,7 @@ from ..clock import elapsed
 from ..forks import let_through
 from ..schedules.misfire import WalkOn, by_count
 from .connections import FAULTS
-from .key_types import ForeignKey
+from .keys import ForeignKey
 
 _T = TypeVar("_T")
 

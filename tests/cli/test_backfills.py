@@ -13,10 +13,9 @@ from celery import Celery
 
 from redbeat_lite import EntryNotFound, Schedules, cron, every, manual
 from redbeat_lite.api.backfills import Backfills
-from redbeat_lite.entries.backfilling import times, went_out
+from redbeat_lite.entries.backfill import Backfill, times, went_out
 from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.run import Outcome
-from redbeat_lite.storage.stored_backfill import Backfill
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
 from tests.support.beats import KEYS

@@ -6,11 +6,11 @@ from tests.mutations.mutation import Mutation
 
 _LIFE = ("tests/beat/test_tick_misfires.py", "tests/schedules/test_misfire.py")
 _CLOCK = ("tests/beat/test_tick_clock.py",)
-_BACKFILLS = ("tests/beat/test_backfills.py", "tests/entries/test_backfilling.py")
+_BACKFILLS = ("tests/beat/test_backfills.py", "tests/entries/test_backfill.py")
 _BACKFILL_FAULTS = ("tests/faults/test_backfills.py",)
 
 _LIFECYCLE = "entries/lifecycle.py"
-_BACKFILLING = "entries/backfilling.py"
+_BACKFILLING = "entries/backfill.py"
 
 ENTRIES = (
     Mutation(
@@ -81,7 +81,7 @@ ENTRIES = (
     Mutation(
         name="a backfill sends what another one has sent",
         file=_BACKFILLING,
-        old="        if over < at:\n",
+        old="        if skipped_until is None:\n",
         new="        if True:\n",
         promise="test_guarantees.py::TestRecords::test_the_past_is_run_again_each_occurrence_once",
         acceptance=_BACKFILL_FAULTS,

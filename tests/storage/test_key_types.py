@@ -13,7 +13,7 @@ from redbeat_lite.pipeline.pipeline_keys import ended_key, index_key
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
-from redbeat_lite.storage.key_types import TYPES, ForeignKey, check_types
+from redbeat_lite.storage.keys import TYPES, ForeignKey, check_types
 from redbeat_lite.storage.scripts import checked
 from redbeat_lite.storage.store import Store
 from tests.support.beats import KEYS

@@ -101,7 +101,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 
-from ..key_types import find_foreign_key
+from ..keys import find_foreign_key
 
 # First words of a script that needs shared files.
 _NEEDS = "-- needs "

@@ -1,17 +1,26 @@
-"""A backfill as Redis holds it: the request is its definition, and the progress is its state."""
+"""A backfill: what was requested, how far it has come, and which runs it sends next.
+
+Redis holds the request as a definition and the progress as a state, as it does for an entry.
+Nothing here asks the server or a clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, tzinfo
 
-from ..errors import CorruptEntry, is_plain
+from ..errors import CorruptEntry, InvalidEntry, is_plain
+from ..instants import MAX_MS, to_ms
 from ..public import public
+from ..schedules import At, Every, Question, Rule, next_ms
 from ..settings import MAX_NAME
-from .json_values import dumps, loads, pack, unpack
-from .records import Edit, Stored
+from ..storage.json_values import dumps, loads, pack, unpack
+from ..storage.records import Edit, Stored
+from .entry import Entry
+from .state import EntryState
 
 #: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
 Ranges = Sequence[Sequence[int]]
@@ -19,6 +28,12 @@ Ranges = Sequence[Sequence[int]]
 #: Bounds of the messages a second of one backfill.
 SLOWEST = 0.001
 FASTEST = 1000
+
+# Most messages of one step. They take 4 ms, or 20 ms if each is made without a prepared message.
+_MOST = 50
+
+# Seconds whose messages one step sends, if a rate limits the backfill.
+_STEP = 0.1
 
 # Fields that change.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
@@ -142,3 +157,109 @@ def _is_intact(backfill: Backfill) -> bool:
         and all(type(ms) is int for ms in backfill.active)
         and all(len(span) == 2 and all(type(ms) is int for ms in span) for span in backfill.skip)
     )
+
+
+# -- what is sent next -----------------------------------------------------------------------------
+
+
+def times(
+    backfill: Backfill,
+    entry: Entry,
+    state: EntryState,
+    zone: tzinfo,
+) -> Iterator[int]:
+    """Yield the nominal times, in epoch ms, that are still to be sent by the entry's present rule.
+
+    Raises:
+        InvalidEntry: the schedule does not tell its past occurrences.
+    """
+    rule = entry.rule(zone)
+    first = backfill.cursor or to_ms(backfill.start)
+    end = to_ms(backfill.end)
+    if backfill.start == backfill.end:
+        rule = At(backfill.end)
+    else:
+        first = max(first, entry.start_ms or first)
+        end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
+    known_times = (state.nominal, state.last, entry.start_ms)
+    phase = next((ms for ms in known_times if ms is not None), first)
+
+    at: int | None = _in_phase(rule, phase, first - 1)
+    while at is not None:
+        at = next_ms(rule, at)
+        if at is None or at > end:
+            return
+        if isinstance(at, Question):
+            expected = "one that tells its past occurrences"
+            raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
+        skipped_until = _end_of_skip(backfill.skip, at)
+        if skipped_until is None:
+            yield at
+        else:
+            at = _in_phase(rule, phase, skipped_until)
+
+
+def _in_phase(rule: Rule, phase: int, ms: int) -> int:
+    """Return the instant from which on to ask a rule for occurrences after ``ms``.
+
+    An interval counts from one of its own instants, such as ``phase``.
+    """
+    if isinstance(rule, Every) and not rule.on_grid:
+        return ms - (ms - phase) % rule.ms
+    return ms
+
+
+def _end_of_skip(skip: Ranges, at: int) -> int | None:
+    """Return the end of the range that holds ``at``; ``None`` if no range does."""
+    place = bisect_right(skip, at, key=lambda span: span[0])
+    if place and skip[place - 1][1] >= at:
+        return skip[place - 1][1]
+    return None
+
+
+def room(backfill: Backfill, entry: Entry) -> int:
+    """Return how many messages the next step may send."""
+    # All runs of an entry may have the same once-lock.
+    most = 1 if entry.once is not None and entry.once.at_publish else _MOST
+    if backfill.max_active is None:
+        return min(most, max(1, round(backfill.rate * _STEP)))
+    return min(most, backfill.max_active - len(backfill.active))
+
+
+def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfill:
+    """Return the backfill after a step.
+
+    Parameters:
+        sent: nominal times, in epoch ms, of the sent messages.
+        is_all: whether nothing is left to be sent.
+    """
+    return replace(
+        backfill,
+        cursor=sent[-1] + 1 if sent else backfill.cursor,
+        sent=backfill.sent + len(sent),
+        active=() if backfill.max_active is None else (*backfill.active, *sent),
+        ended="done" if is_all else backfill.ended,
+        attempts=0,
+    )
+
+
+def covered(backfill: Backfill) -> Ranges:
+    """Return the ranges that this backfill and those before it have sent."""
+    if not backfill.sent:
+        return backfill.skip
+    return merged([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)])
+
+
+def merged(ranges: Ranges) -> Ranges:
+    """Return ranges that cover the same times and of which no two overlap or adjoin.
+
+    So the last range that begins before a time is the only one that may hold it.
+    """
+    result: list[Sequence[int]] = []
+    for first, last in sorted(ranges, key=lambda span: span[0]):
+        if result and first <= result[-1][1] + 1:
+            before_first, before_last = result.pop()
+            result.append((before_first, max(before_last, last)))
+        else:
+            result.append((first, last))
+    return result

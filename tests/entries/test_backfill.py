@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite import Backfill, Calendar, Entry, InvalidEntry, cron, every, rrule
-from redbeat_lite.entries.backfilling import covered, room, times, went_out
+from redbeat_lite.entries.backfill import covered, room, times, went_out
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.instants import from_ms, to_ms
 
