@@ -251,10 +251,11 @@ class ConfigEntries:
         state = record.get("state")
         if not isinstance(definition, str) or not isinstance(state, str):
             return False
-        with suppress(CorruptEntry):
+        try:
             EntryState.decode(state.encode(errors="replace"))
-            return encode(self._entries[name], placeholders=True) == definition
-        return False
+        except CorruptEntry:
+            return False
+        return encode(self._entries[name], placeholders=True) == definition
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         """Return the edit, if any, that brings one entry in line with the configuration."""

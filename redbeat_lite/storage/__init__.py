@@ -1,1 +1,1 @@
-"""The way to Redis: connections, scripts, keys, and the schedule as it is kept there."""
+"""Access to Redis: connections, keys, scripts, and the stored schedule."""
