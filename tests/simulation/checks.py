@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Milliseconds after its time by which a run arrives where nothing is wrong.
 LATE_MS = 1500
 
+#: Milliseconds that a lost request costs a beat: a command is given up after 4 s, and the next try comes within 3 s.
+MS_PER_LOSS = 8000
+
 #: Milliseconds of intervals that have run several times when the calm ends.
 MANY_A_MINUTE = [1000 * seconds for seconds in PERIODS]
 
@@ -61,6 +64,8 @@ class Checks:
         self._overdue: set[bytes] = set()
         #: The last instant in epoch ms at which something was wrong.
         self.disturbed = 0
+        #: Instants in epoch ms at which a request or a reply of a beat got lost or late.
+        self.losses: list[int] = []
 
     def begin(self) -> None:
         """Look every second for entries that nobody sends."""
@@ -97,12 +102,17 @@ class Checks:
         if not self._can_send():
             self.disturbed = self._story.now
             return
-        bound = self._setup.recovery_ms + LATE_MS
         for name, score in {**self._scores(_DUE), **self._scores(_DUE_BACKFILLS)}.items():
-            late = self._story.now - max(score, self.disturbed)
-            if late > bound and name not in self._overdue:
+            since = max(score, self.disturbed)
+            late = self._story.now - since
+            if late > self._longest_wait(since) and name not in self._overdue:
                 self._overdue.add(name)
                 self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
+
+    def _longest_wait(self, since: float) -> float:
+        """Milliseconds for which an entry may be due that is due, or was disturbed, since this instant."""
+        losses = sum(at >= since - MS_PER_LOSS for at in self.losses)
+        return self._setup.recovery_ms + LATE_MS + losses * MS_PER_LOSS
 
     @property
     def is_all_well(self) -> bool:

@@ -91,7 +91,8 @@ class Faults:
             if self.is_over:
                 return
             if self._story.happens(name):
-                self._scenario.disturb()
+                if kind not in UNDISTURBING:
+                    self._scenario.disturb()
                 STRIKES[kind](self, random, name)
             self._strike_again(kind)
 
@@ -106,7 +107,7 @@ class Faults:
                 name = self._next_name(kind)
                 if not self._story.happens(name):
                     return None
-                self._scenario.disturb()
+                self._scenario.note_loss(process)
                 self._note(name, f"{LOSSES[kind].value} ({process.name})")
                 return LOSSES[kind]
         return None
@@ -141,6 +142,8 @@ class Faults:
         self._note(name, "all connections break")
         for network in self._scenario.networks:
             network.cut_all()
+        for beat in self._scenario.beats:
+            self._scenario.note_loss(beat)
 
     def deafen(self, random: Random, name: str) -> None:
         """A subscription becomes half open: its beat hears nothing more, and does not notice."""
@@ -402,6 +405,9 @@ STRIKES: dict[str, Callable[[Faults, Random, str], None]] = {
     "refuse writes": Faults.refuse_writes,
     "fail over": Faults.fail_over,
 }
+
+#: Strikes that cost a beat no more than a lost request, so it is judged meanwhile whether it goes silent.
+UNDISTURBING = ("cut", "deaf", "kill holder", "kill worker", "freeze worker")
 
 #: Faults that meet single messages.
 MESSAGE_FAULTS = ("deliver twice", "lose acknowledgements")

@@ -201,6 +201,11 @@ class Scenario:
         """Note that something is wrong at this moment."""
         self._checks.disturbed = self.story.now
 
+    def note_loss(self, process: Process) -> None:
+        """Note that a request of this process is lost or late at this moment."""
+        if process in self.beats:
+            self._checks.losses.append(self.story.now)
+
     def next_due_us(self) -> int:
         """The next instant at which something is due, epoch microseconds: by the schedule, or by what was asked for."""
         now = self.story.now
