@@ -78,8 +78,8 @@ class Freezing:
             return
         self._state.freezes = Freezes.of(text)
         self._seen = text
-        # Thawed freezes stay stored until all their entries are rescheduled, so the next leader can
-        # do it again.
+        # A thawed freeze stays stored until all its entries are rescheduled. If this leader ends
+        # before that, the next one begins again.
         self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]
         self._kept = 0
 

@@ -46,8 +46,8 @@ _PAGES = 20
 #: Seconds until the next look if there are more pages, so that other threads can run meanwhile.
 _BREATH = 0.1
 
-#: Looks in a row in which a state must hold before it is an incident. A new leader finds much that
-#: it is about to mend.
+#: Looks in a row in which a state must hold before it is an incident. A new leader ends many states
+#: within its first looks.
 LASTING = 5
 
 #: Failed publishes of one occurrence after which its entry cannot be published.
@@ -56,8 +56,8 @@ _ATTEMPTS = 3
 #: Milliseconds after its due time at which an unsent entry is behind.
 _BEHIND_MS = 60_000
 
-#: Milliseconds after a run that needs a record in which a missing recorder is an incident. Most
-#: entries run again within that time.
+#: Milliseconds for which a missing recorder stays an incident after the last run that needed one.
+#: Most entries run again within that time.
 _DAY_MS = 86_400_000
 
 
@@ -102,7 +102,7 @@ class IncidentWatch:
         continues = self._pause < PERIOD
         self._pause = PERIOD
         if not self._leader.leading:
-            # All this will be out of date when this process leads again.
+            # These values will be out of date when this process leads again.
             self.deadlines.recorded = True
             self._since.clear()
             return
@@ -202,15 +202,8 @@ class IncidentWatch:
                 return []
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
-            return [
-                edit_of(
-                    entry,
-                    lifecycle.paused(state, note),
-                    self._zone,
-                    expected=stored.state,
-                    line=line,
-                )
-            ]
+            paused = lifecycle.paused(state, note)
+            return [edit_of(entry, paused, self._zone, expected=stored.state, line=line)]
 
         self._store.rewrite(failed, edits, term)
 
@@ -220,7 +213,7 @@ class IncidentWatch:
             each for each in look.overdue if each.name in entries and entries[each.name].expect
         ]
         if not self._workers.records:
-            # A run without a record may have been in time. The missing recorder is the only
+            # Without a record, a run may have been in time. So only the missing recorder is an
             # incident.
             if overdue:
                 self.deadlines.wanted = now

@@ -76,7 +76,7 @@ class Leader:
         self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has noticed.
         self.damaged = False
-        #: Number of stored entries below which a part is gone.
+        #: Smallest number of entries that must be stored. With fewer, a part is gone.
         self.least = 0
         #: Stamp of the last pause or resumption of an entry.
         self.pauses = b""
@@ -183,6 +183,7 @@ class Leader:
         """Release the lease, and leave it to others for a while."""
         self.resign()
         # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
+        # So a beat with a long lease waits for a shorter time.
         longest = min(self._lease + self._stall_timeout, _LONGEST_YIELD)
         self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, longest)
 

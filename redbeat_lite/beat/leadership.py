@@ -26,7 +26,7 @@ from .repair import ClockWatch, Repair, Replanning
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Leases within which a new leader has stored its configuration, however large it is.
+#: A new leader has stored its configuration after so many leases, however large it is.
 _SETTLING = 5
 
 
@@ -100,7 +100,7 @@ class Leadership:
 
     def leave(self) -> str:
         """End the term on this side, without a command to Redis; return why it ended."""
-        # A flush also removes the term's number, so the next term may have the same one.
+        # A flush also removes the count of terms, so the next term may get the same number.
         self._begun = None
         why = self._leader.step_down()
         self._state.end_term(why)

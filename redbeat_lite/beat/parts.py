@@ -43,7 +43,7 @@ class Parts:
     """Parts of one beat.
 
     Parameters:
-        beside: threads that run while this process leads; each has connections of its own.
+        beside: threads that work while this process leads, over connections of their own.
     """
 
     settings: Settings

@@ -270,7 +270,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-# Stored values may be garbage. Each is read for what it is worth, so that the others can be shown.
+# Stored values may be garbage. Each is read by itself, so that the others can be shown.
 
 
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
