@@ -26,18 +26,21 @@ States of a beat
 
 ::
 
-                    acquire: the lease is free
-    standing by ---------------------------------> leading ----+
-      ^   |  ^                                      |   |      | peek, plan, publish,
-      |   |  |      lose: the lease is gone, or     |   |      | commit, wait
-      |   |  +----- the main loop hangs ------------+   |      |
-      |   |  |                                      |   +------+
-      |   |  +----- yield: this beat fails, and ----+
-      |   |         leaves the lease to others      |
-      |   |                                         |
-      |   +-----> ended <--- stop: commit, resign --+
-      |
     started
+       |
+       v       acquire: the lease is free
+    standing by -------------------------> leading: peek, plan, publish, commit, wait
+       |  ^                                   |
+       |  |  lose: the lease is gone, or      |
+       |  |  the main loop hangs              |
+       |  +-----------------------------------+
+       |  |  yield: this beat fails, and      |
+       |  |  leaves the lease to others       |
+       |  +-----------------------------------+
+       |                                      |
+       |  stop: close                         |  stop: commit, resign, close
+       v                                      |
+    ended <-----------------------------------+
 
 The lease is a hash in Redis. It holds the token of the leader and the number of its *term*, which
 grows with each leader. Redis alone decides who leads. Every write of a leader names its token and
