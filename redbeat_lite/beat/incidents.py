@@ -210,7 +210,9 @@ class IncidentWatch:
     def _overdue(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> list[Deadline]:
         """Return the deadlines to decide on, with the rows of their runs."""
         overdue = [
-            each for each in look.overdue if each.name in entries and entries[each.name].expect
+            deadline
+            for deadline in look.overdue
+            if deadline.name in entries and entries[deadline.name].expect
         ]
         if not self._workers.records:
             # Without a record, a run may have been in time. So only the missing recorder is an
@@ -224,7 +226,11 @@ class IncidentWatch:
         self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry], now: int
     ) -> Iterator[Deadline]:
         """Yield deadlines with the instants from which they count, by the present entries."""
-        owing = {each.name: entries[each.name].entry for each in overdue if each.nominal is None}
+        owing = {
+            deadline.name: entries[deadline.name].entry
+            for deadline in overdue
+            if deadline.nominal is None
+        }
         starts = find_fresh_starts(self._store, owing, now, self._workers.ahead)
         for deadline in overdue:
             if deadline.nominal is None:
@@ -248,7 +254,7 @@ class IncidentWatch:
                 "and no worker that records them was heard of for a minute"
             )
         if look.unread is not None:
-            first, last = (from_ms(each).isoformat(timespec="seconds") for each in look.unread)
+            first, last = (from_ms(ms).isoformat(timespec="seconds") for ms in look.unread)
             states["unread", ""] = (
                 f"ends of runs from {first} to {last} were cut from the feed "
                 "before a leader had read them"

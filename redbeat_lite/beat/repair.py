@@ -158,7 +158,7 @@ class Replanning:
         if self._zones:
             before = " and ".join(map(repr, others))
             logger.warning(
-                "beat: the app's time zone is %r, and was %s; planning anew what goes by it",
+                "beat: the app's time zone is %r, and was %s; rescheduling entries that use it",
                 own,
                 before,
             )
@@ -169,7 +169,7 @@ class Replanning:
     def clock_went_back(self, term: Term, milliseconds: int) -> None:
         """Begin to reschedule entries that would wait too long, because the clock was set back."""
         seconds = milliseconds / 1000
-        logger.warning("beat: the clock went back by %.1f s; planning every entry anew", seconds)
+        logger.warning("beat: the clock went back by %.1f s; rescheduling every entry", seconds)
         self._ahead = max(self._ahead, wall_ms() + milliseconds)
         self._pages = None
         self._store.remember("ahead", str(self._ahead), term)
@@ -195,7 +195,7 @@ class Replanning:
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         for page in self._store.paged():
-            self._progress("planning every entry anew")
+            self._progress("rescheduling every entry")
             edits = [edit for stored in page for edit in self._edits(stored)]
             results = self._store.put(edits, term)
             changed = [

@@ -71,7 +71,7 @@ class TestZone:
         assert upcoming.count(datetime(2026, 6, 1, 9, tzinfo=LOS_ANGELES)) >= 2
         [line] = [each for each in caplog.messages if "time zone" in each]
         assert line == (
-            "beat: the app's time zone is 'America/Los_Angeles', and was 'UTC'; planning anew what goes by it"
+            "beat: the app's time zone is 'America/Los_Angeles', and was 'UTC'; rescheduling entries that use it"
         )
         caplog.clear()
         deploy("America/Los_Angeles")
