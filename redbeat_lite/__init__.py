@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     )
     from .expect import Expect, Pause
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
-    from .once.installation import install
-    from .once.lock_context import LockHandle, lock
-    from .once.lock_listing import LockInfo, Locks, locks
+    from .once.install import install
+    from .once.locks import LockHandle, LockInfo, Locks, lock, locks
     from .once.policy import Once
     from .once.task import Task
     from .pipeline.pipeline import Pipeline, start_task_process
@@ -80,9 +79,8 @@ _HOMES = {
     "schedules.calendars": ("Calendar",),
     "schedules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
-    "once.installation": ("install",),
-    "once.lock_context": ("LockHandle", "lock"),
-    "once.lock_listing": ("LockInfo", "Locks", "locks"),
+    "once.install": ("install",),
+    "once.locks": ("LockHandle", "LockInfo", "Locks", "lock", "locks"),
     "once.policy": ("Once",),
     "once.task": ("Task",),
     "pipeline.pipeline": ("Pipeline", "start_task_process"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import signals
 
-from .once.installation import install
+from .once.install import install
 
 
 def _install(instance: Any = None, **_: Any) -> None:

@@ -14,7 +14,7 @@ from benchmarks.stats import seconds
 from benchmarks.subjects.common import TASK, Figures, Task, arguments, check_queue, client, empty, make_app, names
 from benchmarks.subjects.ours import make_due
 from redbeat_lite import Entry, Expect, Scheduler, Schedules, every
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run_store import RunKeys
 

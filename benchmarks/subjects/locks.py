@@ -14,7 +14,7 @@ from uuid import uuid4
 import redis
 
 from benchmarks.subjects.common import Figures, Task, client, commands, empty
-from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.lock_store import Held, LockStore
 from redbeat_lite.uuids import drawn
 
 

@@ -18,7 +18,7 @@ from ..entries.state import storable_note
 from ..entries.words import in_zone
 from ..errors import EntryChanged, EntryNotFound, InvalidEntry
 from ..instants import aware, from_ms, to_ms
-from ..once.keys import OnceKeys
+from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
 from ..public import public
 from ..settings import MAX_HISTORY

@@ -15,7 +15,7 @@ from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
 from ..errors import EntryNotFound, InvalidEntry
-from ..once.keys import OnceKeys
+from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..runs.run import Outcome, Row, Run, run_of, sign_of

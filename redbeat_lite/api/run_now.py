@@ -20,7 +20,7 @@ from ..errors import InvalidEntry
 from ..instants import delay_ms
 from ..once.canvas import CANVAS
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
-from ..once.store import LockStore
+from ..once.lock_store import LockStore
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..storage.changes import line_of

@@ -24,7 +24,7 @@ from ..entries.lifecycle import retry_delay
 from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
 from ..errors import CorruptEntry, NotKnownHere, describe
-from ..once.store import LockStore
+from ..once.lock_store import LockStore
 from ..runs.run import BACKFILL_HEADER, LETTERS
 from ..runs.run_store import RunKeys
 from ..schedules import every

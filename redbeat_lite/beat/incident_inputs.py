@@ -18,7 +18,7 @@ from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
 from ..entries.stored_entry import entry_of, state_of
 from ..expect import Expect
 from ..instants import to_ms
-from ..once.keys import OnceKeys
+from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.incident_fold import Watched
 from ..storage.changes import decode_change, decode_last

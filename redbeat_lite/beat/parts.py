@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 
 from ..broker import default_queue
-from ..once.store import LockStore
+from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
 from ..settings import Settings, check_timezone
 from ..storage.leader_store import LeaderStore

@@ -15,7 +15,7 @@ from ..broker import TWICE, publish_timeouts
 from ..durations import Duration
 from ..entries.freezes import Freeze, Freezes
 from ..instants import EPOCH, from_ms
-from ..once.keys import OnceKeys
+from ..once.lock_store import OnceKeys
 from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
 from ..pipeline.pipeline_keys import index_key

@@ -8,7 +8,7 @@ import click
 
 from ..entries.words import span
 from ..instants import from_ms
-from ..once.lock_listing import locks as locks_of
+from ..once.locks import locks as locks_of
 from .command import Group, completed, json_option, load_app, load_schedules, unknown
 from .entries import say_entry
 from .output import echo_fields, echo_json, echo_table, say

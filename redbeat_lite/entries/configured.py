@@ -8,8 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab
 
-from ..once.lock_key import digest
-from ..once.policy import Once
+from ..once.policy import Once, digest
 from ..schedules import Cron, Manual
 from ..schedules.misfire import Misfire
 from ..settings import MAX_NAME, Settings

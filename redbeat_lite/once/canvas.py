@@ -1,4 +1,4 @@
-"""A canvas as the argument of the one task that applies it: what is in there, for whoever has no worker at hand."""
+"""A canvas as the argument of the task that applies it, for processes without a worker."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from ..storage.json_values import dumps, pack
 #: Name of the task that applies a canvas, its one argument.
 CANVAS = "redbeat_lite.canvas"
 
-#: What is no single task.
+#: Names of tasks by which Celery writes a canvas.
 CANVASES = {"celery.chain", "celery.group", "celery.chord"}
 
 
 def plain(value: Any) -> Any:
-    """A copy of a signature, and of what is in it, without classes of Celery's."""
+    """Return a copy of a signature without Celery's classes, also of the signatures in it."""
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
 
 
 def call_text(task: str, args: Any) -> str:
-    """What a call does, for people: the name of its task, or its canvas as Celery writes it."""
-    with suppress(Exception):  # What stands there as a canvas may be anything.
-        return repr(Signature.from_dict(plain(args[0]))) if task == CANVAS else task  # it writes into what it reads
+    """Return what a call does, for people: its task, or its canvas as Celery writes it."""
+    if task != CANVAS:
+        return task
+    with suppress(Exception):  # The stored argument may be anything.
+        # Celery writes into the signature that it reads, so it gets a copy.
+        return repr(Signature.from_dict(plain(args[0])))
     return task
 
 
 def sent(task: str, args: Any) -> set[str]:
-    """Names of the tasks that a call sends: its own, and those of its canvas."""
+    """Return the names of the tasks that a call sends: its own, and those of its canvas."""
     names = {task}
 
-    def look(found: dict[str, Any]) -> dict[str, Any]:
-        if "subtask_type" in found:
-            names.add(str(found.get("task")))
-        return found
+    def add_task(item: dict[str, Any]) -> dict[str, Any]:
+        if "subtask_type" in item:
+            names.add(str(item.get("task")))
+        return item
 
     if task == CANVAS:
-        json.loads(dumps(pack(args, "args")), object_hook=look)
+        json.loads(dumps(pack(args, "args")), object_hook=add_task)
     return names - CANVASES

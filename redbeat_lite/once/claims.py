@@ -1,13 +1,15 @@
-"""The beat's side: take the locks of due entries before they are published.
+"""The lock of a message: the headers that name it, and how the beat acquires it.
 
-Taking is idempotent for one task id. Nevertheless a publish that failed gives its lock back: what is published in its
-place may be a later occurrence, under another id. What a beat that dies leaves behind runs out, or is kept while there
-is something in its queue.
+The beat acquires the lock of a due entry before it publishes the message. To acquire a lock is
+idempotent for one task id. Nevertheless the beat releases the lock of a message that it could not
+publish, because it may publish a later occurrence next, under another id. A lock that a dead beat
+leaves behind runs out, or is kept while its queue is not empty.
 
-An entry with ``scope="run"`` or ``on_conflict="wait"`` takes nothing here and is always published: the worker decides
-in the first case, and parks the message until its turn in the second.
+An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires nothing here and is always
+published. The worker decides in the first case, and parks the message until its turn in the second.
 
-The task of a message with these headers sees that its lock is held, and takes nothing itself.
+Parameters named ``fields`` are those of a message as a request holds them: its headers, its
+arguments and where it came from.
 """
 
 from __future__ import annotations
@@ -17,29 +19,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .lock_key import key_of, signature_of
-from .policy import Once
-from .store import DOWN, LockStore, Wanted
+from ..instants import told_ms
+from .lock_store import DOWN, LockStore, Wanted
+from .policy import Once, key_of, signature_of
 
-#: Message header: the key of the once-lock, the policy, and whether the lock is held under the task id already.
+#: Message header: the key of the once-lock, the policy, and whether the task id holds the lock.
 ONCE_HEADER = "redbeat_once"
 
-#: Message header: epoch ms after which the message is too old to run, because the guard may have forgotten it.
+#: Message header: epoch ms after which the message is too old to run, because the guard may have
+#: forgotten it.
 DEADLINE_HEADER = "redbeat_deadline"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One occurrence that wants its lock.
+    """One occurrence that needs its lock.
 
     Parameters:
         entry_name: shown as the holder while the task is queued.
-        task: the registered task, where this process has it: then ``f(1)`` and ``f(x=1)`` are one key.
-        queue: where it goes, so that a worker of that queue can tell whether it is still there.
-        delay_ms: until its message may run.
-        life_ms: for how long from then on its message lives; 0 if that has no end.
-        yields_ms: after which another one may have the lock if this one is still queued; 0 for never.
-        key: the key of the lock; worked out from the rest.
+        task: the registered task, if this process has it. Then ``f(1)`` and ``f(x=1)`` are one key.
+        queue: of the message, so that a worker of that queue can look whether it is empty.
+        delay_ms: until the message may run.
+        life_ms: how long the message lives from then on; 0 for no end.
+        yields_ms: after which another task may take the lock if this one is still queued; 0: never.
+        key: the key of the lock, made from the other fields.
     """
 
     entry_name: str
@@ -62,64 +65,129 @@ class Claim:
 
 
 def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
-    """Take the locks of a batch, in one round trip.
+    """Acquire the locks of a batch, in one round trip.
 
     Returns:
-        for each claim, whether it may be published: its lock was taken, had been taken under the same task id before,
-        or is none of the beat's business. ``False``: another task of its key is queued, running or waiting.
+        for each claim, whether it may be published: its lock was acquired, now or before by the
+        same task id, or the worker acquires it. ``False`` if another task of its key is queued,
+        running or waiting.
 
     Raises:
-        redis.exceptions.RedisError: the server did not answer. Where only its reply was lost, the locks are given back
-            if it answers then; otherwise they may or may not be taken. Taking again is safe.
+        redis.exceptions.RedisError: the server did not answer. If only its reply was lost, the
+            locks are released if it answers then; otherwise they may or may not be acquired. To
+            acquire them again is safe.
     """
-    mine = [claim for claim in claims if claim.once.at_publish]
-    wanted = [_wanted(claim) for claim in mine]
+    at_publish = [claim for claim in claims if claim.once.at_publish]
+    if not at_publish:
+        return [True] * len(claims)
     try:
-        taken = iter(store.take(wanted) if wanted else [])
+        taken = iter(store.take([_wanted(claim) for claim in at_publish]))
     except DOWN:
         with suppress(*DOWN):
-            give_back(store, mine)
+            give_back(store, at_publish)
         raise
-    return [next(taken) if claim.once.at_publish else True for claim in claims]
+    return [not claim.once.at_publish or next(taken) for claim in claims]
 
 
 def _wanted(claim: Claim) -> Wanted:
-    lease_ms, holder = claim.once.lease_ms, f"entry {claim.entry_name}"
     return Wanted(
-        claim.key, claim.task_id, lease_ms, claim.delay_ms, holder, claim.queue, claim.life_ms, claim.yields_ms
+        key=claim.key,
+        task_id=claim.task_id,
+        lease_ms=claim.once.lease_ms,
+        delay_ms=claim.delay_ms,
+        holder=f"entry {claim.entry_name}",
+        queue=claim.queue,
+        life_ms=claim.life_ms,
+        yields_ms=claim.yields_ms,
     )
 
 
 def headers(claim: Claim) -> dict[str, Any]:
-    """The message headers that tell the worker which lock, under which policy, belongs to the message."""
+    """Return the message headers that name the lock and its policy."""
     return {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish)}
 
 
 def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
-    """The value of ``ONCE_HEADER``."""
-    # The key is written out beside it, which a callable could not be and a template need not be again.
+    """Return the value of ``ONCE_HEADER``."""
+    # The key itself is sent, so the policy needs no template, and a callable could not be sent.
     return {"key": key, "policy": once.but(key=None).encode(), "queued": queued}
 
 
 def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
     """Release the locks of occurrences that were not published after all, in one round trip.
 
-    Whoever came to wait for one of them meanwhile is woken by a worker within a second.
+    A worker wakes their waiters within a second.
     """
     store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.once.at_publish])
 
 
 def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
-    """The queue that a message goes to; empty where that cannot be told.
+    """Return the queue that a message goes to; empty if that is unknown.
 
-    The options of its task, where this process has it, come first, as Celery merges them.
+    The options of its task, if this process has it, come first, as Celery merges them.
     """
-    if task is None:
-        queue = options.get("queue")
-        return str(getattr(queue, "name", queue) or "")
-    try:
-        merged = {**task._get_exec_options(), **options}
-        queue = task.app.amqp.router.route(merged, name, args, kwargs).get("queue")
-    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will show it, this is only a hint
-        return ""
+    if task is not None:
+        try:
+            merged = {**task._get_exec_options(), **options}
+            options = task.app.amqp.router.route(merged, name, args, kwargs)
+        except Exception:  # noqa: BLE001 - publishing shows the error of the router; this is a hint
+            return ""
+    queue = options.get("queue")
     return str(getattr(queue, "name", queue) or "")
+
+
+# -- the lock that a message asks for --------------------------------------------------------------
+
+
+def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
+    """Return whether the guard looks after a message.
+
+    It does so for tasks of our class, and for every message that brings a once-lock. A broadcast is
+    meant for each worker, so all of its copies run unless its task has a once-lock.
+    """
+    if fields.get(ONCE_HEADER):
+        return True
+    if not getattr(task, "guarded", False):
+        return False
+    return task.once_policy is not None or not _is_broadcast(task.app, fields)
+
+
+def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
+    exchange = (fields.get("delivery_info") or {}).get("exchange")
+    if not exchange:  # Celery's default exchange, which reaches the queue of its routing key.
+        return False
+    exchanges = (queue.exchange for queue in app.amqp.queues.values())
+    return any(known.name == exchange and known.type == "fanout" for known in exchanges)
+
+
+def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
+    """Return the policy and the key of the lock that a message asks for.
+
+    Raises:
+        InvalidEntry: the arguments give no key.
+    """
+    header = fields.get(ONCE_HEADER)
+    if header:
+        return Once.decode(header["policy"]), str(header["key"])
+    once = getattr(task, "once_policy", None)
+    if once is None:
+        return None
+    args = fields.get("args")
+    return once, key_of(once, task.name, args, fields.get("kwargs"), task.once_signature)
+
+
+def has_expired(fields: Mapping[str, Any], now: int) -> bool:
+    """Return whether a parked message that is too old has expired, rather than passed its deadline.
+
+    Parameters:
+        now: epoch ms. It stands for the deadline of a message that came without one.
+    """
+    return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
+
+
+def deadline_ms(fields: Mapping[str, Any]) -> int:
+    return int(fields.get(DEADLINE_HEADER) or 0)
+
+
+def expires_ms(fields: Mapping[str, Any]) -> int:
+    return told_ms(fields["expires"]) if fields.get("expires") else 0

@@ -1,4 +1,4 @@
-"""What a once-lock raises."""
+"""Errors of once-locks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ from ..errors import RedbeatError
 from ..public import public
 
 
-class _About(RedbeatError):
+class _KeyError(RedbeatError):
     """An error about one key.
 
-    The class pickles through its arguments, because Celery stores exceptions of tasks in the result backend and
-    rebuilds them from ``args``.
+    The class pickles through its arguments, because Celery stores exceptions of tasks in the result
+    backend and rebuilds them from ``args``.
 
     Parameters:
-        message: what happened; the class's own sentence where it is absent.
-        holder: the task id that holds it, where known.
+        message: what happened; the docstring of the class by default.
+        holder: id of the task that has the lock, if it is known.
     """
 
-    def __init__(self, message: str | None = None, key: str | None = None, holder: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        key: str | None = None,
+        holder: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.key, self.holder = key, holder
+        self.key = key
+        self.holder = holder
         self.args = (str(message or type(self).__doc__), key, holder)
 
     def __str__(self) -> str:
@@ -27,20 +33,20 @@ class _About(RedbeatError):
 
 
 @public
-class OnceSkipped(_About):
+class OnceSkipped(_KeyError):
     """The task was skipped, because another one of its once-lock's key is queued or running."""
 
 
 @public
-class OnceRejected(_About):
+class OnceRejected(_KeyError):
     """The task was rejected, because another one of its once-lock's key is queued or running."""
 
 
 @public
-class LockLost(_About):
+class LockLost(_KeyError):
     """The lock ran out or was cleared, and may be held by somebody else."""
 
 
 @public
-class LockUnavailable(_About):
-    """The once-lock could not be taken, because its Redis server does not answer; the task did not run."""
+class LockUnavailable(_KeyError):
+    """The once-lock's Redis server does not answer, so the task did not run."""

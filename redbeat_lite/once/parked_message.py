@@ -1,4 +1,4 @@
-"""A task message that is taken out of the queue, kept in Redis, and published again when it may run."""
+"""Message of a task that waits: encoded for Redis, and published again when the task may run."""
 
 from __future__ import annotations
 
@@ -17,24 +17,33 @@ from kombu.utils.json import dumps, loads
 
 from ..broker import own_connection
 
-#: Field of a request that says how the message looked on the wire; put there by the worker's ``Request``.
+#: Field of a request: the form of its message on the wire, noted by the worker's ``Request``.
 DELIVERY = "redbeat_delivery"
 
-#: The headers of Celery's message protocol 2, for a request that passed no ``Request`` of ours.
+#: The headers of Celery's message protocol 2, for a request that no ``Request`` of ours has seen.
 _HEADERS = (
-    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
-    "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
-    "stamps",
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries",
+    "timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result",
+    "replaced_task_nesting", "stamped_headers", "stamps",
 )  # fmt: skip
 
-#: Headers that spoke of the one delivery: the body is encoded anew, without compression, and the flag is the broker's.
+#: Headers of one delivery alone. The body is encoded again without compression, and the broker sets
+#: the flag.
 _GONE = ("compression", "redelivered")
 
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
-def delivery(token: str, headers: Mapping[str, Any], content_type: str | None, encoding: str | None) -> dict[str, Any]:
-    """What the worker's main process notes for its child: a token for this delivery, and the look of the message."""
+def delivery(
+    token: str,
+    headers: Mapping[str, Any],
+    content_type: str | None,
+    encoding: str | None,
+) -> dict[str, Any]:
+    """Return the note of a worker's main process for the child that runs a message.
+
+    It names this delivery by a token, and describes the form of the message on the wire.
+    """
     return {
         "token": token,
         "names": [name for name in headers if name not in _GONE],
@@ -44,25 +53,27 @@ def delivery(token: str, headers: Mapping[str, Any], content_type: str | None, e
 
 
 def encode(request: Any) -> str:
-    """The message of a task whose body has not touched its arguments yet: id, chain, chord, links, expiry, headers."""
+    """Return the message of a task whose body has not begun, with its chain, chord and links."""
     fields = request.__dict__
-    noted = fields.get(DELIVERY) or {}
+    form = fields.get(DELIVERY) or {}
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
-    serializer = registry.type_to_name.get(noted.get("type") or "application/json", "json")
+    serializer = registry.type_to_name.get(form.get("type") or "application/json", "json")
     content_type, encoding, body = serialize(  # type: ignore[no-untyped-call]
         (fields["args"], fields["kwargs"], embed), serializer=serializer
     )
     binary = isinstance(body, bytes)
+    body_text = base64.b64encode(body).decode() if binary else body
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
-    names = noted.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
+    kept = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
+    names = form.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
     message = {
-        "body": base64.b64encode(body).decode() if binary else body,
+        "body": body_text,
         "binary": binary,
         "type": content_type,
         "enc": encoding,
-        "headers": {name: fields.get(name) for name in names if name in fields and name != DELIVERY},
-        "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "headers": {name: fields[name] for name in names if name in fields and name != DELIVERY},
+        "properties": kept,
         "exchange": info.get("exchange") or "",
         "routing_key": info.get("routing_key"),
     }
@@ -70,21 +81,24 @@ def encode(request: Any) -> str:
 
 
 def publish(app: Celery, text: str) -> str:
-    """Publish a message that :func:`encode` wrote, to where it came from, and return its task id.
+    """Publish a message that :func:`encode` wrote to its old queue, and return its task id.
 
-    It has waited already: it goes to the end that workers take from, or where the broker's queues have none to put it
-    at, in front of those of lower priority.
+    The message has waited already. So it goes to the end of the queue from which workers take, or
+    if the broker has no such end, in front of messages of lower priority.
 
     Raises:
-        Exception: whatever the broker's client raises when it does not take the message.
+        Exception: the error of the broker's client, if it does not take the message.
     """
     message = loads(text)  # type: ignore[no-untyped-call]
     properties = message["properties"]
-    own = own_connection()
-    given = None if own is None else app.amqp.Producer(own, auto_declare=False)
-    with app.producer_or_acquire(given) as producer, _in_front(producer.channel) as in_front:
-        if not in_front and (most := _most_urgent(app, message)) is not None:
-            properties["priority"] = most
+    connection = own_connection()
+    own_producer = None
+    if connection is not None:
+        own_producer = app.amqp.Producer(connection, auto_declare=False)
+    with app.producer_or_acquire(own_producer) as producer, _in_front(producer.channel) as in_front:
+        highest = None if in_front else _highest_priority(app, message)
+        if highest is not None:
+            properties["priority"] = highest
         producer.publish(
             _body(message),
             exchange=message["exchange"],
@@ -93,7 +107,7 @@ def publish(app: Celery, text: str) -> str:
             content_type=message["type"],
             content_encoding=message["enc"],
             retry=True,
-            # A caller is about to end a task or to look after other keys; the lock sweeper repeats what fails here.
+            # The caller has other keys to look after. The lock sweeper repeats a failed publish.
             retry_policy={"max_retries": 1, "interval_start": 0.2},
             **properties,
         )
@@ -102,14 +116,15 @@ def publish(app: Celery, text: str) -> str:
 
 @contextmanager
 def _in_front(channel: Any) -> Iterator[bool]:
-    """Have what is published over a channel be the next that a worker takes, as kombu does with what it restores.
+    """Put what is published over a channel at the end of the queue from which workers take.
 
-    Yields whether the broker can: it is Redis, where a queue is a list.
+    Kombu does the same with messages that it restores. Yields whether the broker can do that: it is
+    Redis, where a queue is a list.
     """
     if not isinstance(channel, RedisChannel):
         yield False
         return
-    channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign] # in place of its own, for this once
+    channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign] # for one publish
     try:
         yield True
     finally:
@@ -117,40 +132,43 @@ def _in_front(channel: Any) -> Iterator[bool]:
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
-    """As the channel's own ``_put``, at the other end of the list."""
-    lives = (channel._expires or {}).get(queue) if hasattr(channel, "_expires") else None
-    name = channel._q_for_pri(queue, channel._get_message_priority(message, reverse=False))
+    """Put a message into its queue as the channel's ``_put`` does, at the other end of the list."""
+    life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
+    priority = channel._get_message_priority(message, reverse=False)
+    name = channel._q_for_pri(queue, priority)
     with channel.conn_or_acquire() as client:
         client.rpush(name, dumps(message))  # type: ignore[no-untyped-call]
-        if lives:
-            client.pexpire(name, lives)
+        if life_ms:
+            client.pexpire(name, life_ms)
 
 
-def _most_urgent(app: Celery, message: Mapping[str, Any]) -> int | None:
-    """The highest priority that the queue of a message knows; ``None`` if it knows none."""
-    where = message["exchange"], message["routing_key"]
+def _highest_priority(app: Celery, message: Mapping[str, Any]) -> int | None:
+    """Return the highest priority that the queue of a message knows; ``None`` if it knows none."""
+    address = (message["exchange"], message["routing_key"])
     for queue in app.amqp.queues.values():
-        # Celery's default exchange goes by the empty name, and reaches a queue by its own.
-        if where in ((queue.exchange.name, queue.routing_key), ("", queue.name)):
+        # The name of Celery's default exchange is empty. It reaches a queue by the queue's name.
+        if address in ((queue.exchange.name, queue.routing_key), ("", queue.name)):
             arguments = queue.queue_arguments or {}
             return queue.max_priority or arguments.get("x-max-priority")
     return None
 
 
 def request_of(app: Celery, text: str) -> Context:
-    """The request of a message that :func:`encode` wrote, as a worker that received it would make it.
+    """Return the request that a worker makes of a message that :func:`encode` wrote.
 
     Raises:
-        kombu.exceptions.ContentDisallowed, kombu.exceptions.DecodeError: the app does not read what it is written in.
+        kombu.exceptions.ContentDisallowed, kombu.exceptions.DecodeError: the app does not read the
+            serializer of the message.
     """
     message = loads(text)  # type: ignore[no-untyped-call]
     accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
-    body = registry.loads(_body(message), message["type"], message["enc"], accept=accept)  # type: ignore[no-untyped-call]
-    args, kwargs, embed = body
+    decode = partial(registry.loads, accept=accept)
+    args, kwargs, embed = decode(_body(message), message["type"], message["enc"])
     info = {"exchange": message["exchange"], "routing_key": message["routing_key"]}
-    # Some backends send the result to whoever is named there.
+    # Some backends send the result to the caller.
     caller = {name: message["properties"].get(name) for name in ("reply_to", "correlation_id")}
-    return Context(message["headers"], args=args, kwargs=kwargs, delivery_info=info, **caller, **embed)
+    headers = message["headers"]
+    return Context(headers, args=args, kwargs=kwargs, delivery_info=info, **caller, **embed)
 
 
 def _body(message: Mapping[str, Any]) -> str | bytes:

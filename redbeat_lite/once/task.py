@@ -1,12 +1,13 @@
 """The task class: once-locks by policy, and one run for every task id.
 
-``app = Celery(task_cls="redbeat_lite:Task")`` gives every task the guard, and a once-lock to those that say ``once=``.
+``app = Celery(task_cls="redbeat_lite:Task")`` gives every task the guard, and a once-lock to those
+with ``once=``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,7 @@ import celery
 from celery import signals
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
+from kombu.exceptions import OperationalError
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
@@ -22,31 +24,66 @@ from ..errors import text_of
 from ..instants import delay_ms
 from ..public import public
 from ..storage.time_limits import retry_for
-from . import run
+from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .hold import GUARD_LIFE, Current
-from .lock_key import check_definition, checked, key_of
+from .lock_client import GUARD_LIFE, PATIENCE, Hold, LockClient
+from .lock_store import DOWN, Wanted
+from .outcomes import end_unrun
 from .parked_message import DELIVERY
-from .policy import Conflict, Once, check_seconds
-from .runtime import PATIENCE, Runtime
-from .settle import settle
-from .store import DOWN, Wanted
+from .policy import Conflict, Once, check_definition, check_seconds, checked_key, key_of
+
+
+class Current:
+    """``task.once``: the key of the task's lock, and the state of the lock during a run.
+
+    Parameters:
+        hold: what the run holds; ``None`` outside of a run, and in eager mode.
+    """
+
+    def __init__(self, policy: Once, hold: Hold | None) -> None:
+        self._policy = policy
+        self._hold = hold
+
+    @property
+    def key(self) -> str | Callable[..., str] | None:
+        """The lock's key during a run, the policy's otherwise."""
+        return self._policy.key if self._hold is None else self._hold.held.key
+
+    @property
+    def fence(self) -> int | None:
+        """Number that grows with every task that acquires a lock.
+
+        Give it to whatever the lock protects, and let that refuse a lower number than it has seen.
+        Nothing else stops a holder that slept through its lease.
+        """
+        return self._hold.held.fence if self._hold is not None else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock ran out during the run, so that another task may have it.
+
+        After a pause of the process it takes up to a third of the lease until this is known.
+        """
+        return self._hold is not None and self._hold.lost
 
 
 @public
 class Task(celery.Task):  # type: ignore[misc] # Celery has no types
-    """A Celery task that runs once for every task id, and one at a time where it has a ``once=`` policy.
+    """A Celery task that runs once for every task id, and with ``once=`` one at a time.
 
-    A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args, kwargs)`` first: that is
-    where the lock is taken. ``on_failure``, ``on_success``, ``on_retry`` and ``after_return`` need no call.
+    A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args,
+    kwargs)`` first, because that call acquires the lock. ``on_failure``, ``on_success``,
+    ``on_retry`` and ``after_return`` need no call.
 
     Attributes:
-        once: given as ``@app.task(once=...)`` or in the class: ``True``, a :class:`~redbeat_lite.Once` or a
-            mapping of its fields. Read, it tells of the run: ``self.once.fence``, ``self.once.lost``.
-        guard_life: seconds the guard remembers which tasks have run. A message older than that is not run, because
-            nobody could tell whether it has been; so it must exceed the longest time a message waits in a queue. Each
-            remembered task takes about 220 bytes in Redis. From 1 to those of a year.
+        once: given as ``@app.task(once=...)`` or in the class: ``True``, a
+            :class:`~redbeat_lite.Once` or a mapping of its fields. During a run it shows the lock:
+            ``self.once.fence``, ``self.once.lost``.
+        guard_life: seconds for which the guard remembers which tasks have run. A message older than
+            that is not run, because nobody could tell whether it has been; so it must exceed the
+            longest time that a message waits in a queue. Each remembered task takes about 220 bytes
+            in Redis. From a second to a year.
     """
 
     abstract = True
@@ -57,8 +94,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     #: Tells the worker that :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
-    #: Not from the app that a class is bound to first: it is asked when a run starts, see ``run.tell_start``.
-    from_config: ClassVar[Any] = tuple(each for each in celery.Task.from_config if each[0] != "track_started")
+    #: Without ``track_started``. The app is asked for it when a run starts, and not the app that a
+    #: class is bound to first; see ``run_lifecycle.store_started``.
+    from_config: ClassVar[Any] = tuple(
+        (name, setting) for name, setting in celery.Task.from_config if name != "track_started"
+    )  # fmt: skip
 
     once_policy: ClassVar[Once | None] = None
     once_signature: ClassVar[inspect.Signature | None] = None
@@ -68,43 +108,46 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if "guard_life" in cls.__dict__:
             cls.guard_life = check_seconds(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
-            # Celery turns ``@app.task(once=...)`` into a class attribute. The policy moves aside, so that ``once`` is
-            # the property below, which knows of the run as well.
+            # Celery turns ``@app.task(once=...)`` into a class attribute. The policy gets another
+            # name, so that ``once`` is the property below, which shows the run as well.
             cls.once_policy = Once.of(cls.__dict__["once"])
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
-            # ``run`` is bound to the task: the first parameter of a method is not an argument of the call.
+            # ``run`` is bound to the task, so its first parameter is not an argument of the call.
             body = inspect.getattr_static(cls, "run").__get__(object())
-            cls.once_signature = check_definition(cls.once_policy, body, getattr(cls, "name", None) or cls.__name__)
+            name = getattr(cls, "name", None) or cls.__name__
+            cls.once_signature = check_definition(cls.once_policy, body, name)
         if "run" in cls.__dict__:
-            cls.run = run.letting_go(cls.__dict__["run"])
+            cls.run = run_lifecycle.releasing(cls.__dict__["run"])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """A task that tells Celery not to store STARTED; :meth:`before_start` does, once the run may run."""
+        """Make a task that tells Celery not to store STARTED; :meth:`before_start` stores it."""
         task: Self = super().__new__(cls)
         task.track_started = False
         return task
 
     @property
     def once(self) -> Current | None:
-        """What this task's lock is about; ``None`` where it has none."""
-        hold = self.request.__dict__.get(run.ATTRIBUTE)
+        """The state of this task's lock; ``None`` if it has none."""
+        hold = self.request.__dict__.get(run_lifecycle.HOLD)
         policy = hold.once if hold is not None else self.once_policy
         return Current(policy, hold) if policy is not None else None
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Take the lock and claim the task id. A task that is called directly or runs eagerly needs neither."""
-        run.begin(self)
+        """Acquire the lock and claim the task id, unless the call is direct or eager."""
+        run_lifecycle.begin(self)
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:
-        """Whether the run that starts now waits where the guard's server does not answer. Any other one that wants no
-        lock runs without the guard, as that looks after copies alone."""
+        """Return whether a run without a lock waits while the guard's server does not answer.
+
+        By default it runs without the guard, which only looks after copies.
+        """
         return False
 
     def on_replace(self, sig: Any) -> Any:
-        """Celery's, with a note that the replacement may want the lock."""
-        run.note_replacement(self, sig)
+        """Call Celery's method, after the replacement is prepared to keep the lock."""
+        run_lifecycle.note_replacement(self, sig)
         return super().on_replace(sig)
 
     def apply_async(
@@ -120,38 +163,44 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         on_conflict: Conflict | None = None,
         **options: Any,
     ) -> Any:
-        """As Celery's, with two more options; neither reaches the task's arguments.
+        """Publish the task as Celery's method does, with two more options.
+
+        Neither option reaches the task's arguments.
 
         Parameters:
-            once_key: the key of the once-lock for this call, shared with every task that gives the same. A task
-                without a policy gets ``Once()`` for it.
+            once_key: the key of the once-lock for this call, shared with every task that gives the
+                same. A task without a policy gets ``Once()`` for it.
             on_conflict: ``"skip"``, ``"wait"`` or ``"raise"`` for this call.
 
         Raises:
-            OnceRejected: with ``scope="queue"`` and ``"raise"``, another task of the key is queued or running.
-            LockUnavailable: with ``scope="queue"``, the server does not answer; nothing was published.
+            OnceRejected: with ``scope="queue"`` and ``"raise"``, another task of the key is queued
+                or running.
+            LockUnavailable: with ``scope="queue"``, the server does not answer; nothing was
+                published.
             InvalidEntry: the policy or the key is wrong.
 
-        Where Celery calls it for a task that has ended, for the next member of a chain or a link, none of them is
-        raised, as they would turn that task into a failure: the call gets a result that fails with them.
+        Celery also calls this for a task that has ended, to publish the next member of a chain or a
+        link. Then none of these is raised, as they would turn that task into a failure: the call
+        gets a result that fails with them.
         """
         rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
-        options["headers"] = headers = {**(options.get("headers") or {})}
+        headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
         now = wall_ms()
         headers[DEADLINE_HEADER] = now + delay_ms(options, now) + round(1000 * self.guard_life)
+        options["headers"] = headers
         task_id = task_id or uuid()
         try:
             key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
         except Exception as exc:  # noqa: BLE001 - the callable of a key may raise anything
-            return self._not_published(exc, task_id, link_error, options)
+            return self._end_unpublished(exc, task_id, link_error, options)
         try:
             return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
         except BaseException:
             if key is not None:
-                Runtime.of(self.app).leave(key, task_id)
+                LockClient.of(self.app).leave(key, task_id)
             raise
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
@@ -165,50 +214,90 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         transaction.on_commit(partial(self.apply_async, *args, **kwargs))
 
     def _claim(
-        self, once_key: str | None, on_conflict: Conflict | None, task_id: str, args: Any, kwargs: Any, options: Any
+        self,
+        once_key: str | None,
+        on_conflict: Conflict | None,
+        task_id: str,
+        args: Any,
+        kwargs: Any,
+        options: Any,
     ) -> str | None:
-        """Write into the headers what the worker cannot tell, and take the lock where that is done here: its key."""
-        of_this_call = once_key is not None or on_conflict is not None
+        """Write the header of the lock, if the worker cannot work it out, and acquire the lock.
+
+        Returns:
+            the key of a lock that was acquired here.
+        """
+        is_for_call = once_key is not None or on_conflict is not None
         once = self.once_policy
-        if once is None and of_this_call:
-            once = Once(lease=Runtime.of(self.app).settings.once_lease)
-        # A message that is sent again, by a retry or by the beat, brings the header and has its lock.
-        if once is None or ONCE_HEADER in options["headers"] or not (of_this_call or once.scope == "queue"):
+        if once is None and is_for_call:
+            once = Once(lease=LockClient.of(self.app).settings.once_lease)
+        if once is None or not (is_for_call or once.scope == "queue"):
+            return None
+        # A message that is sent again, by a retry or the beat, brings the header and has its lock.
+        if ONCE_HEADER in options["headers"]:
             return None
         if on_conflict is not None:
             once = once.but(on_conflict=on_conflict)
-        key = key_of(once, self.name, args, kwargs, self.once_signature) if once_key is None else checked(once_key)
+        key = self._key(once, once_key, args, kwargs)
         options["headers"][ONCE_HEADER] = once_header(key, once, queued=once.at_publish)
         if not once.at_publish:
             return None
-        self._take(once, key, task_id, args, kwargs, options)
+        self._acquire(once, key, task_id, args, kwargs, options)
         return key
 
-    def _take(self, once: Once, key: str, task_id: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> None:
-        lease_ms, delay = once.lease_ms, delay_ms(options, wall_ms())
-        queue = queue_of(self, self.name, args, kwargs, options)
-        wanted = Wanted(key, task_id, lease_ms, delay, f"queued {self.name}", queue)
-        runtime = Runtime.of(self.app)
+    def _key(self, once: Once, once_key: str | None, args: Any, kwargs: Any) -> str:
+        if once_key is not None:
+            return checked_key(once_key)
+        return key_of(once, self.name, args, kwargs, self.once_signature)
+
+    def _acquire(
+        self,
+        once: Once,
+        key: str,
+        task_id: str,
+        args: Any,
+        kwargs: Any,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Acquire the lock of a message that is about to be published; raise if it cannot be."""
+        wanted = Wanted(
+            key=key,
+            task_id=task_id,
+            lease_ms=once.lease_ms,
+            delay_ms=delay_ms(options, wall_ms()),
+            holder=f"queued {self.name}",
+            queue=queue_of(self, self.name, args, kwargs, options),
+        )
+        client = LockClient.of(self.app)
+        # A caller should know at once that the server is away. If Celery continues a chain, there
+        # is no caller who could try again. But a worker's main process looks after other tasks too.
+        seconds = 0.0
+        if self.app.current_worker_task is not None and _follows(self.app, task_id, options):
+            seconds = PATIENCE
         try:
-            # A caller had better know at once; where Celery goes on with a chain there is nobody to try again. But a
-            # worker's main process has other tasks to look after.
-            take = partial(runtime.store.take, [wanted])
-            ended = self.app.current_worker_task is not None and _follows(self.app, task_id, options)
-            (taken,) = retry_for(take, PATIENCE) if ended else take()
+            take = partial(client.store.take, [wanted])
+            [taken] = retry_for(take, seconds)
         except DOWN as exc:
-            # The lock may be taken, and only the reply be lost. Nobody would run the task and free it.
-            runtime.leave(key, task_id)
-            raise LockUnavailable(
-                f"{self.name} was not published, its once-lock cannot be taken: {text_of(exc)}", key
-            ) from exc
+            # Only the reply may be lost. Then the lock is taken, and no task would run and free it.
+            client.leave(key, task_id)
+            why = text_of(exc)
+            message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
+            raise LockUnavailable(message, key) from exc
         if not taken:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
 
-    def _not_published(self, why: Exception, task_id: str, errbacks: Any, options: Mapping[str, Any]) -> Any:
-        """The result of a call that nothing was published for.
+    def _end_unpublished(
+        self,
+        why: Exception,
+        task_id: str,
+        errbacks: Any,
+        options: Mapping[str, Any],
+    ) -> Any:
+        """End a task that was not published, and return its result.
 
-        Raises ``why`` to a caller who can be told; not that the task is skipped.
+        Raises:
+            Exception: ``why``, if it is an error and a caller waits who can handle it.
         """
         if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
             raise why
@@ -230,19 +319,45 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             # The result goes to a queue of the caller's, which Celery declares when it publishes.
             with self.app.producer_or_acquire() as producer:
                 self.backend.on_task_call(producer, task_id)
-        settle(self, request, why)
+        end_unrun(self, request, why)
         return self.AsyncResult(task_id)
 
 
 def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
-    """Whether Celery publishes this for a task that has ended. It names that task as the parent then; a call in a
-    task's body leaves that to be found out, and a task that replaces itself keeps its id. Where no task runs, that is
-    the worker's main process with the errbacks of a task whose child is gone."""
-    parent, ended = options.get("parent_id"), app.current_worker_task
-    return parent is not None if ended is None else parent == ended.request.id != task_id
+    """Return whether Celery publishes this task because another one has ended.
+
+    Then Celery names that task as the parent. A call in a task's body names no parent, and a task
+    that replaces itself keeps its id. If no task runs, the call comes from the worker's main
+    process, with the errbacks of a task whose child is gone.
+    """
+    parent = options.get("parent_id")
+    running = app.current_worker_task
+    if running is None:
+        return parent is not None
+    return bool(parent == running.request.id and parent != task_id)
 
 
-@signals.task_postrun.connect(weak=False, dispatch_uid="redbeat_lite.once")  # type: ignore[untyped-decorator]
-def _release(sender: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
-    # After the result is stored, before the message is acknowledged; also for a retry, an ignore and a SIGTERM.
-    run.finish(sender, state, retval)
+def _finish(sender: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    run_lifecycle.finish(sender, state, retval)
+
+
+# Celery sends this after the result is stored and before the message is acknowledged; also for a
+# retry, an ignore and a SIGTERM.
+signals.task_postrun.connect(_finish, weak=False, dispatch_uid="redbeat_lite.once")
+
+
+#: Errors of a broker that is away for now, so that a message was not published.
+NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+
+#: Options of a task that does nothing but publish others, and may do so again.
+PUBLISHES: dict[str, Any] = {
+    "base": Task,
+    "bind": True,
+    "ignore_result": True,
+    "autoretry_for": NOT_TAKEN,
+    "retry_backoff": 1,
+    "retry_backoff_max": 60,
+    "max_retries": None,
+    "acks_late": True,
+    "reject_on_worker_lost": True,
+}

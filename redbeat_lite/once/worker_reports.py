@@ -1,28 +1,36 @@
-"""What each worker with ``install()`` says of itself every ten seconds, for other workers and for people."""
+"""The report of each worker with ``install()``, for other workers and for people."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-#: Seconds between two reports of a worker, after how many of them it counts as gone, and is forgotten.
+from ..clock import elapsed, wall_ms
+from ..storage.redis_values import server_ms
+from .lock_store import LockStore
+
+#: Seconds between two reports of a worker.
 REPORT = 10.0
+
+#: Seconds without a report after which a worker counts as gone.
 _GONE_AFTER = 60.0
+
+#: Seconds without a report after which a worker is forgotten.
 FORGOTTEN_AFTER = 3600.0
 
 
 class WorkerReport(NamedTuple):
-    """What a worker says.
+    """Report of a worker.
 
     Parameters:
         queues: that it consumes.
-        visibility_timeout: of its broker in seconds; ``None`` where that has none, or the worker does not mark its
-            messages.
-        at: when it said so, epoch seconds of the server.
+        visibility_timeout: of its broker in seconds; ``None`` if the broker has none, or the worker
+            does not mark its messages.
+        at: when it reported, in epoch seconds of the server.
         ahead: by how many seconds its clock is ahead of the server's; negative if it is behind.
-        records: whether it records what becomes of runs, their begin too where something is expected.
+        records: whether it records the outcomes of runs, and the begin of expected runs.
     """
 
     queues: list[str]
@@ -36,27 +44,94 @@ class WorkerReport(NamedTuple):
 
     @classmethod
     def decode(cls, text: bytes) -> WorkerReport:
-        """What :meth:`encode` made; fields that are not known are passed over."""
-        said = json.loads(text)
-        timeout = said["visibility_timeout"]
+        """Return the report that :meth:`encode` wrote; skip unknown fields."""
+        data = json.loads(text)
+        timeout = data["visibility_timeout"]
+        if timeout is not None:
+            timeout = float(timeout)
         return cls(
-            [str(each) for each in said["queues"]],
-            None if timeout is None else float(timeout),
-            float(said["at"]),
-            float(said.get("ahead", 0.0)),
-            bool(said.get("records", False)),
+            queues=[str(queue) for queue in data["queues"]],
+            visibility_timeout=timeout,
+            at=float(data["at"]),
+            ahead=float(data.get("ahead", 0.0)),
+            records=bool(data.get("records", False)),
         )
 
 
-def heard_of(found: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
-    """The workers that were heard of in the minute before ``now`` (epoch seconds of the server), by their node names.
+def heard_of(reports: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
+    """Return the reports of the last minute, by the node names of the workers.
 
-    What is no report is passed over.
+    Skips a text that is no report.
+
+    Parameters:
+        now: epoch seconds of the server.
     """
-    heard = {}
-    for name, text in found.items():
-        with suppress(ValueError, TypeError, AttributeError, KeyError):  # what a text raises that is none
-            said = WorkerReport.decode(text)
-            if now - said.at <= _GONE_AFTER:
-                heard[name.decode(errors="backslashreplace")] = said
-    return heard
+    recent = {}
+    for name, text in reports.items():
+        # The errors of a text that is no report.
+        with suppress(ValueError, TypeError, AttributeError, KeyError):
+            report = WorkerReport.decode(text)
+            if now - report.at <= _GONE_AFTER:
+                recent[name.decode(errors="backslashreplace")] = report
+    return recent
+
+
+def report_worker(
+    store: LockStore,
+    hostname: str,
+    queues: list[str],
+    timeout: float | None,
+) -> dict[str, WorkerReport]:
+    """Store this worker's report, and return those of all workers.
+
+    Parameters:
+        timeout: visibility timeout of its broker, in seconds.
+    """
+    # A reply that took long says little about the clock, so the quickest of three counts.
+    _, ahead, now = min(read_clock(store.client) for _ in range(3))
+    report = WorkerReport(queues, timeout, now / 1000, ahead, records=True)
+    store.client.hset(store.keys.workers, hostname, report.encode())
+    return workers(store)
+
+
+def read_clock(client: Any) -> tuple[float, float, int]:
+    """Compare this machine's clock with the server's.
+
+    Returns:
+        seconds that it took, by how many seconds the clock here is ahead, and the server's time in
+        epoch ms.
+    """
+    began = elapsed()
+    before = wall_ms()
+    now = server_ms(client)
+    # The server has read its clock between the two looks at the clock here.
+    middle = (before + wall_ms()) / 2
+    return elapsed() - began, (middle - now) / 1000, now
+
+
+def workers(store: LockStore) -> dict[str, WorkerReport]:
+    """Return the workers that reported within the last minute, and forget those of an hour ago."""
+    reports = store.client.hgetall(store.keys.workers)
+    now = server_ms(store.client) / 1000
+    remembered = {name.encode() for name in heard_of(reports, now - FORGOTTEN_AFTER)}
+    for name in reports.keys() - remembered:
+        store.client.hdel(store.keys.workers, name)
+    return heard_of(reports, now)
+
+
+def disagreements(hostname: str, alive: Mapping[str, WorkerReport]) -> list[str]:
+    """Return a sentence for each worker that shares a queue and has another visibility timeout."""
+    own = alive.get(hostname)
+    if own is None or own.visibility_timeout is None:
+        return []
+    sentences = []
+    for name, other in sorted(alive.items()):
+        shared = set(other.queues) & set(own.queues)
+        timeout = other.visibility_timeout
+        if shared and timeout is not None and timeout != own.visibility_timeout:
+            queues = ", ".join(sorted(shared))
+            sentences.append(
+                f"{name} consumes {queues} with visibility_timeout {timeout:g}s, this worker "
+                f"with {own.visibility_timeout:g}s; the shorter one decides for both"
+            )
+    return sentences

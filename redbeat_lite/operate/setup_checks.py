@@ -18,7 +18,7 @@ from ..entries.entry import Entry
 from ..entries.message import may_lose_retries
 from ..entries.sendable import queue_of
 from ..entries.words import counted, listed
-from ..once.worker.visibility import look_at_the_clock
+from ..once.worker_reports import read_clock
 from ..schedules import Question, next_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
 from ..storage.json_values import loads_as
@@ -58,8 +58,8 @@ _INSTALL = (
 def clock_and_latency(subject: Subject) -> Iterator[Finding]:
     """Compare the clocks of this machine and of the server, and time the server's answers."""
     client = subject.store.backend.client
-    look_at_the_clock(client)  # opens the connection, which would spoil the first figure
-    answers = [look_at_the_clock(client) for _ in range(_ROUND_TRIPS)]
+    read_clock(client)  # opens the connection, which would spoil the first figure
+    answers = [read_clock(client) for _ in range(_ROUND_TRIPS)]
     _, skew, _ = min(answers)
     if abs(skew) >= CLOCK_OFF:
         ahead = "ahead of" if skew > 0 else "behind"

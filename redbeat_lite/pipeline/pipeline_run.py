@@ -17,8 +17,8 @@ from ..actors import who
 from ..broker import own_connection
 from ..durations import Duration
 from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
+from ..once.lock_store import DOWN
 from ..once.policy import check_seconds
-from ..once.store import DOWN
 from ..public import public
 from ..storage.changes import Action, Line, line_of
 from ..storage.connections import FAULTS, UNREACHABLE

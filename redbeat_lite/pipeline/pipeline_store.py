@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from ..once.runtime import Runtime
+from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
 from ..storage.lazy import of_process
 from ..storage.redis_values import server_ms, text, text_or_none, texts
@@ -186,7 +186,7 @@ class PipelineStore:
     """The runs of one app. Get it with :func:`store_of`."""
 
     def __init__(self, app: Celery) -> None:
-        runtime = Runtime.of(app)
+        runtime = LockClient.of(app)
         self._prefix = runtime.settings.key_prefix
         lease = runtime.settings.once_lease
         self.guards = runtime.store

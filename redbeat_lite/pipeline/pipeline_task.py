@@ -18,15 +18,13 @@ from celery.utils.log import get_logger
 from ..clock import elapsed
 from ..errors import CorruptEntry, describe, storable, text_of
 from ..forks import held_off
-from ..once import run as once_run
-from ..once.canvas_task import NOT_TAKEN, PUBLISHES
+from ..once import run_lifecycle
 from ..once.errors import LockUnavailable, OnceSkipped
+from ..once.lock_client import PER_LEASE, LockClient
+from ..once.lock_store import DOWN
+from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import DELIVERY
-from ..once.renewal import PER_LEASE
-from ..once.runtime import Runtime
-from ..once.settle import is_final, settle
-from ..once.store import DOWN
-from ..once.task import Task
+from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..public import public
 from ..runs.run import attempt_of
 from ..storage.connections import FAULTS
@@ -116,7 +114,7 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     header = fields.get(HEADER)
     if not header:
         return None
-    hold = fields.get(once_run.ATTRIBUTE)
+    hold = fields.get(run_lifecycle.HOLD)
     token = (fields.get(DELIVERY) or {}).get("token") or ""
     if hold is not None:
         token = hold.held.token
@@ -158,9 +156,9 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             _end_early(self, ref, exc)
             raise
         # Release the lock before the next stage is published, because its steps may need it.
-        hold = fields.get(once_run.ATTRIBUTE)
+        hold = fields.get(run_lifecycle.HOLD)
         if hold is not None:
-            Runtime.of(self.app).release(hold)
+            LockClient.of(self.app).release(hold)
         # Any other exception goes through Celery, whose signals report it below, in
         # whichever process.
         conclude(self.app, store_of(self.app), ref, "SUCCEEDED", result)
@@ -244,7 +242,7 @@ class PipelineTask(Task):
     def _begin_step(self, ref: Ref) -> None:
         store = store_of(self.app)
         request = self.request
-        hold = request.__dict__.get(once_run.ATTRIBUTE)
+        hold = request.__dict__.get(run_lifecycle.HOLD)
         if hold is None:
             why = "the server cannot be used, and a step does not run without its guard"
             raise LockUnavailable(why, "")
@@ -274,11 +272,11 @@ class PipelineTask(Task):
         request = self.request
         step = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
         if word == "over":
-            settle(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
+            end_unrun(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
         elif word == "gone":
             # The result of an earlier copy of the step stays.
             if not is_final(self, request.id):
-                settle(self, request, OnceSkipped(f"{step}: there is no record of the pipeline"))
+                end_unrun(self, request, OnceSkipped(f"{step}: there is no record of the pipeline"))
         elif word == "dead":
             conclude(
                 self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times"
@@ -318,7 +316,7 @@ class PipelineTask(Task):
             return super().apply_async(args, kwargs, *more, **options)
         except NOT_TAKEN as exc:
             ref = ref_of(self.request.__dict__)
-            hold = self.request.__dict__.get(once_run.ATTRIBUTE)
+            hold = self.request.__dict__.get(run_lifecycle.HOLD)
             # Only the retry of this step has its own task id. The next stage may have the same
             # task, and so may calls of the body.
             is_retry = options.get("task_id") == self.request.id
@@ -346,8 +344,8 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
     """Record a step whose body ended with one of Celery's own exceptions, which fail no task."""
     store = store_of(task.app)
     if isinstance(why, Retry):
-        hold = task.request.__dict__[once_run.ATTRIBUTE]
-        delay_ms = once_run.until_retry_ms(why)
+        hold = task.request.__dict__[run_lifecycle.HOLD]
+        delay_ms = run_lifecycle.until_retry_ms(why)
         store.wait(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
     elif isinstance(why, Ignore):
         conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(why)}")
@@ -405,7 +403,7 @@ def start_pipeline(self: Any, definition: str) -> str:
     """Start a run under the id of this task, so that two copies of an occurrence start one run."""
     run_id = str(self.request.id)
     fields = self.request.__dict__
-    attempt = Runtime.of(self.app).attempt(fields)
+    attempt = LockClient.of(self.app).attempt(fields)
     entry = str(fields.get("periodic_task_name") or "")
     try:
         begin(
@@ -417,5 +415,5 @@ def start_pipeline(self: Any, definition: str) -> str:
         )
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    once_run.tell_no_end(self.request)  # the process that ends the run records the end
+    run_lifecycle.leave_end_to_others(self.request)  # the process that ends the run records the end
     return run_id

@@ -24,8 +24,8 @@ from kombu.exceptions import OperationalError
 from ..broker import own_connection, own_options
 from ..errors import CorruptEntry, InvalidEntry, describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
+from ..once.lock_store import DOWN
 from ..once.policy import Once
-from ..once.store import DOWN
 from ..once.task import Task
 from ..runs.run import NESTING, Attempt, Fate, Outcome
 from ..storage.json_values import pack, unpack

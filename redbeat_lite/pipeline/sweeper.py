@@ -12,7 +12,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from ..errors import text_of
-from ..once.store import DOWN
+from ..once.lock_store import DOWN
 from ..threads import Ticker
 from .definition import task_id
 from .pipeline_store import Outbox, PipelineStore, Ref, store_of

@@ -12,7 +12,7 @@ from ..cli.backfills import start_arguments
 from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
 from ..errors import EntryNotFound, InvalidEntry
-from ..once.lock_listing import locks
+from ..once.locks import locks
 from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
 from .call import Call

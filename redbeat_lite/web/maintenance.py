@@ -12,8 +12,8 @@ from ..entries.backfill import Backfill
 from ..entries.fields import DEFINITION_FIELDS
 from ..entries.freezes import Freeze
 from ..instants import MAX_MS, from_ms
-from ..once.lock_listing import LockInfo
-from ..once.lock_listing import locks as locks_of
+from ..once.locks import LockInfo
+from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
 from ..storage.json_values import loads

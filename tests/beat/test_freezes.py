@@ -12,7 +12,7 @@ import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.once.lock_listing import locks
+from redbeat_lite.once.locks import locks
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.records import Advance, Edit, Term
 from tests.beat.moments import after, nominals

@@ -7,7 +7,7 @@ from celery import Celery, chord, signature
 
 from redbeat_lite import Schedules, every, install
 from redbeat_lite.once.canvas import CANVAS
-from redbeat_lite.once.canvas_task import apply_canvas
+from redbeat_lite.once.install import apply_canvas
 from redbeat_lite.operate.doctor import examine
 from tests.cli.conftest import Cli
 from tests.support.processes import run_python

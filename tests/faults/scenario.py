@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.runs.run_store import RunKeys
 from tests.faults.beats import Beats
 from tests.faults.collector import Collector

@@ -109,7 +109,7 @@ WORKERS = (
     ),
     Mutation(
         name="a retry expires with the message before it",
-        file="once/run.py",
+        file="once/run_lifecycle.py",
         old="        request.expires = None\n",
         new="        pass\n",
         promise="test_work.py::TestRecords::test_a_retry_that_is_due_after_the_next_run_runs",

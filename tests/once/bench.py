@@ -6,7 +6,7 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.lock_store import Held, LockStore
 
 
 def acquire_and_release(client: Any, times: int = 2_000) -> float:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once.lock_store import LockStore
 from tests.harness.history import HistoryLog
 from tests.once.client import OnceClient
 from tests.once.pools import ALL, Crew, Play, stages_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim
-from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.lock_store import Held, LockStore
 
 tokens = (f"token-{n}" for n in itertools.count())
 

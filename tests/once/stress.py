@@ -18,7 +18,7 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.once.store import Held, LockStore
+from redbeat_lite.once.lock_store import Held, LockStore
 from tests.harness.history import HistoryLog
 
 #: Nobody renews: a process that stands still for longer than this loses its lock, and rightly so. Where eight of them

@@ -15,10 +15,10 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import Once, OnceSkipped, lock, locks
-from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import Claim, headers, take
-from redbeat_lite.once.run import finish
-from redbeat_lite.once.runtime import Runtime
+from redbeat_lite.once.install import adopt
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.run_lifecycle import finish
 from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
@@ -55,7 +55,7 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
     class Sibling(Base):
         name = "sibling"
 
-    task, sibling, store = app.register_task(Import()), app.register_task(Sibling()), Runtime.of(app).store
+    task, sibling, store = app.register_task(Import()), app.register_task(Sibling()), LockClient.of(app).store
     adopt(sibling)
     assert inspect.unwrap(sibling.run) is not sibling.run
     assert inspect.isfunction(sibling.run)
@@ -80,7 +80,7 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
 
 def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Celery) -> None:
     app.task(shared=False, name="t", base=celery.Task)(one)
-    task, store = app.tasks["t"], Runtime.of(app).store
+    task, store = app.tasks["t"], LockClient.of(app).store
     adopt(task)
     claim = Claim("e", "t", (), {}, Once(scope="queue"), "id")
     assert take(store, [claim]) == [True]

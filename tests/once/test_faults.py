@@ -20,8 +20,8 @@ from celery.states import READY_STATES
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers, take
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.worker.dead_children import is_gone
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.worker.request import is_gone
 from tests.harness.project import LEASE, VISIBILITY
 from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools
@@ -364,7 +364,7 @@ def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any
 def emit(proj: OnceClient, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     """What the beat does with one due occurrence."""
     claim = Claim("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
-    if take(Runtime.of(proj.app).store, [claim]) == [False]:
+    if take(LockClient.of(proj.app).store, [claim]) == [False]:
         return False
     proj.app.send_task(
         claim.task_name, claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue
@@ -404,7 +404,7 @@ def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
             key = f"once.queue_skip:{stage.key}"
             once = Once(key=key, scope="queue", lease=LEASE)
             claim = Claim("e", "once.queue_skip", (stage.key,), {"seconds": 0.5}, once, uuid4().hex)
-            if take(Runtime.of(proj.app).store, [claim]) == [True]:
+            if take(LockClient.of(proj.app).store, [claim]) == [True]:
                 sent.append(proj.app.AsyncResult(claim.task_id))
                 proj.tasks.queue_skip.apply_async(
                     claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=stage.queue

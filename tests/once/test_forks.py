@@ -24,10 +24,9 @@ from kombu.utils.objects import cached_property
 
 from redbeat_lite import Schedules, forks
 from redbeat_lite.api import reader as api
-from redbeat_lite.once.hold import Hold
-from redbeat_lite.once.renewal import Renewer
-from redbeat_lite.once.store import Held
-from redbeat_lite.once.worker import dead_children
+from redbeat_lite.once.lock_client import Hold, Renewer
+from redbeat_lite.once.lock_store import Held
+from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
@@ -111,15 +110,16 @@ def beat(work: Work) -> None:
 def departure(work: Work) -> None:
     app = Celery("forking", broker=URL)
     app.set_current()
-    dead_children.is_gone = lambda pid: True  # type: ignore[assignment]
-    dead_children.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
-    dead_children.Runtime.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    worker_request.is_gone = lambda pid: True  # type: ignore[assignment]
+    worker_request.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
+    worker_request.LockClient.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
     request: Any = type("Request", (), {"app": app, "worker_pid": 1, "task": None, "id": "t"})
-    in_thread(lambda: dead_children._follow(request, due_hold(), True))
+    request.request_dict, request.time_start = {}, None
+    in_thread(lambda: worker_request._follow(request, due_hold(), True, None))
 
 
 def renewal(work: Work) -> None:
-    def connect(timeout: float) -> Any:
+    def connect() -> Any:
         work()
         raise ConnectionError
 

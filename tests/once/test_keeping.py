@@ -20,15 +20,13 @@ from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.once.hold import Hold
+from redbeat_lite.once.lock_client import Hold, LockClient, Renewer
+from redbeat_lite.once.lock_store import Held, LockStore
 from redbeat_lite.once.parked_message import DELIVERY
-from redbeat_lite.once.renewal import Renewer
-from redbeat_lite.once.run import finish
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import Held, LockStore
-from redbeat_lite.once.worker import dead_children, keeper, visibility
-from redbeat_lite.once.worker.keeper import Keeper
-from redbeat_lite.once.worker.visibility import Heartbeat
+from redbeat_lite.once.run_lifecycle import finish
+from redbeat_lite.once.worker import keeper
+from redbeat_lite.once.worker import request as worker_request
+from redbeat_lite.once.worker.keeper import Heartbeat, Keeper
 from redbeat_lite.storage.redis_values import server_ms
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -71,13 +69,13 @@ class Request:
 
 def state_of(request: Request) -> str:
     """What the guard remembers of it."""
-    state = Runtime.of(request.app).store.client.hget(f"{{t}}:guard:{request.id}", "state")
+    state = LockClient.of(request.app).store.client.hget(f"{{t}}:guard:{request.id}", "state")
     return state.decode()
 
 
 def run(request: Request) -> Hold:
     """Begin a run as the child would."""
-    runtime = Runtime.of(request.app)
+    runtime = LockClient.of(request.app)
     hold = runtime.hold(request.task, request.request_dict)
     assert runtime.begin(hold).word == "run"
     return hold
@@ -85,7 +83,7 @@ def run(request: Request) -> Hold:
 
 def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery, active: set[Any]) -> None:
     task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1))(one)
-    runtime, keeper = Runtime.of(app), Keeper(Runtime.of(app), "w")
+    runtime, keeper = LockClient.of(app), Keeper(LockClient.of(app), "w")
     first, retry = Request(task, "first"), Request(task, "retry", retries=1)
     active.add(first)
     hold = run(first)
@@ -111,7 +109,7 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
         return x
 
     task = app.task(shared=False, name="t", once=Once(key=key))(one)
-    keeper = Keeper(Runtime.of(app), "w")
+    keeper = Keeper(LockClient.of(app), "w")
     active.add(Request(task, uuid4().hex))
     for _ in range(3):
         keeper._watch()
@@ -120,7 +118,7 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
 
 def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, active: set[Any]) -> None:
     task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1, max_hold=1))(one)
-    runtime, keeper = Runtime.of(app), Keeper(Runtime.of(app), "w")
+    runtime, keeper = LockClient.of(app), Keeper(LockClient.of(app), "w")
     request = Request(task, uuid4().hex)
     active.add(request)
     hold = run(request)
@@ -146,11 +144,11 @@ def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkey
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Runtime, "end", fail)
-    dead_children.awaited.add(hold.held.token)
+    monkeypatch.setattr(LockClient, "end", fail)
+    worker_request.awaited.add(hold.held.token)
     with pytest.raises(MemoryError):
-        dead_children._follow(request, hold, False)
-    assert hold.held.token not in dead_children.awaited
+        worker_request._follow(request, hold, False, None)
+    assert hold.held.token not in worker_request.awaited
 
 
 @pytest.mark.parametrize(
@@ -166,7 +164,7 @@ def test_a_child_that_dies_after_its_success_was_stored_has_ended(
         task.backend.store_result(request.id, None, stored)
     request.worker_pid = GONE
     active.add(request)
-    Keeper(Runtime.of(app), "w")._watch()
+    Keeper(LockClient.of(app), "w")._watch()
     eventually(lambda: state_of(request) != "running", within=5)
     assert state_of(request) == state
 
@@ -182,7 +180,7 @@ def test_a_child_of_which_no_result_is_kept_may_run_again(
     run(request)
     request.worker_pid = GONE
     active.add(request)
-    Keeper(Runtime.of(app), "w")._watch()
+    Keeper(LockClient.of(app), "w")._watch()
     eventually(lambda: state_of(request) == "dead", within=5)
     assert asked == [], "to ask would make a queue"
 
@@ -207,7 +205,7 @@ class Away:
 
 
 def test_the_end_of_a_run_waits_for_a_server_that_restarts(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, store = app.task(shared=False, name="t", once=Once(key="k"))(one), Runtime.of(app).store
+    task, store = app.task(shared=False, name="t", once=Once(key="k"))(one), LockClient.of(app).store
     task.push_request(id="id", args=("x",), kwargs={}, called_directly=False, is_eager=False)
     task.before_start("id", ("x",), {})
     away = Away(monkeypatch, times=2)
@@ -231,7 +229,7 @@ def test_a_run_that_is_torn_down_waits_for_nothing(app: Celery, monkeypatch: pyt
 def test_the_end_of_a_block_waits_for_a_server_that_restarts(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock(app, "k"):
         Away(monkeypatch, times=1)
-    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+    assert not LockClient.of(app).store.client.exists("{t}:once:lock:k")
 
 
 def test_who_looks_after_children_waits_for_no_server(
@@ -242,10 +240,10 @@ def test_who_looks_after_children_waits_for_no_server(
     request.worker_pid = GONE
     active.add(request)
     away = Away(monkeypatch, times=1)
-    Keeper(Runtime.of(app), "w")._watch()
+    Keeper(LockClient.of(app), "w")._watch()
     eventually(lambda: len(away.asked) == 2, within=5)
     assert threading.current_thread() not in away.asked
-    eventually(lambda: not Runtime.of(app).store.client.exists("{t}:once:lock:t:k"), within=5)
+    eventually(lambda: not LockClient.of(app).store.client.exists("{t}:once:lock:t:k"), within=5)
 
 
 @pytest.mark.parametrize("conflict", ["skip", "raise"])
@@ -302,14 +300,14 @@ def test_a_task_that_is_interrupted_while_it_takes_its_lock_leaves_none(app: Cel
     fields = {"id": "id", "task": "t", "retries": 0, "is_eager": False, "called_directly": False}
     build_tracer("t", task, app=app)("id", ("x",), {}, fields)
     assert isinstance(app.AsyncResult("id").result, SoftTimeLimitExceeded)
-    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+    assert not LockClient.of(app).store.client.exists("{t}:once:lock:k")
 
 
 @pytest.mark.usefixtures("interrupted")
 def test_a_block_that_is_interrupted_while_it_takes_its_lock_leaves_none(app: Celery) -> None:
     with pytest.raises(SoftTimeLimitExceeded), lock(app, "k"):
         pass
-    assert not Runtime.of(app).store.client.exists("{t}:once:lock:k")
+    assert not LockClient.of(app).store.client.exists("{t}:once:lock:k")
 
 
 # -- by the thread of the runs -----------------------------------------------------------------------------------------
@@ -319,20 +317,17 @@ class Records:
     """In the place of a lock store: notes what was asked of it, and does as the test says."""
 
     def __init__(self, answer: Callable[[Held], tuple[bool, bool]]) -> None:
-        self.answer, self.timeouts, self.closed = answer, [], 0
+        self.answer = answer
         self.renewed: list[tuple[str, bool]] = []
-        self.client = SimpleNamespace(close=self._close)
+        self.revived: dict[str, bool] = {}
 
-    def connect(self, timeout: float) -> Any:
-        self.timeouts.append(timeout)
+    def connect(self) -> Any:
         return self
 
     def renew(self, held: Held, *, revive: bool, lock: bool) -> tuple[bool, bool]:
         self.renewed.append((held.token, lock))
+        self.revived.setdefault(held.token, revive)
         return self.answer(held)
-
-    def _close(self) -> None:
-        self.closed += 1
 
 
 def hold(token: str, lease: float, **policy: Any) -> Hold:
@@ -342,15 +337,16 @@ def hold(token: str, lease: float, **policy: Any) -> Hold:
     return due
 
 
-def test_a_renewal_that_hangs_is_given_up_in_time_for_the_shortest_lease() -> None:
+def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None:
     records = Records(lambda held: (True, True))
-    renewer = Renewer(records.connect)
-    for token, lease, timeout in (("long", 600.0, 2.0), ("short", 3.0, 1.0), ("other", 60.0, 1.0), ("least", 1.0, 0.5)):
-        renewer.add(hold(token, lease))
-        eventually(lambda token=token: token in [asked for asked, _ in records.renewed], within=5)
-        assert records.timeouts[-1] == timeout
-    assert records.timeouts == [2.0, 1.0, 0.5]
-    assert records.closed == 2
+    renewer, early, late = Renewer(records.connect), hold("early", 5.0), hold("late", 5.0)
+    late.start(time.monotonic() - 5.0)
+    for mine in (early, late):
+        renewer.add(mine)
+    eventually(lambda: records.revived.keys() == {"early", "late"}, within=5)
+    for mine in (early, late):
+        renewer.remove(mine)
+    assert records.revived == {"early": True, "late": False}
 
 
 def test_a_server_that_is_away_is_told_once_and_not_with_every_renewal(caplog: pytest.LogCaptureFixture) -> None:
@@ -441,8 +437,8 @@ def test_what_a_worker_whose_main_loop_stands_still_keeps(
     mine = heartbeat(client, ["running", "waiting"])
     if loop == "has ended":
         mine.end_loop()
-    true_elapsed = visibility.elapsed
-    monkeypatch.setattr(visibility, "elapsed", lambda: true_elapsed() + 5)
+    true_elapsed = keeper.elapsed
+    monkeypatch.setattr(keeper, "elapsed", lambda: true_elapsed() + 5)
     mine.mark()
     marks = client.zrange("unacked_index", 0, -1, withscores=True)
     assert sorted(tag for tag, mark in marks if mark > 1) == marked

@@ -10,9 +10,8 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Schedules, every
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.worker.keeper import Keeper
-from redbeat_lite.once.worker.leader_watch import look_for_leader
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.worker.keeper import Keeper, look_for_leader
 from redbeat_lite.storage.keys import Keys
 from redbeat_lite.storage.redis_values import server_ms
 
@@ -33,7 +32,7 @@ def test_a_worker_that_reports_opens_it_once(
 ) -> None:
     caplog.set_level(logging.ERROR)
     for name in ("a", "b"):
-        Keeper(Runtime.of(app), name)._report()
+        Keeper(LockClient.of(app), name)._report()
     [incident] = Schedules(app).incidents()
     assert (incident.kind, incident.entry, incident.text) == ("no_leader", None, "no beat has led for 14 s")
     assert [line.getMessage() for line in caplog.records] == [
@@ -68,5 +67,5 @@ def test_it_does_not_where_nobody_has_to_lead(
     app: Celery, client: redis.Redis, instead: Callable[[redis.Redis], None]
 ) -> None:
     instead(client)
-    look_for_leader(Runtime.of(app))
+    look_for_leader(LockClient.of(app))
     assert not Schedules(app).incidents()

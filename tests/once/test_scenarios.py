@@ -13,8 +13,8 @@ from celery import chain
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.claims import Claim, headers, take
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import Held
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.lock_store import Held
 from tests.harness.history import now_ms
 from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
@@ -46,7 +46,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
     first = busy(task)
     result, raw = proj.capture(lambda: proj.task(task).apply_async((key,), queue="nowhere"))
     dying = Held("dying", result.id, 0, 3_000, key=f"once.{task}:{key}", life_ms=60_000)
-    assert Runtime.of(proj.app).store.begin(dying).word == "taken"
+    assert LockClient.of(proj.app).store.begin(dying).word == "taken"
     proj.inject(raw)
     with pytest.raises((OnceSkipped, OnceRejected), match=first.id):
         result.get(timeout=10)
@@ -292,7 +292,7 @@ def test_an_expired_message_frees_the_lock(proj: OnceClient, key: str) -> None:
 
 @pytest.mark.parametrize("task", ["plain", "foreign"])
 def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: str, task: str) -> None:
-    runtime = Runtime.of(proj.app)
+    runtime = LockClient.of(proj.app)
     once = Once(scope="queue", lease=3)
 
     def emit(task_id: str) -> bool:
@@ -452,7 +452,7 @@ def test_a_block_wakes_the_task_that_waits_for_it(proj: OnceClient, key: str) ->
 
 @one_pool_will_do
 def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: OnceClient, key: str) -> None:
-    store = Runtime.of(proj.app).store
+    store = LockClient.of(proj.app).store
     releaser = Held("token", f"block-{key}", 0, 60_000, key=f"once.wait:{key}")
     assert store.begin(releaser).word == "run"
     waiting = proj.tasks.wait.delay(key, n=4)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat_lite.once.answers import Seen
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once.lock_store import LockStore, Seen
 from redbeat_lite.storage.redis_values import server_ms
 from tests.once.script_calls import begin, held
 from tests.support.waiting import eventually

@@ -8,9 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from redbeat_lite.once.answers import Seen
 from redbeat_lite.once.claims import take
-from redbeat_lite.once.store import KEPT_MS, Held, LockStore
+from redbeat_lite.once.lock_store import KEPT_MS, Held, LockStore, Seen
 from redbeat_lite.storage.redis_values import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake

@@ -11,7 +11,7 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from redbeat_lite import Once, Task, install
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once.lock_store import LockStore
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from tests.harness.history import HistoryLog
 from tests.once.stress import Chaos
 from tests.support.nursery import ROOT

@@ -20,9 +20,9 @@ from celery.exceptions import Ignore
 from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite.errors import InvalidEntry
 from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
-from redbeat_lite.once.run import finish
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.once.run_lifecycle import finish
 from tests.support.cases import together
 from tests.support.processes import run_python
 from tests.support.server import DURABLE, Server
@@ -235,7 +235,7 @@ def test_a_lock_of_which_only_the_reply_was_lost_is_given_back(app: Celery, monk
         task.delay()
     assert locks(app).get("k") is None
     with pytest.raises(redis.ConnectionError):
-        take(Runtime.of(app).store, [Claim("e", "t", (), {}, once, "id")])
+        take(LockClient.of(app).store, [Claim("e", "t", (), {}, once, "id")])
     assert locks(app).get("k") is None
 
 
@@ -316,7 +316,7 @@ def test_every_message_carries_a_deadline(app: Celery, once_server: Server) -> N
 
 @pytest.mark.parametrize("once", [None, Once(key="k"), Once(key="k", scope="queue")])
 def test_a_run_costs_one_round_trip_to_begin_and_one_to_end(app: Celery, once: Once | None) -> None:
-    task, client = app.task(shared=False, name="t", once=once)(one), Runtime.of(app).store.client
+    task, client = app.task(shared=False, name="t", once=once)(one), LockClient.of(app).store.client
 
     def run_it(task_id: str) -> None:
         task.push_request(id=task_id, args=(), kwargs={}, called_directly=False, is_eager=False)
@@ -350,7 +350,7 @@ def test_a_block_is_renewed_past_its_lease_and_freed_at_its_end(app: Celery) -> 
             with pytest.raises(LockLost):
                 second.check()
     assert locks(app).get("k") is None
-    assert Runtime.of(app).store.client.zcard("{u}:once:index") == 0
+    assert LockClient.of(app).store.client.zcard("{u}:once:index") == 0
 
 
 def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
@@ -366,7 +366,7 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
 def test_a_block_whose_lock_was_given_too_late_knows_that_it_is_lost(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Runtime.of(app).store
+    store = LockClient.of(app).store
     begin = store.begin
 
     def begin_late(*args: Any, **fields: Any) -> Any:
@@ -429,7 +429,7 @@ def test_a_block_can_wait_for_its_turn(app: Celery, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_block_that_waits_leaves_no_trace_of_its_attempts(app: Celery) -> None:
-    client = Runtime.of(app).store.client
+    client = LockClient.of(app).store.client
     with lock(app, "k"):
         keys = sorted(client.keys("*"))
         with lock(app, "k", timeout=0.5) as held:

@@ -17,11 +17,10 @@ from celery.exceptions import Reject
 from redbeat_lite import Once, lock
 from redbeat_lite.clock import wall_ms
 from redbeat_lite.entries.message import headers
-from redbeat_lite.once.adoption import adopt
 from redbeat_lite.once.claims import DEADLINE_HEADER
-from redbeat_lite.once.keys import OnceKeys
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once.install import adopt
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.lock_store import LockStore, OnceKeys
 from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Attempt, Fate, Outcome, Row
 from redbeat_lite.runs.run_store import RunStore
 from tests.once.script_calls import begin, held
@@ -54,11 +53,11 @@ def run(app: Celery, body: Callable[[], Any], *, ours: bool, fields: Any = None,
 
 
 def rows(app: Celery) -> list[Row]:
-    return RunStore(Runtime.of(app).store.client, "u").rows(["e"], 10)[0]
+    return RunStore(LockClient.of(app).store.client, "u").rows(["e"], 10)[0]
 
 
 def outcomes(app: Celery) -> list[str]:
-    eventually(lambda: not Runtime.of(app).recorder._fates)
+    eventually(lambda: not LockClient.of(app).recorder._fates)
     return [row.outcome for row in rows(app)]
 
 
@@ -75,7 +74,7 @@ def requeue() -> None:
 
 
 def test_the_run_of_a_guarded_task_is_recorded_without_a_round_trip_more(app: Celery) -> None:
-    client, calls = Runtime.of(app).store.client, []
+    client, calls = LockClient.of(app).store.client, []
     for entry in ({}, {HISTORY_HEADER: 0}):
         run(app, one, ours=True, fields=entry, once=Once(key="k"))  # the server learns the scripts
         client.config_resetstat()
@@ -97,7 +96,7 @@ def test_what_a_body_says_is_recorded(app: Celery, ours: bool, body: Any, outcom
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_message_that_goes_back_to_its_queue_has_no_end(app: Celery, ours: bool) -> None:
-    task_id, client = run(app, requeue, ours=ours), Runtime.of(app).store.client
+    task_id, client = run(app, requeue, ours=ours), LockClient.of(app).store.client
     assert outcomes(app) == (["running"] if ours else [])
     assert not client.exists("{u}:runs:feed")
     assert client.hget(OnceKeys("u").guard(task_id), "state") != b"running", "it may run again"
@@ -178,7 +177,7 @@ def test_a_message_that_is_too_old_to_run_has_expired(app: Celery) -> None:
 def test_what_lies_in_the_place_of_the_record_stops_no_run_and_is_told(
     app: Celery, broken: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    client, ran = Runtime.of(app).store.client, []
+    client, ran = LockClient.of(app).store.client, []
 
     def body() -> None:
         ran.append(1)
@@ -208,17 +207,17 @@ def test_a_server_that_is_away_delays_no_run(caplog: pytest.LogCaptureFixture) -
     assert len(ran) == 20
     lines = eventually(lambda: [each.getMessage() for each in caplog.records if "ends of runs" in each.getMessage()])
     assert len(lines) == 1
-    Runtime.of(away).recorder._fates.clear()  # of which its thread would tell the tests that follow
+    LockClient.of(away).recorder._fates.clear()  # of which its thread would tell the tests that follow
 
 
 def test_the_end_of_a_run_that_could_not_be_told_is_told_later(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = Runtime.of(app)
+    runtime = LockClient.of(app)
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ConnectionError("as asked")
 
     def body() -> None:
-        monkeypatch.setattr("redbeat_lite.once.runtime.PATIENCE", 0)
+        monkeypatch.setattr("redbeat_lite.once.lock_client.PATIENCE", 0)
         monkeypatch.setattr(runtime.store, "end", broken)
 
     run(app, body, ours=True)

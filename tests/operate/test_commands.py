@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules, every
 from redbeat_lite.__main__ import main
 from redbeat_lite.beat.heartbeat import HeartbeatFile
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.storage.redis_values import server_ms
 from tests.support.beats import KEYS, conf, leads

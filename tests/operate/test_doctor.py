@@ -19,7 +19,7 @@ from freezegun import freeze_time
 
 from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, Task, cron, every, rrule
 from redbeat_lite.entries.words import listed
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.examination import Finding
 from redbeat_lite.operate.run_time_checks import hot_spots

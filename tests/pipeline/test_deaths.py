@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.pipeline import pipeline_store, sweep
 from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of

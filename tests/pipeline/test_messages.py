@@ -12,9 +12,9 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import locks
-from redbeat_lite.once import runtime
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import LockStore
+from redbeat_lite.once import lock_client
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.pipeline import State, pipeline_store, publish, sweep
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
@@ -48,7 +48,7 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     run = lab.start(("a", lab.sig(task, queue=queue, give={"x": 1}), 1))
     message = json.loads(lab.client.lpop(queue))
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "PATIENCE", 0)
+        patch.setattr(lock_client, "PATIENCE", 0)
         patch.setattr(owner, name, away)
         found = handle(lab, message)
     assert isinstance(found, Reject)
@@ -248,7 +248,7 @@ def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, mon
         raise redis.ConnectionError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Runtime.of(lab.app).store, "take", refuse)
+        patch.setattr(LockClient.of(lab.app).store, "take", refuse)
         run = lab.start(("a", lab.sig("proj.queued.skip", queue="nobody"), 1))
     assert run.status().state == "RUNNING"
 
@@ -258,5 +258,5 @@ def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, mon
 
     eventually(published, within=END, what="the message")
     assert run.cancel()
-    Runtime.of(lab.app).leave("queued", run.status().step("a").task_id)
+    LockClient.of(lab.app).leave("queued", run.status().step("a").task_id)
     lab.client.delete("nobody")

@@ -25,7 +25,7 @@ from kombu.pools import PoolGroup
 
 import redbeat_lite
 from redbeat_lite import threads
-from redbeat_lite.once.worker import dead_children, keeper, request, visibility
+from redbeat_lite.once.worker import keeper, request
 from tests.simulation.network import Network
 from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, clock
 from tests.simulation.shortcuts import take_shortcuts
@@ -147,9 +147,8 @@ def _replace_worker_state(stack: ExitStack, world: World, requests: Requests) ->
     stack.enter_context(patch.object(celery.worker.request, "task_accepted", requests.accept))
     stack.enter_context(patch.object(celery.worker.request, "task_ready", requests.end))
     stack.enter_context(patch.object(celery.app.trace, "gethostname", lambda: _host(world)))
-    for module in (keeper, visibility):
-        stack.enter_context(patch.object(module, "state", requests))
-    for module in (keeper, dead_children):
+    stack.enter_context(patch.object(keeper, "state", requests))
+    for module in (keeper, request):
         stack.enter_context(patch.object(module, "is_gone", world.is_gone))
 
 

@@ -16,7 +16,7 @@ from kombu.transport.virtual import Message
 from kombu.utils.imports import symbol_by_name
 
 from redbeat_lite import install
-from redbeat_lite.once.worker.step import OnceStep
+from redbeat_lite.once.worker.keeper import OnceStep
 from tests.simulation.apps import make_app
 from tests.simulation.broker import INDEX, Broker
 from tests.simulation.pool import Child, Pool

@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat_lite import Scheduler
 from redbeat_lite.errors import ConfigurationError
-from redbeat_lite.once.worker.step import OnceStep
+from redbeat_lite.once.worker.keeper import OnceStep
 from redbeat_lite.operate import examine
 from redbeat_lite.storage.server_check import check_driver
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat_lite.once.keys import OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.pipeline.pipeline_keys import ended_key, index_key
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.settings import Settings

@@ -16,8 +16,8 @@ import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, cron, every
 from redbeat_lite.beat.status import status
 from redbeat_lite.clock import wall_ms
-from redbeat_lite.once.runtime import Runtime
-from redbeat_lite.once.store import Held
+from redbeat_lite.once.lock_client import LockClient
+from redbeat_lite.once.lock_store import Held
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
@@ -150,7 +150,7 @@ def test_a_backfill(place: Place, placed_app: Celery, scheduler: Scheduler) -> N
 
 @whoever_is_let_in
 def test_an_incident_and_a_freeze(place: Place, placed_app: Celery, scheduler: Scheduler) -> None:
-    schedules, client = Schedules(placed_app), Runtime.of(placed_app).store.client
+    schedules, client = Schedules(placed_app), LockClient.of(placed_app).store.client
     scheduler.run_due()
     Worker(client).reports()
     scheduler._parts.incidents.look()
@@ -220,7 +220,7 @@ def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> N
 
 
 def test_the_record_of_runs(placed_app: Celery) -> None:
-    runtime, now = Runtime.of(placed_app), wall_ms()
+    runtime, now = LockClient.of(placed_app), wall_ms()
     attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
     held = Held("token", "id", 0, 60_000, key="k", life_ms=60_000)
     assert runtime.store.begin(held, fate=Fate(attempts[0], "running", time.monotonic())).word == "run"

@@ -66,7 +66,7 @@ def test_the_sentinels_password_is_neither_logged_nor_written_down(
 
 
 def test_the_sentinels_password_is_in_no_error(lost: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redbeat_lite.once.runtime.PATIENCE", 0)
+    monkeypatch.setattr("redbeat_lite.once.lock_client.PATIENCE", 0)
     with pytest.raises(redbeat_lite.LockUnavailable) as raised, redbeat_lite.lock(lost, "key"):
         pass
     assert is_clean("".join(traceback.format_exception(raised.value))), "what a result or a log keeps of it"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from celery.utils.log import get_logger
 
 from ...once.claims import Claim, give_back, take
-from ...once.store import DOWN, LockStore
+from ...once.lock_store import DOWN, LockStore
 from .planner import Job
 
 logger = get_logger(f"celery.{__name__}")

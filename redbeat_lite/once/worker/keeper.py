@@ -1,28 +1,37 @@
-"""The threads of a worker: they renew for children that run, find those that died, and report that it is there."""
+"""The threads of a worker's main process, and the step that starts them.
+
+They renew for children that run, find children that died, mark messages of a Redis broker as taken,
+look after locks, and report the worker.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+from celery import bootsteps
+from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from ...errors import text_of
+from ...clock import elapsed
+from ...errors import ConfigurationError, text_of
+from ...runs.incident import LEADERLESS, Case
+from ...runs.incident_store import IncidentStore
 from ...runs.run import LIFE_MS, sign_of
 from ...runs.run_store import RunKeys
+from ...storage.keys import Keys
 from ...storage.redis_values import server_ms
+from ...storage.server_check import check_driver
 from ...threads import Ticker
-from ..hold import Hold
-from ..renewal import PER_LEASE
-from ..runtime import Runtime
-from ..store import DOWN
-from ..worker_reports import REPORT
-from .dead_children import awaited, hold_of_request, is_child, is_gone, token_of, watch
-from .leader_watch import look_for_leader
+from ..install import adopt
+from ..lock_client import PER_LEASE, Hold, LockClient
+from ..lock_store import DOWN
+from ..worker_reports import REPORT, disagreements, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
-from .visibility import Heartbeat, disagreements, heartbeat_for, report, snapshot
+from .request import awaited, hold_of_request, is_child, is_gone, token_of, watch, with_mixin
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -35,54 +44,73 @@ _END = 1.0
 #: Seconds between two signs of life of a run; shorter runs give none.
 _SIGN = 1.0
 
+#: Marks of a message within one visibility timeout.
+PER_TIMEOUT = 3
 
-class SignsOfLife:
-    """Signs of life of the runs that one worker has under way, each valid for one lease.
+#: Members of one ZADD.
+_BATCH = 1000
 
-    They tell readers whether a run goes on or its worker was killed.
+
+class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
+    """Step of a worker's consumer that prepares its tasks, and starts the worker's threads.
+
+    It starts with every connection of the consumer. Its threads live until the worker has stopped:
+    during a warm shutdown tasks may run for hours after the consumer has stopped.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._client = runtime.store.client
-        self._key = RunKeys(runtime.settings.key_prefix).alive
-        self._members = set[str]()
-        self._not_before = float("-inf")
+    requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def renew(self, requests: Iterable[Any]) -> None:
-        """Renew the signs of these runs once a second, and remove the signs of ended runs."""
-        now = time.monotonic()
-        if now < self._not_before:
-            return
-        self._not_before = now + _SIGN
-        attempts = [self._runtime.attempt(request.request_dict) for request in requests]
-        members = {sign_of(attempt.task_id, attempt.number) for attempt in attempts if attempt}
-        ended = self._members - members
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._keeper: Keeper | None = None
         try:
-            if members:
-                until = server_ms(self._client) + round(1000 * self._runtime.settings.once_lease)
-                self._client.zadd(self._key, dict.fromkeys(members, until))
-                self._client.zremrangebyscore(self._key, 0, until - LIFE_MS)
-                self._client.pexpire(self._key, LIFE_MS)
-            if ended:
-                self._client.zrem(self._key, *ended)
-            self._members = members
-        except DOWN as exc:
-            logger.debug("Signs of life of runs failed, trying again: %s", text_of(exc))
+            check_driver(consumer.app)
+        except ConfigurationError as exc:
+            raise SystemExit(str(exc)) from None
+        # This comes before Celery builds strategies and tracers, which look up the request class
+        # and the hooks of each task. Celery's own tasks may be entries, too.
+        for task in consumer.app.tasks.values():
+            type(task).Request = with_mixin(symbol_by_name(task.Request))
+            if not getattr(task, "guarded", False):
+                adopt(task)
+
+    def start(self, consumer: Any) -> None:
+        if self._keeper is None:
+            try:
+                self._keeper = Keeper(LockClient.of(consumer.app), str(consumer.hostname))
+            except ConfigurationError as exc:
+                why = text_of(exc)
+                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", why)
+                return
+        self._keeper.connect(consumer)
+
+    def stop(self, consumer: Any) -> None:
+        """Note that the consumer stops, for good or until it has a new connection."""
+        if self._keeper is not None:
+            self._keeper.disconnect()
+
+    def shutdown(self, consumer: Any) -> None:
+        """End the threads, because the whole worker and its pool have stopped.
+
+        The process may outlive the worker, as one that runs tests does.
+        """
+        if self._keeper is not None:
+            self._keeper.stop()
 
 
 class Keeper:
     """The threads of one worker."""
 
-    def __init__(self, runtime: Runtime, hostname: str) -> None:
-        self._runtime = runtime
+    def __init__(self, client: LockClient, hostname: str) -> None:
+        self._client = client
         self._hostname = hostname
         self._heartbeat: Heartbeat | None = None
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._reported = float("-inf")
+        #: Token of a delivery -> what its run holds, and when that was renewed last, monotonic.
         self._renewed: dict[str, tuple[Hold | None, float]] = {}
-        self._lock_sweeper = LockSweeper(runtime, state.requests)
-        self._signs_of_life = SignsOfLife(runtime)
+        self._lock_sweeper = LockSweeper(client, state.requests)
+        self._signs_of_life = SignsOfLife(client)
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
         self._threads = (
             self._visibility,
@@ -91,8 +119,9 @@ class Keeper:
         )
 
     def connect(self, consumer: Any) -> None:
-        """Use a new connection of the consumer; starts the threads at the first one."""
-        old, self._heartbeat = self._heartbeat, heartbeat_for(consumer)
+        """Use a new connection of the consumer, and start the threads at the first one."""
+        old = self._heartbeat
+        self._heartbeat = heartbeat_for(consumer)
         if old is not None:
             old.close()
         self._reported = float("-inf")
@@ -106,7 +135,7 @@ class Keeper:
             self._heartbeat.end_loop()
 
     def stop(self) -> None:
-        """End the threads, within a second if one is in the middle of something that hangs."""
+        """End the threads, within a second if one of them hangs."""
         for thread in self._threads:
             thread.stop()
         deadline = time.monotonic() + _END
@@ -126,45 +155,198 @@ class Keeper:
         try:
             self._lock_sweeper.round()
         finally:
-            # Whatever stopped the round: others count this worker as gone if it does not report.
+            # Other workers count this one as gone if it does not report, even if the round failed.
             if time.monotonic() - self._reported >= REPORT:
                 self._report()
 
     def _report(self) -> None:
         timeout = self._heartbeat.timeout if self._heartbeat is not None else None
         # Remote control adds and cancels queues while the worker runs.
-        queues = sorted(self._runtime.app.amqp.queues.consume_from)
-        alive = report(self._runtime, self._hostname, queues, timeout)
+        queues = sorted(self._client.app.amqp.queues.consume_from)
+        alive = report_worker(self._client.store, self._hostname, queues, timeout)
         for sentence in disagreements(self._hostname, alive):
-            if sentence not in self._said:
-                self._said.add(sentence)
+            if sentence not in self._warned:
+                self._warned.add(sentence)
                 logger.warning("%s", sentence)
         self._reported = time.monotonic()
-        look_for_leader(self._runtime)
+        look_for_leader(self._client)
 
     def _watch(self) -> None:
-        """Look after the children's runs: renew for those whose own thread cannot, because their task holds the
-        interpreter's lock, and give back for those that died, which Celery may take five seconds to notice."""
-        # By delivery: a retry may run on this worker before anybody has looked, under the same task id.
+        """Look after the runs of the children.
+
+        A child whose task holds the interpreter's lock cannot renew, so the main process renews for
+        it. The main process also releases the locks of a child that died: Celery may take five
+        seconds to notice.
+        """
         requests = snapshot(state.active_requests)
+        # By delivery, because a retry may run here under the same task id before the next look.
         active = {token: request for request in requests if (token := token_of(request))}
         for token in self._renewed.keys() - active.keys():
             del self._renewed[token]
-        now = time.monotonic()
         for token, request in active.items():
             if token not in self._renewed:
-                self._renewed[token] = (hold_of_request(request), now)
-            hold, last = self._renewed[token]
-            if hold is None or token in awaited:
-                continue
-            if is_child(request.worker_pid) and is_gone(request.worker_pid):
-                self._renewed[token] = (None, now)
-                # Celery notices within seconds, and then decides whether to redeliver the message.
-                watch(request, again=True)
-            elif now - last >= hold.lease / PER_LEASE:
-                try:
-                    self._runtime.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
-                    self._renewed[token] = (hold, now)
-                except DOWN as exc:
-                    logger.debug("Renewal for task %s failed, trying again: %s", request.id, text_of(exc))
+                self._renewed[token] = (hold_of_request(request), time.monotonic())
+            if token not in awaited:
+                self._watch_run(token, request)
         self._signs_of_life.renew(requests)
+
+    def _watch_run(self, token: str, request: Any) -> None:
+        hold, last = self._renewed[token]
+        now = time.monotonic()
+        if hold is None:
+            return
+        if is_child(request.worker_pid) and is_gone(request.worker_pid):
+            self._renewed[token] = (None, now)
+            # Celery notices within seconds, and then decides whether to redeliver the message.
+            watch(request, again=True)
+        elif now - last >= hold.lease / PER_LEASE:
+            try:
+                self._client.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
+                self._renewed[token] = (hold, now)
+            except DOWN as exc:
+                why = text_of(exc)
+                logger.debug("Renewal for task %s failed, trying again: %s", request.id, why)
+
+
+class SignsOfLife:
+    """Signs of life of the runs that one worker has under way, each valid for one lease.
+
+    They tell readers whether a run goes on or its worker was killed.
+    """
+
+    def __init__(self, client: LockClient) -> None:
+        self._client = client
+        self._redis = client.store.client
+        self._key = RunKeys(client.settings.key_prefix).alive
+        self._members = set[str]()
+        self._not_before = float("-inf")
+
+    def renew(self, requests: Iterable[Any]) -> None:
+        """Renew the signs of these runs once a second, and remove the signs of ended runs."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        self._not_before = now + _SIGN
+        attempts = [self._client.attempt(request.request_dict) for request in requests]
+        members = {sign_of(attempt.task_id, attempt.number) for attempt in attempts if attempt}
+        ended = self._members - members
+        try:
+            if members:
+                lease_ms = round(1000 * self._client.settings.once_lease)
+                until = server_ms(self._redis) + lease_ms
+                self._redis.zadd(self._key, dict.fromkeys(members, until))
+                self._redis.zremrangebyscore(self._key, 0, until - LIFE_MS)
+                self._redis.pexpire(self._key, LIFE_MS)
+            if ended:
+                self._redis.zrem(self._key, *ended)
+            self._members = members
+        except DOWN as exc:
+            logger.debug("Signs of life of runs failed, trying again: %s", text_of(exc))
+
+
+def look_for_leader(client: LockClient) -> None:
+    """Open the incident ``no_leader``, if a beat has led the schedule and none does by now.
+
+    A worker opens it, because no beat can. The next leader closes it.
+    """
+    redis = client.store.client
+    settings = client.settings
+    keys = Keys.of(settings.key_prefix)
+    pipe = redis.pipeline(transaction=False)
+    pipe.exists(keys.leader)
+    pipe.hget(keys.meta, "ticked")
+    pipe.hlen(keys.entries)
+    pipe.zrange(keys.beats, -1, -1, withscores=True)
+    leads, ticked, entries, last = pipe.execute()
+    if leads or not entries or not (ticked or b"").isdigit():
+        return
+    now = server_ms(redis)
+    silence = now - int(ticked)
+    # A leader that is stuck gives no sign of life while its lease runs. A stand-by asks for the
+    # lease when it ends.
+    asked = last[0][1] if last else 0
+    if now - max(int(ticked) + 1000 * settings.lease, asked) <= 1000 * LEADERLESS:
+        return
+    case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
+    change = ("open", case.field, case.encode())
+    if IncidentStore(redis, settings.key_prefix).apply(None, None, [change]):
+        logger.error("Incident %s is open, %s: %s", case.id, case.kind, case.text)
+
+
+# -- the visibility heartbeat ----------------------------------------------------------------------
+
+
+class Heartbeat:
+    """Marks of the unacknowledged messages of one consumer's channel.
+
+    Kombu gives an unacknowledged message to another worker after ``visibility_timeout``, even if
+    its worker lives. So the worker marks its messages as taken now, three times within that time.
+
+    Parameters:
+        timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
+            only messages of tasks that run in children are marked, and other workers get the rest.
+    """
+
+    def __init__(self, channel: Any, timer: Any) -> None:
+        self._channel = channel
+        # A pool of its own, because the channel's belongs to the worker's event loop.
+        self._client = channel.Client(connection_pool=channel._get_pool())
+        self.timeout = float(channel.visibility_timeout)
+        self._looped = elapsed()
+        self._entry = timer.call_repeatedly(self.period, self._note_loop)
+
+    def _note_loop(self) -> None:
+        self._looped = elapsed()
+
+    def end_loop(self) -> None:
+        """Stop watching the main loop, which ends on purpose. The pool may still run tasks."""
+        self._looped = float("inf")
+        self._entry.cancel()
+
+    @property
+    def period(self) -> float:
+        """Seconds between two marks."""
+        return self.timeout / PER_TIMEOUT
+
+    def mark(self) -> None:
+        """Mark all messages by the server's clock; kombu's own marks go by the worker's."""
+        tags = self._tags()
+        for start in range(0, len(tags), _BATCH):
+            now = server_ms(self._client) / 1000
+            marks = dict.fromkeys(tags[start : start + _BATCH], now)
+            # ``xx`` keeps a message that was acknowledged meanwhile from coming back.
+            self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
+
+    def _tags(self) -> list[str]:
+        qos = self._channel._qos
+        if qos is None:
+            return []
+        tags = [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
+        if elapsed() - self._looped <= self.timeout:
+            return tags
+        running = snapshot(state.active_requests)
+        if not all(is_child(request.worker_pid) for request in running):
+            return tags  # A task of the solo pool blocks the main loop.
+        in_children = {request.message.delivery_tag for request in running}
+        return [tag for tag in tags if tag in in_children]
+
+    def close(self) -> None:
+        self._entry.cancel()
+        self._client.connection_pool.disconnect()
+
+
+def heartbeat_for(consumer: Any) -> Heartbeat | None:
+    """Return the heartbeat for a consumer; ``None`` if its broker redelivers nothing by time."""
+    transport = consumer.connection.transport
+    channel = getattr(consumer.task_consumer, "channel", None)
+    if transport.driver_type != "redis" or not getattr(channel, "ack_emulation", False):
+        return None
+    return Heartbeat(channel, consumer.timer)
+
+
+def snapshot(members: Iterable[Any]) -> list[Any]:
+    """Return the members of a collection that the main thread changes meanwhile."""
+    for _ in range(100):
+        with suppress(RuntimeError):
+            return list(members)
+    return []

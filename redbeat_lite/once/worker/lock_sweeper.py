@@ -1,8 +1,9 @@
-"""The second look, once a second in every worker: waiters that nobody has woken, copies of tasks that died.
+"""The lock sweeper: looks after all locks once a second, in every worker.
 
-Once a second it wakes the waiters of locks that became free without anybody telling, repeats wake-ups that had no
-effect, wakes the parked copies of tasks that died, keeps the locks of tasks that wait in a queue, and lets those run
-out whose message is lost. Any number of workers may do so at once; each step is one script.
+It wakes the waiters of locks that became free although no process woke them, repeats wake-ups that
+had no effect, wakes the parked copies of tasks that died, keeps the locks of tasks that wait in a
+queue, and lets the locks of lost messages run out. Any number of workers may do so at once, because
+each step is one script.
 """
 
 from __future__ import annotations
@@ -13,82 +14,79 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from ...errors import describe
-from ...storage.connections import UNREACHABLE
 from ...storage.redis_values import server_ms, text, texts
-from ..runtime import Runtime
+from ..lock_client import LockClient
 
 logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two rounds.
 PERIOD = 1.0
 
-#: Locks read in one round trip, the ones that run out first in front, and how often in one round. Ten thousand a second
-#: are kept, and with a lease of a minute, half of which is left by then, three hundred thousand.
+#: Locks per round trip, in the order in which they run out.
 _PAGE = 500
+
+#: Round trips in one round. So a worker keeps ten thousand locks a second, and with a lease of a
+#: minute, half of which is left by then, three hundred thousand.
 _PAGES = 20
 
-#: A queued lock is not kept longer than this after its message may run, in ms: it must have been lost.
+#: Milliseconds for which a queued lock is kept after its message may run; then it must be lost.
 _OLDEST_MS = 86_400_000
 
 
 class LockSweeper:
-    """One round after the other, in a thread of a worker's main process.
+    """Looks after all locks, round by round, in a thread of a worker's main process.
 
     Parameters:
         requests: those that this worker has received and not finished.
     """
 
-    def __init__(self, runtime: Runtime, requests: Any) -> None:
-        self._runtime = runtime
+    def __init__(self, client: LockClient, requests: Any) -> None:
+        self._client = client
         self._requests = requests
-        #: What could not be looked at in the last round.
-        self._unknown: set[str] = set()
+        #: Whether the queues could not be asked in the last round.
+        self._is_blind = False
 
     def round(self) -> None:
         """Look after everything that is due."""
-        store = self._runtime.store
-        keys, task_ids = store.due()
-        self._runtime.wake(keys)
-        self._runtime.wake_standbys(task_ids)
+        keys, task_ids = self._client.store.due()
+        self._client.wake(keys)
+        self._client.wake_standbys(task_ids)
         self._keep_queued()
 
     def _keep_queued(self) -> None:
-        """Keep the locks of tasks this worker has received, or that are in a queue it consumes from, and let those
-        run out that are in none."""
-        sizes: dict[str, bool] = {}
-        unknown: set[str] = set()
+        """Keep the locks of tasks that this worker has received, or whose queue it consumes.
+
+        The locks of messages that are in no queue run out.
+        """
+        waiting: dict[str, bool] = {}
         passed = 0
         for _ in range(_PAGES):
+            page = list(self._locks(passed))
             kept: list[tuple[str, str, bool]] = []
-            near = size = 0
-            for key, lock, left in self._locks(passed):
-                size += 1
-                # Whatever is wrong with one lock, somebody's writing in its place perhaps, must not reach the others.
-                try:
-                    found = _to_be_looked_at(lock, left)
-                    near += found is not None or left.lock < 0
-                    if found is None:
-                        continue
-                    task_id, queue, lease = found
-                    there = self._is_there(task_id, queue, sizes, unknown)
-                    # One that is lost is cut short once: what stays where it is in the index is passed over.
-                    if there or (there is False and left.lock > lease / 2):
-                        kept.append((key, task_id, there))
-                except UNREACHABLE:
-                    raise  # There is nothing to be done for the others either.
-                except Exception as exc:  # noqa: BLE001 - as above
-                    self._say(unknown, f"the once-lock {key!r}", exc)
+            near = 0
+            for key, fields, left in page:
+                queued = _nearly_expired(fields, left)
+                near += queued is not None or left.lock < 0
+                if queued is None:
+                    continue
+                task_id, queue, lease = queued
+                there = self._is_there(task_id, queue, waiting)
+                # The lock of a lost message is cut short once.
+                if there or (there is False and left.lock > lease / 2):
+                    kept.append((key, task_id, there))
             if kept:
-                self._runtime.store.extend(kept)
-            if size < _PAGE or not near:
-                break  # They are in the order of their ends.
-            passed += size - len(kept)
-        self._unknown = unknown
+                self._client.store.extend(kept)
+            # The locks are in the order in which they run out. If none of this page is near its
+            # end, no later lock is.
+            if len(page) < _PAGE or not near:
+                break
+            # A lock that was kept has moved to the end of the index.
+            passed += len(page) - len(kept)
 
     def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
-        """(key, fields, times) of the locks to be looked at first; an error where one is no lock."""
-        store = self._runtime.store
-        client, names = store.client, store.keys
+        """Yield key, fields and times of a page of locks; for a key of another type, its error."""
+        client = self._client.store.client
+        names = self._client.store.keys
         index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)
         if not index:
             return
@@ -97,64 +95,74 @@ class LockSweeper:
         for key in keys:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
-        replies = pipe.execute(raise_on_error=False)
+        replies = iter(pipe.execute(raise_on_error=False))
         now = server_ms(client)
-        for key, (_, score), lock, left in zip(keys, index, replies[::2], replies[1::2], strict=True):
-            yield key, lock, _Left(left, score - now, now)
+        for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
+            yield key, fields, _Left(left_ms, score - now, now)
 
-    def _is_there(self, task_id: str, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool | None:
-        """Whether the message of a task is still to come; ``None`` where it may be with others."""
-        if task_id in self._requests or self._waits_in(queue, sizes, unknown):
+    def _is_there(self, task_id: str, queue: str, waiting: dict[str, bool]) -> bool | None:
+        """Return whether the message of a task is still to come; ``None`` if others may have it.
+
+        Parameters:
+            waiting: for each queue that was asked in this round, whether it holds messages.
+        """
+        # Remote control adds and cancels queues meanwhile.
+        consumed = list(self._client.app.amqp.queues.consume_from)
+        if task_id in self._requests:
             return True
-        return False if queue in self._runtime.app.amqp.queues.consume_from else None
+        if queue and queue not in consumed:
+            return None
+        if not waiting:
+            self._ask_queues(waiting, consumed)
+        # Nobody can tell which messages are in a queue. So a message that was lost while its queue
+        # never drains keeps its lock for a day.
+        names = [queue] if queue else consumed
+        if any(waiting.get(name, True) for name in names):
+            return True
+        return False if queue else None
 
-    def _waits_in(self, queue: str, sizes: dict[str, bool], unknown: set[str]) -> bool:
-        """Whether there is anything in the queue; asked once a round. It cannot be told which messages they are: a
-        message that got lost while its queue never drains keeps its lock for a day."""
-        consumed = self._runtime.app.amqp.queues.consume_from
-        for name in [queue] if queue else list(consumed):
-            if name not in consumed:
-                continue
-            try:
-                if name not in sizes:
-                    sizes[name] = self._size(name) > 0
-            except Exception as exc:  # noqa: BLE001 - a broker may raise anything
-                # What is in a queue that cannot be looked at stays there, and may run yet. Nor are the others, for each
-                # attempt takes seconds.
-                sizes.update({each: True for each in consumed if each not in sizes})
-                self._say(unknown, "the queues, so the locks of their messages are kept", exc)
-            if sizes[name]:
-                return True
-        return False
+    def _ask_queues(self, waiting: dict[str, bool], consumed: list[str]) -> None:
+        try:
+            for name in consumed:
+                waiting[name] = self._size(name) > 0
+            self._is_blind = False
+        except Exception as exc:  # noqa: BLE001 - a broker may raise anything
+            # A queue that cannot be asked may hold the message. The others are not asked either,
+            # because each attempt takes seconds.
+            waiting.update(dict.fromkeys(consumed, True))
+            log = logger.debug if self._is_blind else logger.warning
+            why = describe(exc)
+            log("Cannot look at the queues, so the locks of their messages are kept: %s", why)
+            self._is_blind = True
 
     def _size(self, queue: str) -> int:
-        with self._runtime.app.connection_or_acquire() as connection:
+        with self._client.app.connection_or_acquire() as connection:
             try:
-                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+                declared = connection.default_channel.queue_declare(queue, passive=True)
+                return int(declared.message_count)
             except connection.channel_errors:
-                return 0  # on Redis, a queue with nothing in it is not there
-
-    def _say(self, unknown: set[str], what: str, exc: Exception) -> None:
-        """Tell of what cannot be looked at, once for as long as that lasts."""
-        log = logger.debug if what in self._unknown else logger.warning
-        log("Cannot look at %s: %s", what, describe(exc))
-        unknown.add(what)
+                return 0  # On Redis an empty queue does not exist.
 
 
 class _Left(NamedTuple):
-    """How many ms a lock has left, and until it is to be looked at; the server's time."""
+    """Milliseconds that a lock has left, and until it is to be looked at; and the server's time."""
 
     lock: int
     look: float
     now: int
 
 
-def _to_be_looked_at(lock: Any, left: _Left) -> tuple[str, str, int] | None:
-    """(task id, queue, lease) of a queued lock with less than half of a lease left to the end, or to the look; ``None``
-    of any other. What is no lock raises a ResponseError, a TypeError or a ValueError."""
-    if isinstance(lock, Exception):
-        raise lock
-    state, task_id, queue, lease, due = lock
-    if state != b"queued" or min(left.lock, left.look) >= int(lease) / 2 or left.now - int(due) >= _OLDEST_MS:
+def _nearly_expired(fields: Any, left: _Left) -> tuple[str, str, int] | None:
+    """Return task id, queue and lease of a queued lock that has less than half of its lease left.
+
+    ``None`` for any other lock, and for a key that another program has overwritten.
+    """
+    try:
+        state, task_id, queue, lease_text, due = fields
+        lease = int(lease_text)
+        is_lost = left.now - int(due) >= _OLDEST_MS
+    except (TypeError, ValueError):
         return None
-    return text(task_id), text(queue or b""), int(lease)
+    if state != b"queued" or is_lost or min(left.lock, left.look) >= lease / 2:
+        return None
+    return text(task_id), text(queue or b""), lease

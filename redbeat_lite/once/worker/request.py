@@ -1,9 +1,14 @@
-"""The worker's main process: what it knows of a message, and what it does when the child that ran it is gone."""
+"""A worker's request: what its main process knows of a message, and does if the child is gone."""
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -12,32 +17,36 @@ from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
 from ...errors import InvalidEntry, describe, text_of
+from ...forks import held_off
 from ...runs.run import attempt_of
 from ...uuids import drawn
-from .. import fates
-from ..answers import Seen
-from ..claims import ONCE_HEADER, once_header
-from ..fates import Told
-from ..hold import is_guarded
-from ..lock_key import checked
+from ..claims import ONCE_HEADER, is_guarded, once_header
+from ..lock_client import Hold, LockClient, record_outcome
+from ..lock_store import DOWN, Seen
+from ..outcomes import Result, Skipped, fate_of, has_succeeded, is_final
 from ..parked_message import DELIVERY, delivery
-from ..policy import Once
-from ..run import INTERNAL_NAMES, clear_interval_expires
-from ..runtime import Runtime
-from ..settle import Skipped, is_final
-from ..store import DOWN
-from .dead_children import began, watch
+from ..policy import Once, checked_key
+from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
 logger = get_logger(f"celery.{__name__}")
 
-_Base: Any = object  # whatever class stands behind the mixin; Celery has no types
+_Base: Any = object  # The class behind the mixin; Celery has no types.
 
 #: Exceptions of a run whose child has died or is about to be killed.
 _CHILD_IS_GONE = (WorkerLostError, SystemExit, KeyboardInterrupt, TimeLimitExceeded, Terminated)
 
+#: Seconds between two looks at a dying child.
+_LOOK = 0.02
 
-class RequestMixin(_Base):  # type: ignore[misc] # as above
-    """Goes in front of a ``Request`` class. :func:`redbeat_lite.install` puts it in front of a task's own one.
+#: Seconds after which a child that does not die is left to its lease.
+_GIVE_UP = 60.0
+
+#: Tokens of the runs whose end is known and whose process is not gone yet.
+awaited: set[str] = set()
+
+
+class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
+    """Mixin that :func:`redbeat_lite.install` puts in front of each task's ``Request`` class.
 
     It does not override ``execute_using_pool`` and ``on_success``, because Celery's optimised code
     bypasses them. The parameters of Celery's methods differ between its versions, so they are
@@ -52,17 +61,27 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         fields = self.request_dict
         for name in INTERNAL_NAMES:
             fields.pop(name, None)
-        wire = {**((message.headers if headers is None else headers) or {})}
-        if (once := _of_a_call_by_name(self.task, fields)) is not None:
-            fields[ONCE_HEADER] = wire[ONCE_HEADER] = once
+        if headers is None:
+            headers = message.headers
+        wire = {**(headers or {})}
+        once = _once_of_send_task(self.task, fields)
+        if once is not None:
+            fields[ONCE_HEADER] = once
+            wire[ONCE_HEADER] = once
         if is_guarded(self.task, fields):
-            # A token for this delivery, known to both processes: so the parent can renew and release for its child.
-            fields[DELIVERY] = delivery(drawn(), wire, message.content_type, message.content_encoding)
+            # Both processes know the token of this delivery, so that the main process can renew and
+            # release for its child.
+            form = (message.content_type, message.content_encoding)
+            fields[DELIVERY] = delivery(drawn(), wire, *form)
 
     def revoked(self) -> bool:
-        """Celery's, but a copy that expired while the first one runs, or after it, is dropped without a word: Celery
-        would write REVOKED over the result of the first."""
-        if self.expires and not self._already_revoked and self._is_expired_copy():  # type: ignore[has-type] # no types
+        """Call Celery's method, unless this is an expired copy of a message that runs or has run.
+
+        Such a copy is dropped silently, because Celery would write REVOKED over the result of the
+        first one.
+        """
+        has_ended = self._already_revoked  # type: ignore[has-type] # Celery has no types
+        if self.expires and not has_ended and self._is_expired_copy():
             logger.info("An expired copy of task %s is dropped", self.id)
             self.acknowledge()
             self._already_revoked = True
@@ -71,15 +90,19 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
 
     def _is_expired_copy(self) -> bool:
         expires = self.expires
-        if not is_guarded(self.task, self.request_dict) or datetime.now(UTC if expires.tzinfo else None) <= expires:
+        zone = UTC if expires.tzinfo else None
+        now = datetime.now(zone)
+        if now <= expires or not is_guarded(self.task, self.request_dict):
             return False
         try:
-            seen = Runtime.of(self.app).store.seen(self.id, attempt_of(self.request_dict))
+            store = LockClient.of(self.app).store
+            seen = store.seen(self.id, attempt_of(self.request_dict))
         except DOWN as exc:
-            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, text_of(exc))
+            why = text_of(exc)
+            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, why)
             return False
         if seen is Seen.REFUSED:
-            # Its first copy may have died before it could say so; Celery ends it then.
+            # The first copy may have died before it stored its result. Then Celery ends this one.
             return is_final(self.task, self.id)
         return seen is Seen.COPY
 
@@ -89,13 +112,14 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
         if isinstance(exc, Skipped):
-            # Monitors have been told that it has started.
+            # Monitors have received the event that it has started.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         if not isinstance(exc, _CHILD_IS_GONE):
             return super().on_failure(exc_info, *args, **kwargs)
         # From Celery 5.7 on a retry may follow here (retry_on_worker_lost), which copies it.
         clear_interval_expires(self._context)
-        # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not set it here.
+        # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not
+        # set it here.
         self.task.push_request(**self.request_dict)
         try:
             return super().on_failure(exc_info, *args, **kwargs)
@@ -108,16 +132,16 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
             # The message comes again, so the run has not ended.
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
-            watch(self, again=False, told=("revoked", ""))
+            watch(self, again=False, result=("revoked", ""))
         elif self._is_retried:
-            watch(self, again=False, told=("retrying", describe(exc)))
+            watch(self, again=False, result=("retrying", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
-            watch(self, again=False, told=("failed", describe(exc)))
+            watch(self, again=False, result=("failed", describe(exc)))
         else:
-            watch(self, again=True, told=("lost", describe(exc)))
+            watch(self, again=True, result=("lost", describe(exc)))
 
     def _retry_worker_lost(self, *args: Any, **kwargs: Any) -> bool:
-        """Celery's from 5.7 on, with a note whether it has sent a retry."""
+        """Call Celery's method, which exists from 5.7 on, and note whether it has sent a retry."""
         self._is_retried = bool(super()._retry_worker_lost(*args, **kwargs))
         return self._is_retried
 
@@ -127,38 +151,22 @@ class RequestMixin(_Base):  # type: ignore[misc] # as above
         super().reject(requeue=requeue)
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's, for a revoke: the lock is given back once the child is gone."""
+        """Call Celery's method for a revoke, and release the lock once the child is gone."""
         if self.time_start:
-            # First, so that whoever finds the child dead knows that no copy may run.
+            # This comes first, so that the keeper, which may find the child dead, starts no copy.
             watch(self, again=False)
         reply = super().terminate(*args, **kwargs)
         if self.time_start:
-            fates.tell(self.app, self.request_dict, "revoked", began=began(self))
+            record_outcome(self.app, self.request_dict, "revoked", began=began(self))
         return reply
 
     def cancel(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel at a lost connection or a cold shutdown; an unacknowledged message comes again."""
-        told: Told | None = None
+        result: Result | None = None
         if self.acknowledged:
-            told = ("lost", "its worker has lost its broker, or shuts down")
-        watch(self, again=True, told=told)
+            result = ("lost", "its worker has lost its broker, or shuts down")
+        watch(self, again=True, result=result)
         return super().cancel(*args, **kwargs)
-
-
-def _of_a_call_by_name(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The lock of ``app.send_task(name, once_key=...)``: there no task is at hand that would write the header, but a
-    Redis broker brings what it does not know among the properties of the message."""
-    properties = fields.get("properties") or {}
-    if "once_key" not in properties or fields.get(ONCE_HEADER):
-        return None
-    try:
-        once = getattr(task, "once_policy", None) or Once(lease=Runtime.of(task.app).settings.once_lease)
-        if properties.get("on_conflict") is not None:
-            once = once.but(on_conflict=properties["on_conflict"])
-        return once_header(checked(properties["once_key"]), once, queued=False)
-    except InvalidEntry as exc:
-        logger.error("Task %s[%s] runs without a once-lock: %s", task.name, fields.get("id"), exc)
-        return None
 
 
 class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has no types
@@ -166,7 +174,141 @@ class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has n
 
 
 def with_mixin(request: type) -> type:
-    """``request`` with :class:`RequestMixin` in front."""
+    """Return a request class with :class:`RequestMixin` in front."""
     if issubclass(request, RequestMixin):
         return request
-    return type(request.__name__, (RequestMixin, request), {"__module__": request.__module__})
+    bases = (RequestMixin, request)
+    return type(request.__name__, bases, {"__module__": request.__module__})
+
+
+def _once_of_send_task(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the header of the lock for ``app.send_task(name, once_key=...)``.
+
+    There no task is at hand that would write the header. But a Redis broker brings unknown options
+    among the properties of the message.
+    """
+    properties = fields.get("properties") or {}
+    if "once_key" not in properties or fields.get(ONCE_HEADER):
+        return None
+    try:
+        once = getattr(task, "once_policy", None)
+        if once is None:
+            once = Once(lease=LockClient.of(task.app).settings.once_lease)
+        if properties.get("on_conflict") is not None:
+            once = once.but(on_conflict=properties["on_conflict"])
+        return once_header(checked_key(properties["once_key"]), once, queued=False)
+    except InvalidEntry as exc:
+        name = f"{task.name}[{fields.get('id')}]"
+        logger.error("Task %s runs without a once-lock: %s", name, exc)
+        return None
+
+
+# -- children that die -----------------------------------------------------------------------------
+
+
+def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
+    """Release the lock of a run, and record its outcome, as soon as its child is gone.
+
+    Celery learns of a hard time limit, a revoke or an exit before the child is dead. If the lock
+    were released at that moment, the next task could overlap with the last steps of this one. This
+    function itself waits for nothing.
+
+    Parameters:
+        again: whether a copy of the task may run. It may not if the child died between storing its
+            success and releasing the lock.
+        result: outcome and error of the run; ``None`` if another process records them, or the
+            message is redelivered.
+    """
+    if not is_child(request.worker_pid):
+        return  # A thread or a greenlet of this process ends, releases and records by itself.
+    hold = hold_of_request(request)
+    if hold is None and (result is None or "scheduled_at" not in request.request_dict):
+        return
+    if hold is not None:
+        awaited.add(hold.held.token)
+    args = (request, hold, again, result)
+    name = "redbeat-lite-departure"
+    threading.Thread(target=_follow, args=args, name=name, daemon=True).start()
+
+
+def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+    try:
+        if not _wait_until_gone(request):
+            return
+        # If a child were forked in the middle of this, it could hang.
+        with held_off():
+            _end_run(request, hold, again, result)
+    finally:
+        if hold is not None:
+            awaited.discard(hold.held.token)
+
+
+def _wait_until_gone(request: Any) -> bool:
+    pid = request.worker_pid
+    deadline = time.monotonic() + _GIVE_UP
+    while not is_gone(pid):
+        if time.monotonic() > deadline:
+            logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
+            return False
+        time.sleep(_LOOK)
+    return True
+
+
+def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+    if again and has_succeeded(request.task, request.id):
+        again = False
+        result = ("succeeded", "")
+    fields = request.request_dict
+    if hold is not None:
+        fate = fate_of(hold.run, result, fields, began(request))
+        LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
+    elif result is not None:
+        record_outcome(request.app, fields, *result, began(request))
+
+
+def began(request: Any) -> float | None:
+    """Return the monotonic time at which the body of a request began; ``None`` if it has not."""
+    if not request.time_start:
+        return None
+    age: float = time.time() - request.time_start
+    return time.monotonic() - age
+
+
+def token_of(request: Any) -> str | None:
+    """Return the token of a request; ``None`` if the guard does not look after its message."""
+    form = request.request_dict.get(DELIVERY)
+    return str(form["token"]) if form else None
+
+
+def hold_of_request(request: Any) -> Hold | None:
+    """Return what the run of a request holds, made from the message alone; ``None`` for nothing."""
+    if token_of(request) is None:
+        return None
+    try:
+        return LockClient.of(request.app).hold(request.task, request.request_dict)
+    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
+        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
+        return None
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended; a zombie has."""
+    try:
+        os.kill(pid, 0)
+    except OSError as exc:
+        return exc.errno == errno.ESRCH
+    try:
+        # The state comes after the name, which may hold anything, in parentheses.
+        status = Path(f"/proc/{pid}/stat").read_text()
+        state = status.rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False  # There is no /proc here. The pool reaps its children within a second anyway.
+    return state in "ZX"
+
+
+def is_child(pid: Any) -> bool:
+    """Return whether a run has a process of its own.
+
+    The threads and solo pools report this process, and gevent reports the identity of a greenlet.
+    """
+    return isinstance(pid, int) and pid != os.getpid() and 0 < pid < 2**31

@@ -1,0 +1,455 @@
+"""The once-locks as one process uses them: acquire, renew, release, and publish the next waiter."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from celery import Celery, signals
+from celery.app.task import Context
+from celery.utils.log import get_logger
+
+from ..clock import wall_ms
+from ..durations import seconds_of
+from ..errors import ConfigurationError, text_of
+from ..forks import held_off
+from ..runs.recorder import Recorder
+from ..runs.run import Attempt, Fate, Outcome, attempt_of
+from ..settings import Settings
+from ..storage.connections import Backend
+from ..storage.lazy import of_process
+from ..storage.time_limits import retry_for
+from ..threads import Alarm, start_native
+from ..uuids import drawn
+from . import parked_message
+from .claims import deadline_ms, expires_ms, has_expired, policy_of
+from .errors import LockUnavailable, OnceSkipped
+from .lock_store import DOWN, Held, LockStore, Verdict
+from .outcomes import end_unrun, fate_of, is_final
+from .policy import Once
+
+logger = get_logger(f"celery.{__name__}")
+
+#: Seconds for which a lock is asked for, or released, while the server does not answer.
+PATIENCE = 8.0
+
+#: Seconds for which the guard remembers which tasks have run, unless their class says otherwise.
+#: Three days, so that a queue that stood still over a weekend still runs.
+GUARD_LIFE = 3 * 86_400.0
+
+#: Policy of a run without a lock, where it does not matter.
+_ANY_POLICY = Once()
+
+#: Renewals within one lease. Two may fail before the lock is lost.
+PER_LEASE = 3
+
+#: Seconds after which a renewal that hangs is given up. Less would give up sound servers. More
+#: would keep the next hold waiting.
+_RENEWAL_TIMEOUT = 1.0
+
+#: Longest wait of the renewal's thread, in seconds.
+_IDLE = 30.0
+
+#: Shortest wait of the renewal's thread, so that a renewal that fails does not make it spin.
+_RETRY = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One run's lock and record of the guard, with the local side of the lease.
+
+    Parameters:
+        once: the policy; ``None`` if the run has no lock.
+        begun: monotonic time at which the lock was asked for.
+        renewed: monotonic time at which the last good renewal was *sent*; the lease counts from it.
+        locked: the same for the lock alone. After ``max_hold`` only the record is renewed.
+        let_go: whether the lock is not renewed any more.
+        lost: whether the lock ran out, or another task has it.
+        failing: whether the last renewal failed.
+        in_body: whether the body has begun, if the rest of a chain or a link comes after it.
+        run: the attempt of a run that is to be recorded.
+        late_ms: how long after it is due the message of the retry may come, if another process
+            publishes it; else 0.
+    """
+
+    held: Held
+    once: Once | None
+    begun: float = field(default_factory=time.monotonic)
+    renewed: float = field(default_factory=time.monotonic)
+    locked: float = field(default_factory=time.monotonic)
+    let_go: bool = False
+    lost: bool = False
+    failing: bool = False
+    in_body: bool = False
+    run: Attempt | None = None
+    late_ms: int = 0
+
+    def __str__(self) -> str:
+        if self.held.key is None:
+            return f"task {self.held.task_id}"
+        return f"the once-lock {self.held.key!r} of task {self.held.task_id}"
+
+    @property
+    def lease(self) -> float:
+        """In seconds."""
+        return self.held.lease_ms / 1000
+
+    def start(self, now: float) -> None:
+        """Start the lease. The server starts it no earlier, as it is asked after this."""
+        self.begun = self.renewed = self.locked = now
+
+    def keeps_lock(self, now: float) -> bool:
+        """Return whether the lock is still to be renewed.
+
+        The guard's record is renewed until the run ends, because a copy of the task has to stand by
+        for as long as it runs.
+        """
+        if self.let_go:
+            return False
+        limit = seconds_of(self.once.max_hold) if self.once is not None else None
+        return limit is None or now - self.begun < limit
+
+
+class Renewer:
+    """Thread that renews the holds of this process.
+
+    It starts with the first run, after a fork, and has a connection of its own. A run that ends
+    before a third of its lease has passed costs nothing here.
+
+    Parameters:
+        connect: opens a lock store with a connection of its own; called in the thread.
+    """
+
+    def __init__(self, connect: Callable[[], LockStore]) -> None:
+        self._connect = connect
+        self._holds: dict[str, Hold] = {}
+        self._store: LockStore | None = None
+        self._alarm = Alarm()
+        #: Acquired by the caller that starts the thread, and never released.
+        self._start = threading.Lock()
+
+    def add(self, hold: Hold) -> None:
+        """Renew a hold until it is removed."""
+        self._holds[hold.held.token] = hold
+        if self._start.acquire(blocking=False):
+            start_native(self._run, "redbeat-lite-renewal")
+        elif hold.lease < _IDLE * PER_LEASE:
+            self._alarm.ring()
+
+    def remove(self, hold: Hold) -> None:
+        """Stop renewing a hold. A renewal in flight may still arrive, and finds that it ended."""
+        self._holds.pop(hold.held.token, None)
+
+    def _run(self) -> None:
+        while True:
+            self._alarm.wait(self._pause())
+            for hold in list(self._holds.values()):
+                now = time.monotonic()
+                if now - hold.renewed >= hold.lease / PER_LEASE:
+                    with held_off():
+                        self._renew(hold, now)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        holds = list(self._holds.values())
+        left = [hold.renewed + hold.lease / PER_LEASE - now for hold in holds]
+        return min([_IDLE, *(max(seconds, _RETRY) for seconds in left)])
+
+    def _renew(self, hold: Hold, now: float) -> None:
+        # After a whole lease without a good renewal, another task may have had the lock and
+        # released it. So this run has lost the lock, even if it is free.
+        is_late = now - hold.renewed >= hold.lease
+        keeps = hold.keeps_lock(now)
+        try:
+            self._store = self._store or self._connect()
+            guard, ours = self._store.renew(hold.held, revive=not is_late, lock=keeps)
+        except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
+            self._note_failure(hold, now, exc)
+            return
+        hold.failing = False
+        if hold.held.token not in self._holds:
+            return  # The run ended while the renewal was in flight.
+        if guard:
+            hold.renewed = now
+        else:
+            self.remove(hold)
+        if guard and keeps and ours:
+            hold.locked = now
+            hold.lost = False
+        elif keeps or not guard:
+            self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
+        elif now - hold.locked >= hold.lease:
+            self._lose(hold, "it was held for max_hold")
+
+    def _note_failure(self, hold: Hold, now: float, exc: Exception) -> None:
+        # The thread tries ten times a second while the server is away. It warns once.
+        log = logger.debug if hold.failing else logger.warning
+        log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
+        hold.failing = True
+        # If the server comes back with the lock still ours, it was not lost after all.
+        hold.lost = hold.let_go or now - hold.locked >= hold.lease
+
+    def _lose(self, hold: Hold, why: str) -> None:
+        if not hold.let_go:
+            hold.lost = True
+            hold.let_go = True
+            logger.warning("Lost %s: %s", hold, why)
+
+
+class LockClient:
+    """The once-locks of one app in this process, shared by its runs. Get it with :meth:`of`."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.settings = Settings.from_app(app)
+        self._backend = Backend(self.settings)
+        self.store = LockStore(self._backend.client, self.settings.key_prefix)
+        self.renewer = Renewer(self._open_store)
+        self.recorder = Recorder(self.settings)
+        self._holder = f"{socket.gethostname()}:{os.getpid()}"
+
+    @classmethod
+    def of(cls, app: Celery) -> LockClient:
+        """Return the client of an app in this process.
+
+        Raises:
+            ConfigurationError: the settings are wrong, or name no Redis.
+        """
+        return of_process(app, cls)
+
+    def _open_store(self) -> LockStore:
+        client = self._backend.open(timeout=_RENEWAL_TIMEOUT)
+        return LockStore(client, self.settings.key_prefix)
+
+    def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
+        """Return what a run of this message has to hold; nothing is acquired yet.
+
+        The result is the same in every process that looks at the message.
+        """
+        once, key = policy_of(task, fields) or (None, None)
+        lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
+        delivery = fields.get(parked_message.DELIVERY) or {}
+        held = Held(
+            token=delivery.get("token") or drawn(),
+            task_id=str(fields["id"]),
+            attempt=attempt_of(fields),
+            lease_ms=lease_ms,
+            key=key,
+            holder=self._holder,
+            deadline_ms=deadline_ms(fields),
+            expires_ms=expires_ms(fields),
+            life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
+        )
+        return Hold(held, once, run=self.attempt(fields))
+
+    def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
+        """Return the attempt of a run that a message is for, if it is to be recorded."""
+        return Attempt.of(fields, self.settings.history)
+
+    # -- one run -----------------------------------------------------------------------------------
+
+    def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
+        """Acquire what a run needs, and wait for a server that restarts.
+
+        Parameters:
+            text: the encoded message, in case it has to be parked.
+            on_conflict: instead of the policy's.
+
+        Raises:
+            LockUnavailable: the server did not answer for about eight seconds.
+        """
+        try:
+            return retry_for(partial(self._ask, hold, text, on_conflict), PATIENCE)
+        except DOWN as exc:
+            raise LockUnavailable(
+                f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
+                f"{hold.held.task_id} did not run: {text_of(exc)}",
+                hold.held.key,
+            ) from exc
+
+    def _ask(self, hold: Hold, text: str, on_conflict: str | None) -> Verdict:
+        once = hold.once or _ANY_POLICY
+        hold.start(time.monotonic())
+        verdict = self.store.begin(
+            hold.held,
+            on_conflict=on_conflict or once.on_conflict,
+            max_waiters=once.max_waiters,
+            message=text,
+            fate=hold.run and Fate(hold.run, "running", hold.begun),
+        )
+        # The reply may have been in flight for longer than the lease.
+        hold.lost = time.monotonic() - hold.locked >= hold.lease
+        self.recorder.failed(verdict.unrecorded)
+        return verdict
+
+    def end(
+        self,
+        hold: Hold,
+        *,
+        again: bool = False,
+        hold_ms: int = 0,
+        patient: bool = False,
+        fate: Fate | None = None,
+    ) -> None:
+        """Release what a run holds, and wake the next waiter.
+
+        Never raises. A lock that cannot be released runs out with its lease.
+
+        Parameters:
+            again: whether a copy of the task may run.
+            hold_ms: how long to keep the lock for the task's retry.
+            patient: whether to try for about eight seconds while the server does not answer.
+                Nothing is renewed meanwhile. A lock that runs out and is acquired by another task
+                is not touched, because it is released by its token.
+            fate: the record of the run.
+        """
+        self.renewer.remove(hold)
+        release = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms, fate=fate)
+        task_id = hold.held.task_id
+        seconds = PATIENCE if patient else 0
+        try:
+            ended = retry_for(release, seconds)
+        except DOWN as exc:
+            why = text_of(exc)
+            logger.warning("Task %s could not give back its lock, the lease will: %s", task_id, why)
+            if fate is not None:
+                self.recorder.tell(fate)
+            return
+        self.recorder.failed(ended.unrecorded)
+        if ended.standby:
+            self.wake_standbys([task_id])
+        if ended.waiters and hold.held.key is not None:
+            self.wake([hold.held.key])
+
+    def release(self, hold: Hold) -> None:
+        """Release the lock of a run whose body has ended, and wake the next waiter. Never raises.
+
+        A renewal in flight may arrive after this. It finds the guard's record, so it knows that no
+        flush took the lock, and does not bring the lock back.
+        """
+        hold.let_go = True
+        if hold.held.key is None:
+            return
+        # The id of the record is nobody's, so that the guard's record of the run stays.
+        lock_alone = replace(hold.held, guard_id=f"released:{hold.held.token}")
+        try:
+            if self.store.end(lock_alone).waiters:
+                self.wake([hold.held.key])
+        except DOWN as exc:
+            task_id = hold.held.task_id
+            logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
+
+    def leave(self, key: str, task_id: str) -> None:
+        """Release the lock or the place of a task that will not run. Never raises."""
+        try:
+            if self.store.leave(key, task_id):
+                self.wake([key])
+        except DOWN as exc:
+            why = text_of(exc)
+            logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, why)
+
+    def discard(self, task_id: str, attempt: int) -> None:
+        """Drop the parked copies of a message that was revoked or has expired. Never raises."""
+        try:
+            self.store.discard(task_id, attempt)
+        except DOWN as exc:
+            why = text_of(exc)
+            logger.warning("A parked copy of the discarded task %s may run yet: %s", task_id, why)
+
+    # -- waiters and copies ------------------------------------------------------------------------
+
+    def wake(self, keys: Iterable[str]) -> None:
+        """Publish the first waiter of each lock that is free.
+
+        Never raises, because the lock sweeper tries again.
+        """
+        for key in keys:
+            ended: list[tuple[Any, Context]] = []
+            try:
+                self._wake_first(key, ended)
+            except Exception as exc:  # noqa: BLE001 - one key must not stop the others
+                why = text_of(exc)
+                what = f"the next task of the once-lock {key!r}"
+                logger.warning("Waking %s failed, trying again: %s", what, why)
+            for task, request in ended:
+                # A worker that receives an expired message sends this signal. It is sent last,
+                # because our own receiver wakes the next waiter.
+                signals.task_revoked.send(
+                    task,
+                    request=request,
+                    terminated=False,
+                    signum=None,
+                    expired=True,
+                )
+
+    def _wake_first(self, key: str, ended: list[tuple[Any, Context]]) -> None:
+        """Publish the first waiter that is not too old, and end those before it."""
+        turn = self.store.wake(key)
+        while turn is not None and turn.too_old:
+            ended.append(self._end_waiter(key, turn.message))
+            turn = self.store.wake(key)
+        if turn is not None:
+            task_id = parked_message.publish(self.app, turn.message)
+            logger.debug("Task %s gets the once-lock %r", task_id, key)
+
+    def _end_waiter(self, key: str, text: str) -> tuple[Any, Context]:
+        """End a task that has waited for too long, and then let it leave.
+
+        If this process dies between the two steps, another one repeats both.
+        """
+        request = parked_message.request_of(self.app, text)
+        # Another app with the same prefix may know the task, and this one may not.
+        task = self.app.tasks.get(request.task) or self.app.Task()
+        if not is_final(task, request.id):
+            age = "was older than the guard remembers which tasks have run"
+            if has_expired(vars(request), wall_ms()):
+                age = "had expired"
+            why = f"it waited for the once-lock {key!r} until its message {age}"
+            end_unrun(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
+        self.store.leave(key, request.id)
+        return task, request
+
+    def wake_standbys(self, task_ids: Iterable[str]) -> None:
+        """Publish the parked copy of each task whose run died.
+
+        Never raises, because the lock sweeper tries again.
+        """
+        for task_id in task_ids:
+            try:
+                text = self.store.wake_standby(task_id)
+                if text is not None:
+                    parked_message.publish(self.app, text)
+                    logger.info("Task %s runs again from its parked copy", task_id)
+            except Exception as exc:  # noqa: BLE001 - one task must not stop the others
+                why = text_of(exc)
+                what = f"the parked copy of task {task_id}"
+                logger.warning("Waking %s failed, trying again: %s", what, why)
+
+
+def record_outcome(
+    app: Celery,
+    fields: Mapping[str, Any],
+    outcome: Outcome,
+    error: str = "",
+    began: float | None = None,
+    retry_ms: int | None = None,
+) -> None:
+    """Record the outcome of a message, if its run is recorded.
+
+    Waits for nothing, and never raises.
+    """
+    if "scheduled_at" not in fields:
+        return  # Most messages come from no entry.
+    try:
+        client = LockClient.of(app)
+    except ConfigurationError:
+        return  # The worker has logged this error already.
+    fate = fate_of(client.attempt(fields), (outcome, error), fields, began, retry_ms)
+    if fate is not None:
+        client.recorder.tell(fate)

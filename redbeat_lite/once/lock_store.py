@@ -1,0 +1,462 @@
+"""The once-locks and the guard's records in Redis: their keys, and one method for each script.
+
+All keys begin with the scheduler's prefix in braces, like those of the schedule. So they share a
+hash slot on Redis Cluster, and a script may use a lock, its waiters and the guard together.
+
+=========================  ======  =================================================================
+key                        type    holds
+=========================  ======  =================================================================
+``{p}:once:lock:<key>``    hash    ``token``; ``task``, the id of the task that has the lock;
+                                   ``state``: ``queued`` or ``running``; ``since``, in ms; ``due``,
+                                   when a queued task may run, in ms; ``lease``, in ms; ``fence``;
+                                   ``holder``; ``queue``; ``ended``, the attempt before the retry
+                                   for which the lock is kept; ``yields``, when the next run of the
+                                   entry may take the lock from a queued one, in ms. Lives as long
+                                   as the lease, or as long as the message of a queued task
+``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
+``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
+                                   ``d:<task id>`` -> when it is too old to run, in ms; ``woken``,
+                                   ``tries`` and ``resend`` of the first waiter. This key and the
+                                   one before live for a week after the last waiter is too old
+``{p}:once:index``         zset    key -> when the lock sweeper looks at it, in ms. Every lock and
+                                   queue is here, for a week if no worker looks
+``{p}:once:fence``         string  the last fencing number that was given out or set aside
+``{p}:once:workers``       hash    node name of a worker with ``install()`` -> its last report
+``{p}:guard:<task id>``    hash    ``state``: ``running``, ``refused``, ``done`` or ``dead``;
+                                   ``attempt``; ``token``; ``until``, in ms; the ``verdict`` on a
+                                   refused task, and ``by`` which task; the parked ``standby``.
+                                   Lives as long as copies of the message may
+``{p}:guard:index``        zset    task id with a standby -> when the sweeper looks at it, in ms
+=========================  ======  =================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ..actors import who
+from ..runs.run import Fate
+from ..runs.run_store import RunKeys
+from ..settings import key_root
+from ..storage.changes import line_of
+from ..storage.connections import FAULTS
+from ..storage.keys import Keys
+from ..storage.records import chunks
+from ..storage.redis_values import server_ms, text, text_or_none, texts
+from ..storage.scripts import Scripts
+
+#: Milliseconds after which a waiter or a standby that was woken and did not start is woken again.
+#: Each pause is twice as long as the one before it.
+RESEND_MS = 5_000
+
+#: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
+RESEND_MAX_MS = 3_600_000
+
+#: Errors of a server that is down, restarting, read-only, full, or out of reach.
+DOWN = FAULTS
+
+#: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua unpacks a few thousand.
+TAKE_BATCH = 500
+
+#: Milliseconds after which a lock leaves the index if no worker looks at it. The waiters of its key
+#: come back with the next task of that key.
+KEPT_MS = 7 * 86_400_000
+
+
+class OnceKeys:
+    """The names of the keys under one prefix, for example ``"redbeat-lite"``."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._root = key_root(prefix)
+        self.index = f"{self._root}:once:index"
+        self.fence = f"{self._root}:once:fence"
+        self.workers = f"{self._root}:once:workers"
+        self.guard_index = f"{self._root}:guard:index"
+
+    def lock(self, key: str) -> str:
+        return f"{self._root}:once:lock:{key}"
+
+    def waiters(self, key: str) -> str:
+        return f"{self._root}:once:wait:{key}"
+
+    def parked(self, key: str) -> str:
+        return f"{self._root}:once:parked:{key}"
+
+    def guard(self, task_id: str) -> str:
+        return f"{self._root}:guard:{task_id}"
+
+
+# -- values in and out -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Held:
+    """The lock and the guard's record of one running task, as the scripts need them.
+
+    Parameters:
+        token: name of this copy of this run; each delivery gets a new one.
+        attempt: number that grows with each retry and each ``replace`` of the same task id.
+        lease_ms: how long lock and record last without renewal.
+        key: of the once-lock; ``None`` for a run that has the guard's record alone.
+        fence: the fencing number, once the lock is acquired.
+        holder: host and process of the run, for people.
+        deadline_ms: when the message is too old to run, in ms of the server's clock; 0 for never.
+        expires_ms: when the message expires, likewise.
+        life_ms: how long the guard remembers a run that has no deadline.
+        guard_id: name of the guard's record instead of ``task_id``, to release the lock alone.
+    """
+
+    token: str
+    task_id: str
+    attempt: int
+    lease_ms: int
+    key: str | None = None
+    fence: int = 0
+    holder: str = ""
+    deadline_ms: int = 0
+    expires_ms: int = 0
+    life_ms: int = 1
+    guard_id: str = ""
+
+    @property
+    def record(self) -> str:
+        return self.guard_id or self.task_id
+
+
+class Wanted(NamedTuple):
+    """A lock for a task that is about to be published.
+
+    Parameters:
+        delay_ms: until the message may run; the lease counts from then.
+        life_ms: how long the message lives from then on, and the lock at least; 0 for no end.
+        yields_ms: after which another task may take the lock if this one is still queued; 0: never.
+    """
+
+    key: str
+    task_id: str
+    lease_ms: int
+    delay_ms: int
+    holder: str
+    queue: str
+    life_ms: int = 0
+    yields_ms: int = 0
+
+
+class Verdict(NamedTuple):
+    """Decision of :meth:`LockStore.begin`.
+
+    Parameters:
+        word: one of the verdicts in ``once/begin.lua``.
+        text: the text that belongs to it.
+        unrecorded: why the run could not be recorded; empty if it was.
+    """
+
+    word: str
+    text: str
+    unrecorded: str = ""
+
+
+class Ended(NamedTuple):
+    """Result of :meth:`LockStore.end`.
+
+    Parameters:
+        standby: whether a parked copy of the task has to be published.
+        released: whether the lock was ours.
+        waiters: whether a task waits for the lock.
+        unrecorded: why the run could not be recorded; empty if it was.
+    """
+
+    standby: bool
+    released: bool
+    waiters: bool
+    unrecorded: str = ""
+
+
+class Turn(NamedTuple):
+    """Message of the first waiter for a lock that is free.
+
+    A message that is ``too_old`` is not published: its task has to be ended, and then to leave.
+    """
+
+    message: str
+    too_old: bool
+
+
+class Seen(IntEnum):
+    """Answer of ``guard/state.lua`` about a message."""
+
+    #: The message is the first of its attempt, or the copy before it died.
+    NEVER = 0
+    #: This attempt, or a later one, runs or has ended.
+    COPY = 1
+    #: An earlier copy was refused, and may have died before it could store that result.
+    REFUSED = 2
+
+
+class _Record(NamedTuple):
+    """The guard's record of a task; ``state`` is ``None`` if there is none."""
+
+    state: bytes | None
+    attempt: int
+    left_ms: float
+
+    @property
+    def runs(self) -> bool:
+        return self.state == b"running"
+
+    def has_ended(self, attempt: int) -> bool:
+        """Return whether this attempt of the task, or a later one, has ended."""
+        if self.state is None or self.attempt < attempt:
+            return False
+        return self.attempt > attempt or self.state == b"done"
+
+
+# -- the store -------------------------------------------------------------------------------------
+
+
+class LockStore:
+    """The once-locks and the guard's records of one prefix, through one client."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client = client
+        self.keys = OnceKeys(prefix)
+        self._runs = RunKeys(prefix)
+        self._scripts = Scripts(client)
+
+    # -- before a task is published ----------------------------------------------------------------
+
+    def take(self, claims: Sequence[Wanted]) -> list[bool]:
+        """Acquire locks for tasks that are about to be published, ``TAKE_BATCH`` per round trip.
+
+        Returns:
+            for each claim, whether the lock was acquired, now or before by the same task id.
+        """
+        taken: list[bool] = []
+        for chunk in chunks(claims, TAKE_BATCH):
+            keys = [self.keys.index, self.keys.fence]
+            for claim in chunk:
+                keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            args = [len(chunk), KEPT_MS, *chain.from_iterable(chunk)]
+            taken += map(bool, self._scripts.run("once/take", keys, args))
+        return taken
+
+    def leave(self, key: str, task_id: str) -> bool:
+        """Release a queued task's lock or place; return whether a task may wait for the lock."""
+        [waited] = self.leave_all([(key, task_id)])
+        return waited
+
+    def leave_all(self, places: Sequence[tuple[str, str]]) -> list[bool]:
+        """Release the locks or places of queued tasks, ``TAKE_BATCH`` per round trip.
+
+        Parameters:
+            places: key and task id of each.
+        """
+        waited: list[bool] = []
+        for chunk in chunks(places, TAKE_BATCH):
+            keys = [self.keys.index]
+            for key, _ in chunk:
+                keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
+            args = [*chain.from_iterable(chunk)]
+            waited += map(bool, self._scripts.run("once/leave", keys, args))
+        return waited
+
+    def extend(self, places: Sequence[tuple[str, str, bool]]) -> list[bool]:
+        """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
+
+        Parameters:
+            places: key and task id of each, and whether its message is still queued. The lock of a
+                lost message is kept for at most half a lease.
+
+        Returns:
+            for each, whether the task is still queued.
+        """
+        keys = [self.keys.index, *(self.keys.lock(key) for key, *_ in places)]
+        args = [word for key, task_id, there in places for word in (key, task_id, int(there))]
+        return [bool(reply) for reply in self._scripts.run("once/extend", keys, args)]
+
+    # -- while a task runs -------------------------------------------------------------------------
+
+    def begin(
+        self,
+        held: Held,
+        *,
+        on_conflict: str = "skip",
+        max_waiters: int | None = None,
+        message: str = "",
+        fate: Fate | None = None,
+    ) -> Verdict:
+        """Claim a task id, and acquire the lock if ``held`` names one; set ``held.fence``.
+
+        Parameters:
+            message: the message, in case it has to be parked; empty if it is not encoded yet.
+            fate: the record of the run, for the case that it may go ahead.
+        """
+        keys = [self.keys.guard(held.record), self.keys.guard_index]
+        args: list[Any] = [
+            held.token,
+            held.task_id,
+            held.attempt,
+            held.lease_ms,
+            held.deadline_ms,
+            held.life_ms,
+            message,
+        ]
+        if held.key is not None:
+            keys += [*self._lock_keys(held.key), self.keys.fence]
+            most = max_waiters or 0
+            args += [held.key, on_conflict, held.holder, most, KEPT_MS, held.expires_ms]
+        verdict = Verdict(*texts(self._run("once/begin", keys, args, fate)))
+        if verdict.word == "run":
+            held.fence = int(verdict.text or 0)
+        return verdict
+
+    def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
+        """Renew what a run holds for another lease.
+
+        Parameters:
+            revive: whether to take again what a flush of the server took away, if nobody else has
+                it. False if the last good renewal is a lease ago or longer, because another task
+                may have come and gone meanwhile.
+            lock: whether the lock is renewed too, if the run has one.
+
+        Returns:
+            whether the guard's record is ours, and whether the lock is ours or was not renewed.
+        """
+        keys = [self.keys.guard(held.record)]
+        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
+        if held.key is not None and lock:
+            keys += [self.keys.lock(held.key), self.keys.index]
+            args += [held.key, held.fence, held.holder]
+        guard, ours = self._scripts.run("once/renew", keys, args)
+        return bool(guard), bool(ours)
+
+    def end(
+        self,
+        held: Held,
+        *,
+        again: bool = False,
+        hold_ms: int = 0,
+        fate: Fate | None = None,
+    ) -> Ended:
+        """Release what a run holds.
+
+        Parameters:
+            again: whether a copy of this task may run, because this run came to nothing.
+            hold_ms: how long to keep the lock for the task's retry.
+            fate: the record of the run. That it came to nothing is recorded only if no copy of it
+                runs by now.
+        """
+        keys = [self.keys.guard(held.record), self.keys.guard_index]
+        outcome = "again" if again else "done"
+        args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
+        if held.key is not None:
+            keys += self._freed_keys(held.key)
+            args += [held.key, hold_ms, held.attempt, held.lease_ms]
+        standby, released, waiters, unrecorded = self._run("once/end", keys, args, fate)
+        return Ended(bool(standby), bool(released), bool(waiters), text(unrecorded))
+
+    # -- waiters and copies ------------------------------------------------------------------------
+
+    def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
+        """Return the waiter whose turn it is, so that the caller publishes or ends it."""
+        args = [key, resend_ms, RESEND_MAX_MS]
+        reply = self._scripts.run("once/wake", self._lock_keys(key), args)
+        return Turn(text(reply[0]), bool(reply[1])) if reply else None
+
+    def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
+        """Return the message of the parked copy that may run now, for the caller to publish."""
+        keys = [self.keys.guard(task_id), self.keys.guard_index]
+        args = [task_id, resend_ms, RESEND_MAX_MS]
+        return text_or_none(self._scripts.run("guard/wake", keys, args))
+
+    def discard(self, task_id: str, attempt: int) -> None:
+        """Drop the parked copies of a message that was discarded."""
+        keys = [self.keys.guard(task_id), self.keys.guard_index]
+        self._scripts.run("guard/discard", keys, [task_id, attempt])
+
+    def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
+        """Return the keys of locks and the task ids that the lock sweeper has to look at now."""
+        now = server_ms(self.client)
+        pipe = self.client.pipeline(transaction=False)
+        for index in (self.keys.index, self.keys.guard_index):
+            pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
+        keys, ids = pipe.execute()
+        return texts(keys), texts(ids)
+
+    def clear(self, key: str) -> tuple[bool, bool]:
+        """Release a lock, no matter which task has it, and record who did so.
+
+        Returns:
+            whether it was held, and whether a task waits for it.
+        """
+        schedule_keys = Keys.of(self.keys.prefix)
+        change = line_of(who(), "lock cleared").change
+        keys = [*self._freed_keys(key), schedule_keys.changes, schedule_keys.new_reply()]
+        held, waiters = self._scripts.run("once/clear", keys, [key, change])
+        return bool(held), bool(waiters)
+
+    # -- the guard's records -----------------------------------------------------------------------
+
+    def seen(self, task_id: str, attempt: int) -> Seen:
+        """Return what the guard knows of this attempt of a task."""
+        return Seen(self._scripts.run("guard/state", [self.keys.guard(task_id)], [attempt]))
+
+    def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
+        """Return for each task whether its worker still renews the guard's record."""
+        records = self._records(task_ids)
+        return {task_id: record.runs and record.left_ms > 0 for task_id, record in records}
+
+    def lapsed(self, task_ids: Iterable[str]) -> set[str]:
+        """Return the tasks that run by the guard's record, but whose worker does not renew it."""
+        records = self._records([*task_ids])
+        return {task_id for task_id, record in records if record.runs and record.left_ms <= 0}
+
+    def over(self, tasks: Mapping[str, int]) -> set[str]:
+        """Return the tasks of which this attempt, or a later one, has ended by the guard's record.
+
+        Parameters:
+            tasks: task id -> attempt.
+        """
+        records = self._records([*tasks])
+        return {task_id for task_id, record in records if record.has_ended(tasks[task_id])}
+
+    def _records(self, task_ids: Sequence[str]) -> list[tuple[str, _Record]]:
+        """Return the guard's record of each task."""
+        if not task_ids:
+            return []
+        # The time is asked for first, so that no task looks dead because the reply took long. It is
+        # not part of the pipeline, because that of a cluster takes no command without a key.
+        now = server_ms(self.client)
+        pipe = self.client.pipeline(transaction=False)
+        for task_id in task_ids:
+            pipe.hmget(self.keys.guard(task_id), "state", "attempt", "until")
+        records = []
+        for task_id, (state, attempt, until) in zip(task_ids, pipe.execute(), strict=True):
+            record = _Record(state, int(attempt or 0), float(until or 0) - now)
+            records.append((task_id, record))
+        return records
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _run(self, script: str, keys: list[str], args: list[Any], fate: Fate | None) -> Any:
+        """Run a script that also records a run, if there is a fate to record."""
+        if fate is not None:
+            keys = [*keys, self._runs.rows(fate.attempt.name), *self._runs.whole]
+            args = [*args, fate.encode()]
+        return self._scripts.run(script, keys, args)
+
+    def _freed_keys(self, key: str) -> list[str]:
+        return [self.keys.lock(key), self.keys.waiters(key), self.keys.index]
+
+    def _lock_keys(self, key: str) -> list[str]:
+        return [
+            self.keys.lock(key),
+            self.keys.waiters(key),
+            self.keys.parked(key),
+            self.keys.index,
+        ]

@@ -1,0 +1,160 @@
+"""The outcome of a run for the record of runs, and the result of a task that does not run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.process import current_process
+from celery import states
+from celery.app.task import Context
+from celery.backends.base import DisabledBackend
+from celery.backends.rpc import RPCBackend
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+
+from ..errors import describe, text_of
+from ..runs.run import Attempt, Fate, Outcome
+from .errors import OnceSkipped
+
+logger = get_logger(f"celery.{__name__}")
+
+#: The outcome of a run and its error, which may be empty.
+Result = tuple[Outcome, str]
+
+_OUTCOMES: dict[str, Outcome] = {
+    states.SUCCESS: "succeeded",
+    states.FAILURE: "failed",
+    states.RETRY: "retrying",
+    states.REJECTED: "rejected",
+    # The body wants no result, or the task goes on under this id as another one.
+    states.IGNORED: "unknown",
+}
+
+
+class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
+    """Raised instead of a skipped run after its result is stored.
+
+    The main process sends the event.
+    """
+
+
+# -- the outcome of a run --------------------------------------------------------------------------
+
+
+def outcome_of(state: str | None, retval: Any) -> Result | None:
+    """Return the outcome of a run whose body has ended or was torn down.
+
+    ``None`` if another process records the outcome, or if the message goes back to its queue.
+
+    Parameters:
+        state: of the signal ``task_postrun``; ``None`` if the run was torn down.
+        retval: of the same signal.
+    """
+    if state is None:
+        # A child does not know why it has to end.
+        return ("lost", "") if current_process().name == "MainProcess" else None
+    if is_requeued(state, retval):
+        return None
+    if isinstance(retval, Skipped):
+        return "left out", ""
+    outcome = _OUTCOMES.get(state, "unknown")
+    error = retval
+    if isinstance(retval, Retry) and isinstance(retval.exc, BaseException):
+        error = retval.exc
+    if state == states.SUCCESS or not isinstance(error, BaseException):
+        return outcome, ""
+    if state == states.IGNORED:
+        return outcome, text_of(error)
+    return outcome, describe(error)
+
+
+def is_requeued(state: str | None, retval: Any) -> bool:
+    """Return whether the body has sent its message back to the queue."""
+    return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
+
+
+def fate_of(
+    run: Attempt | None,
+    result: Result | None,
+    fields: Mapping[str, Any],
+    began: float | None,
+    retry_ms: int | None = None,
+) -> Fate | None:
+    """Return the record of one attempt; ``None`` if none is to be written.
+
+    Parameters:
+        fields: of the message.
+        began: monotonic time at which the body began; ``None`` if it did not, or nobody knows when.
+        retry_ms: milliseconds until its retry is due; ``None`` if there is no retry.
+    """
+    if run is None or result is None:
+        return None
+    outcome, error = result
+    if outcome == "left out":
+        began = None
+    seconds = None
+    if began is not None and outcome != "running":
+        seconds = time.monotonic() - began
+    return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error, retry_ms)
+
+
+# -- the result of a task that does not run --------------------------------------------------------
+
+
+def is_final(task: Any, task_id: str) -> bool:
+    """Return whether the stored result of a task says that it has ended."""
+    return _state(task, task_id) in states.READY_STATES
+
+
+def has_succeeded(task: Any, task_id: str) -> bool:
+    """Return whether the stored result of a task says that it has succeeded.
+
+    False if no result is stored, or if it cannot be read.
+    """
+    try:
+        return bool(_state(task, task_id) == states.SUCCESS)
+    except Exception as exc:  # noqa: BLE001 - a backend may raise anything
+        logger.warning("Cannot tell whether task %s has succeeded: %s", task_id, text_of(exc))
+        return False
+
+
+def keeps_result(task: Any, request: Context) -> bool:
+    """Return whether the result of a run is stored. The call decides, or else the task."""
+    # The class of the request has the attribute too, but there it says nothing.
+    ignored = vars(request).get("ignore_result")
+    if ignored is None:
+        ignored = task.ignore_result
+    return not ignored
+
+
+def end_unrun(task: Any, request: Context, why: Exception) -> None:
+    """End a task that does not run, so that no caller, chain or chord waits for it forever.
+
+    A skipped task ends as REVOKED. Any other could not be published, so it ends as FAILURE.
+    """
+    skipped = isinstance(why, OnceSkipped)
+    state = states.REVOKED if skipped else states.FAILURE
+    kind = type(why).__name__
+    if skipped:
+        logger.info("Skipped %s", why)
+    else:
+        name = f"{request.task}[{request.id}]"
+        logger.warning("Task %s is not published: %s: %s", name, kind, why)
+    task.backend.mark_as_failure(
+        request.id,
+        why,
+        request=request,
+        store_result=keeps_result(task, request),
+        call_errbacks=not skipped,
+        state=state,
+    )
+
+
+def _state(task: Any, task_id: str) -> str | None:
+    # The results of rpc:// are in a queue of the caller. A look would make a queue of our own.
+    if isinstance(task.backend, (DisabledBackend, RPCBackend)):
+        return None
+    state: str | None = task.backend.get_state(task_id)
+    return state
