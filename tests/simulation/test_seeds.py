@@ -19,6 +19,7 @@ from redbeat_lite.beat import wakeup
 from redbeat_lite.storage import scripts
 from tests.simulation.faults import KINDS
 from tests.simulation.holdings import count_objects
+from tests.simulation.network import Loss
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.seams import find_places
@@ -182,6 +183,31 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_ahead() -> None:
         story = scenario.run()
     assert any("trying again later" in line for line in story.lines)
     assert story.violations == []
+
+
+def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
+    """What breaks where the reply to an edit is lost, with changes of the script that stores edits."""
+    with changed_script("schedule/put", changes):
+        scenario = quiet(1, periods=(2,))
+        put = scripts._sha("schedule/put").encode()
+        lost: list[Process] = []
+
+        def lose(process: Process, commands: list[list[bytes]]) -> Loss | None:
+            if process.name != "a user" or commands[0][:2] != [b"EVALSHA", put] or lost:
+                return None
+            lost.append(process)
+            return Loss.AFTER
+
+        at(scenario, 8.0, lambda: setattr(scenario.network, "draw_loss", lose))
+        at(scenario, 8.1, by_user(scenario, User._add))
+        violations = [violation.law for violation in scenario.run().violations]
+        assert len(lost) == 1
+    return violations
+
+
+def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
+    assert edit_whose_reply_is_lost({}) == []
+    assert "refused" in edit_whose_reply_is_lost({"if before then": "if false then"})
 
 
 # -- what is bounded -----------------------------------------------------------------------------------

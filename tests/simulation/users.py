@@ -31,6 +31,12 @@ FAULTS = (redis.RedisError, OSError)
 #: Milliseconds by which a freeze may end earlier or later than it says, where all clocks are right.
 FREEZE_TOLERANCE_MS = 2000
 
+#: Milliseconds after which a request arrives that was given up, at most.
+LATEST_MS = 20_000
+
+#: Faults by which an entry changes though nobody changes it.
+_LOSSES_OF_DATA = {"empty", "fail over"}
+
 _HOUR = 3600
 
 #: What a user may say about missed runs. Seconds of grace are longer than a take-over by a stand-by lasts.
@@ -74,6 +80,10 @@ class User:
         self._freezes: dict[str, str] = {}
         #: Epoch ms until which something may be frozen.
         self.frozen_until = 0
+        #: When a call about an entry has got no answer, epoch ms: it may arrive long after that.
+        self._unanswered: dict[str, int] = {}
+        #: Names that no call can have added since they were removed.
+        self._absent = set(NAMES)
 
     def instant_ago(self, seconds: float) -> datetime:
         """The instant so many seconds ago."""
@@ -122,6 +132,9 @@ class User:
             lambda: self.schedules.add(name, task, rule.schedule, misfire=misfire, max_runs=max_runs),
             **_record_of(rule, misfire, max_runs),
         )
+        if name in self._absent:
+            self._check_refusal(record)
+        self._absent.discard(name)
         self._note_rule(name, rule, record)
 
     def _draw_rule(self) -> Rule:
@@ -155,6 +168,8 @@ class User:
             return {"version": changed.version}
 
         record = self._call("edit", name, update, **details)
+        if version is not None and name in NAMES:
+            self._check_refusal(record)
         self._note_rule(name, rule, record)
 
     def _pause(self) -> None:
@@ -168,7 +183,16 @@ class User:
     def _remove(self) -> None:
         name = self._own_name()
         self._added.pop(name, None)
-        self._call("remove", name, lambda: self.schedules.remove(name))
+        record = self._call("remove", name, lambda: self.schedules.remove(name))
+        if name in NAMES and record["ok"]:
+            self._absent.add(name)
+
+    def _check_refusal(self, record: Record) -> None:
+        """No call is refused because somebody else has changed the entry: nobody else does."""
+        name = record["entry"]
+        is_sure = record["began"] > self._unanswered.get(name, 0) + LATEST_MS
+        if record["ok"] is False and is_sure and not _LOSSES_OF_DATA & set(self._setup.faults):
+            self._story.violate("refused", f"{record['act']} of {name} was refused, and nobody else had changed it")
 
     # -- freezes -----------------------------------------------------------------------------------
 
@@ -278,6 +302,8 @@ class User:
             self._story.tell(f"{what} is refused: {type(exc).__name__}")
         except FAULTS as exc:
             self._story.tell(f"{what} is unanswered: {type(exc).__name__}")
+            if entry is not None:
+                self._unanswered[entry] = self._story.now
             return record
         except Exception as exc:
             self._story.violate("calls", f"{act} of {entry!r} raised {type(exc).__name__}: {exc}")
