@@ -190,4 +190,7 @@ def deadline_ms(fields: Mapping[str, Any]) -> int:
 
 
 def expires_ms(fields: Mapping[str, Any]) -> int:
-    return told_ms(fields["expires"]) if fields.get("expires") else 0
+    expires = fields.get("expires")
+    if not expires:
+        return 0
+    return told_ms(expires)

@@ -366,7 +366,9 @@ class LockStore:
         """Return the waiter whose turn it is, so that the caller publishes or ends it."""
         args = [key, resend_ms, RESEND_MAX_MS]
         reply = self._scripts.run("once/wake", self._lock_keys(key), args)
-        return Turn(text(reply[0]), bool(reply[1])) if reply else None
+        if not reply:
+            return None
+        return Turn(text(reply[0]), bool(reply[1]))
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """Return the message of the parked copy that may run now, for the caller to publish."""

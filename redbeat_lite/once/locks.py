@@ -65,7 +65,9 @@ class LockHandle:
     @property
     def fence(self) -> int | None:
         """Fencing number; ``None`` without the lock, and for a cache, which has none."""
-        return self._hold.held.fence if self._hold is not None and self._taken else None
+        if self._hold is None or not self._taken:
+            return None
+        return self._hold.held.fence
 
     @property
     def lost(self) -> bool:

@@ -54,7 +54,9 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
     """
     if state is None:
         # A child does not know why it has to end.
-        return ("lost", "") if current_process().name == "MainProcess" else None
+        if current_process().name != "MainProcess":
+            return None
+        return "lost", ""
     if is_requeued(state, retval):
         return None
     if isinstance(retval, Skipped):

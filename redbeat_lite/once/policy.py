@@ -364,7 +364,9 @@ class _Template(string.Formatter):
     """``str.format`` that writes values other than text and numbers as JSON, not as a ``repr``."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return _as_sent(value) if isinstance(value, (str, int, float)) else canonical(value)
+        if isinstance(value, (str, int, float)):
+            return _as_sent(value)
+        return canonical(value)
 
 
 def _as_sent(value: object) -> str:

@@ -243,7 +243,9 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
         kept_ms = hold.held.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
         kept_ms = hold.held.lease_ms
-    return kept_ms if kept_ms and _has_same_key(task, hold, successor) else 0
+    if kept_ms and not _has_same_key(task, hold, successor):
+        return 0
+    return kept_ms
 
 
 def _despite_soft_limit(release: Callable[[], None]) -> None:
