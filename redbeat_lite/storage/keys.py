@@ -214,12 +214,13 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
 def _first_foreign(client: Any, keys: Sequence[str]) -> ForeignKey | None:
     """Return the error for the first of these keys that has a foreign type."""
     expected_types = {}
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
+    for key in keys:  # A key may come twice.
         expected = _type_of(key)
         if expected is not None:
             expected_types[key] = expected
-            pipe.type(key)
+    pipe = client.pipeline(transaction=False)
+    for key in expected_types:
+        pipe.type(key)
     replies = pipe.execute() if expected_types else []
     for (key, expected), reply in zip(expected_types.items(), replies, strict=True):
         if text(reply) not in (expected, "none"):

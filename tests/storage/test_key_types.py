@@ -46,6 +46,13 @@ def test_sound_keys_pass(backend: Backend, client: redis.Redis) -> None:
     check_types(backend.client, ROOT)
 
 
+def test_a_key_may_be_asked_for_twice(backend: Backend, client: redis.Redis) -> None:
+    check_types(backend.client, ROOT, [KEYS.due])
+    client.rpush(KEYS.due, "x")
+    with pytest.raises(ForeignKey, match="due is a list"):
+        check_types(backend.client, ROOT, [KEYS.due])
+
+
 @pytest.mark.parametrize("key", [f"{ROOT}:{name}" for name in TYPES])
 def test_each_key_is_checked(backend: Backend, client: redis.Redis, key: str) -> None:
     client.rpush(key, "x")
