@@ -1,7 +1,7 @@
-"""Parts of a config entry that cannot be stored, such as a schedule class of a user's own or a ``BeatLazyFunc``.
+"""Parts of a config entry that cannot be stored, such as a ``BeatLazyFunc`` among its arguments.
 
-Redis holds a text in place of such a part, and only for people to read. The leader that has the same configuration
-takes the part itself from there.
+Redis holds a text in place of such a part, and only for people to read. The leader takes the part
+itself from its own configuration.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..errors import shorten, storable
 # Longest text in place of a part, in characters.
 _MAX_TEXT = 500
 
-# The place of an object in memory, which differs between processes.
+# Memory address in a default ``repr``.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class UnstoredSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Stand-in for a schedule that only the configuration of its app holds.
 
-    It never says when it is due, only that it wants to be asked again. So another process stores
-    that question as the next run, and the leader asks the schedule itself.
+    It only says that it wants to be asked again in a second. So a process without the configuration
+    stores this question as the next run, and the leader asks the schedule itself.
     """
 
     def __init__(self, text: str) -> None:
@@ -40,5 +40,5 @@ class UnstoredSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no t
 
 
 def readable_text(value: object) -> str:
-    """Return the ``repr`` of a value without memory addresses, so that all processes agree on it."""
+    """Return the ``repr`` of a value without memory addresses, which differ between processes."""
     return storable(_ADDRESS.sub("", shorten(value, _MAX_TEXT)))

@@ -46,8 +46,8 @@ Keys and arguments
 - Locks, leases and records go by the clock of the server (``shared/now.lua``). Planning goes by the
   clock of the leader, which passes the time as an argument.
 
-What one call promises
-======================
+Promises of one call
+====================
 
 - No other client sees a part of its writes. But if a command fails, the server does not undo the
   writes before it. So a script compares first, and makes a small write before it sends a message.
