@@ -211,6 +211,21 @@ class TestExport:
         run_cli(app, "import", str(file), "--apply", "--replace", code=0)
         assert Schedules(app)["nightly"].schedule == schedule(60), "the configuration owns the definition"
 
+    def test_commands_of_another_app_show_the_text_of_an_unstored_schedule(
+        self, make_app: Callable[..., Celery], run_cli: Callable[..., Said]
+    ) -> None:
+        app = make_app(beat_schedule={"custom": {"task": "add", "schedule": _Custom()}}, result_expires=None)
+        scheduler = Scheduler(app)
+        scheduler.run_due()
+        scheduler.close()
+        elsewhere = make_app("elsewhere")
+        lines = [" ".join(line.split()) for line in run_cli(elsewhere, "show", "custom").lines]
+        assert {"schedule <freq: 1.00 hour>", "not stored schedule"} <= {*lines}
+        assert "<freq: 1.00 hour>" in run_cli(elsewhere, "list").out
+        assert len(run_cli(elsewhere, "next", "--json").json) == 1, "what comes after it is not known"
+        assert "next" in run_cli(elsewhere, "why", "custom").out
+        assert "ERROR leader: no beat leads" in run_cli(elsewhere, "doctor", code=4).out, "and no check fails"
+
     @pytest.mark.parametrize("edited", [False, True])
     def test_a_config_entry_that_a_beat_has_made_anew_gets_its_state_back_unless_somebody_edited_it(
         self,
