@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
+from ..api.backfills import Backfills
 from ..api.schedules import Schedules
-from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
+from ..operate.option_values import start_arguments
+from ..operate.texts import backfill_status
+from ..entries.backfill import Backfill
 from .command import Failure, command, json_option, load_schedules, note_option, option
-from .options import changing, parse_span, required_names
+from .options import changing, required_names
 from .output import app_zone, echo_json, echo_table, say, when
-from .texts import backfill_status
 
 #: Fields of an error that leaves out one of several entries -> why it is left out.
 _LEFT_OUT = {
@@ -75,16 +76,6 @@ def backfill(
     )
 
 
-def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the arguments of ``start()`` for the options; raises InvalidEntry if one is wrong."""
-    most = options["max_active"]
-    if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
-        raise InvalidEntry("max_active", 'a whole number, or "none"', most)
-    start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
-    max_active = None if most == "none" else int(most)
-    return {**options, "start": start, "end": end, "max_active": max_active}
-
-
 def start_backfills(
     names: str | Sequence[str],
     start: datetime,
@@ -104,41 +95,76 @@ def start_backfills(
         everything: of several entries, include idle ones and runs from before an entry was added.
         arguments: as for ``start()``.
     """
-    schedules = load_schedules()
-    is_one = isinstance(names, str)
-    planned: list[Backfill] = []
-    first_instants: list[datetime] = []
-    left_out: dict[str, list[str]] = {}
-    all_names = [names] if isinstance(names, str) else names
-    for name in all_names:
-        first = start
-        if not is_one and not everything:
-            first = _first_instant(schedules, name, start)
-            reason = "added later" if first > end else str(schedules[name].status)
-            if reason in _IDLE:
-                left_out.setdefault(f"{reason} (--everything includes them)", []).append(name)
-                continue
-        try:
-            planned.append(schedules.backfills.start(name, first, end, dry_run=True, **arguments))
-            first_instants.append(first)
-        except InvalidEntry as exc:
-            if exc.field not in _LEFT_OUT or len(all_names) == 1:
-                raise
-            left_out.setdefault(_LEFT_OUT[exc.field], []).append(name)
-    for reason, some in left_out.items():
-        say(f"left out, {reason}: {listed(some, 10)}", err=True)
-    if not planned:
-        raise Failure("of none of these entries is there anything to send")
+    store = load_schedules().backfills
+    if isinstance(names, str):
+        first_instants = {names: start}
+        planned = [store.start(names, start, end, dry_run=True, **arguments)]
+    else:
+        first_instants = _first_instants(names, start, end, everything)
+        planned = _plan(store, first_instants, end, arguments, is_one=len(names) == 1)
     _say_runs(planned)
     if not dry_run:
         if asks:
             click.confirm("Send them?", abort=True, err=True)
-        for index, first in enumerate(first_instants):
-            name = planned[index].name
-            planned[index] = schedules.backfills.start(name, first, end, **arguments)
+        for index, backfill in enumerate(planned):
+            first = first_instants[backfill.name]
+            planned[index] = store.start(backfill.name, first, end, **arguments)
             # At once, because a later one may fail.
             say(f"started backfill {planned[index].id}")
-    echo_json(planned[0] if is_one else planned)
+    echo_json(planned[0] if isinstance(names, str) else planned)
+
+
+def _first_instants(
+    names: Sequence[str], start: datetime, end: datetime, everything: bool
+) -> dict[str, datetime]:
+    """Return from when on to send the runs of each entry; idle entries are left out."""
+    if everything:
+        return dict.fromkeys(names, start)
+    schedules = load_schedules()
+    instants = {}
+    idle: dict[str, list[str]] = {}
+    for name in names:
+        first = _first_instant(schedules, name, start)
+        reason = "added later" if first > end else str(schedules[name].status)
+        if reason in _IDLE:
+            idle.setdefault(f"{reason} (--everything includes them)", []).append(name)
+        else:
+            instants[name] = first
+    _say_left_out(idle)
+    return instants
+
+
+def _plan(
+    store: Backfills,
+    first_instants: Mapping[str, datetime],
+    end: datetime,
+    arguments: Mapping[str, Any],
+    *,
+    is_one: bool,
+) -> list[Backfill]:
+    """Return the backfills to start; raises Failure if none can be started.
+
+    Parameters:
+        is_one: raise InvalidEntry of the only entry; of several, refused ones are left out.
+    """
+    planned = []
+    refused: dict[str, list[str]] = {}
+    for name, first in first_instants.items():
+        try:
+            planned.append(store.start(name, first, end, dry_run=True, **arguments))
+        except InvalidEntry as exc:
+            if is_one or exc.field not in _LEFT_OUT:
+                raise
+            refused.setdefault(_LEFT_OUT[exc.field], []).append(name)
+    _say_left_out(refused)
+    if not planned:
+        raise Failure("of none of these entries is there anything to send")
+    return planned
+
+
+def _say_left_out(names: Mapping[str, Sequence[str]]) -> None:
+    for reason, some in names.items():
+        say(f"left out, {reason}: {listed(some, 10)}", err=True)
 
 
 def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:

@@ -19,8 +19,9 @@ import click
 from ..actors import by_way
 from ..durations import seconds_of
 from ..errors import EntryNotFound, RedbeatError, text_of
+from ..operate.clean_text import clean
 from ..storage.redis_values import text
-from .output import JSON, clean, say, tolerate_any_text
+from .output import JSON, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Exit codes of failures. A command with further codes names them in its help.
+#: Exit code if the request is wrong. A command with further codes names them in its help.
 WRONG_REQUEST = 1
+
+#: Exit code if the server or the broker cannot be reached, or refuses.
 NO_SERVER = 2
 
 #: Exit code of a command that has done its work, and found or left out something on the way.
@@ -44,8 +47,10 @@ _EXIT_CODES = (
 #: Length of a summary in characters; click would cut it at the end of the line.
 _SUMMARY = 1000
 
-#: Most names that the shell completes, and the seconds that it waits for the server.
+#: Most names that the shell completes.
 _COMPLETED = 100
+
+#: Seconds that the shell waits for the server when it completes a name.
 _COMPLETION_SECONDS = 1.0
 
 #: Most names that are compared with an unknown name, so that the error comes at once.
@@ -79,7 +84,7 @@ class Command(click.Command):
             formatter.write_text(_EXIT_CODES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # A shell that keeps the context above still has the --json of the command before.
+        # In a shell, the context outlives a command and still has its --json.
         ctx.meta[JSON] = False
         return super().parse_args(ctx, args)
 
@@ -122,7 +127,7 @@ class Group(click.Group):
         commands = self.list_commands(ctx)
         if args[0] in commands or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        # One hint alone: nobody who types "unpuase" wants to read of pause as well.
+        # The nearest word alone: a user who types "unpuase" does not mean pause.
         near = get_close_matches(args[0], [*commands, *self.synonyms], n=1, cutoff=0.78)
         hint = f" Did you mean {self.synonyms.get(near[0], near[0])}?" if near else ""
         raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..entries.words import counted
 from ..interchange.backup import Export, Restore, Restored
 from ..interchange.document import BadFile, Document, read_document
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
+from ..operate.texts import next_run
 from ..storage.whole_files import is_stream, write_whole
 from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
@@ -31,7 +33,6 @@ from .output import (
     showing_progress,
     unicode_json,
 )
-from .texts import next_run
 
 #: File mode for the owner alone, because an export has the arguments of tasks.
 _PRIVATE = 0o600
@@ -71,9 +72,9 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    changes = _plan(load_app(), path, prune)
-    _show(changes)
-    if exit_code and changes.changes:
+    file_plan = _plan(load_app(), path, prune)
+    _show(file_plan)
+    if exit_code and file_plan.changes:
         exit_with(INCOMPLETE)
 
 
@@ -92,11 +93,11 @@ def apply(path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = load_app()
-    changes = _plan(app, path, prune)
-    _show(changes)
-    with showing_progress(f"writing {counted(len(changes.changes), 'change', 'changes')}"):
-        apply_plan(app, changes)
-    if changes.changes:
+    file_plan = _plan(app, path, prune)
+    _show(file_plan)
+    with showing_progress(f"writing {counted(len(file_plan.changes), 'change', 'changes')}"):
+        apply_plan(app, file_plan)
+    if file_plan.changes:
         say("Applied.")
 
 
@@ -107,31 +108,26 @@ def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
 
 
 def _show(file_plan: FilePlan) -> None:
-    changes = [
-        {
-            "action": change.action,
-            "name": change.name,
-            "before": change.before,
-            "after": change.after,
-        }
-        for change in file_plan.changes
-    ]
-    same = file_plan.same
-    unlisted = file_plan.unlisted
-    notes = file_plan.notes
-    echo_json({"changes": changes, "same": same, "unlisted": unlisted, "left_alone": notes})
+    data: dict[str, Any] = {
+        "changes": [],
+        "same": file_plan.same,
+        "unlisted": file_plan.unlisted,
+        "left_alone": file_plan.notes,
+    }
+    for change in file_plan.changes:
+        fields = ("action", "name", "before", "after")
+        data["changes"].append({field: getattr(change, field) for field in fields})
+    echo_json(data)
     for change in file_plan.changes:
         for line in _change_lines(change):
             say(fitted(line))
-    for name, note in notes.items():
+    for name, note in file_plan.notes.items():
         say(fitted(f"  {name}: left alone, {note}"))
-    counts = []
-    for action in _SIGNS:
-        number = sum(change.action == action for change in file_plan.changes)
-        counts.append(f"{number} to {action}")
-    say(f"{', '.join(counts)}; {same} the same.")
-    if unlisted:
-        say(f"{unlisted} not in the file; --prune would remove them.")
+    numbers = Counter(change.action for change in file_plan.changes)
+    counts = ", ".join(f"{numbers[action]} to {action}" for action in _SIGNS)
+    say(f"{counts}; {file_plan.same} the same.")
+    if file_plan.unlisted:
+        say(f"{file_plan.unlisted} not in the file; --prune would remove them.")
 
 
 def _change_lines(change: Change) -> Iterator[str]:

@@ -23,6 +23,9 @@ from ..entries.selection import Selection, matches
 from ..entries.words import counted
 from ..errors import CorruptEntry, EntryExists, RedbeatError, describe, text_of
 from ..once.canvas import CANVAS, sent
+from ..operate.clean_text import clean
+from ..operate.option_values import fields_of, past_instant, schedule_of
+from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..runs.run import Run
 from ..settings import Settings
 from ..storage.connections import FAULTS
@@ -46,27 +49,13 @@ from .options import (
     agreeing,
     changing,
     field_options,
-    fields_of,
-    past_instant,
     say_changed,
-    schedule_of,
     schedule_options,
     selected,
     selecting,
     to_change,
 )
-from .output import (
-    app_zone,
-    clean,
-    echo_fields,
-    echo_json,
-    echo_table,
-    in_json,
-    is_unicode,
-    say,
-    when,
-)
-from .texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
+from .output import app_zone, echo_fields, echo_json, echo_table, in_json, is_unicode, say, when
 
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
@@ -325,7 +314,7 @@ def remove(names: tuple[str, ...], note: str, **_selection: Any) -> None:
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
     for name in names or (None,):
-        # The selection and the errors read the name there.
+        # selected() and the errors read the name from the context.
         click.get_current_context().params["name"] = name
         _remove(note)
 

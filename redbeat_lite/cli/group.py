@@ -9,8 +9,8 @@ import click
 
 from .command import Group
 
-#: Module -> its commands, in the order of the help. In the module, a command whose name Python
-#: has already ends with an underscore.
+#: Module -> the functions of its commands, in the order of the help. The name of a function ends
+#: with an underscore if Python has a word or a function of that name.
 _MODULES = {
     ".entries": "list_ show add edit remove pause resume run",
     ".holds": "freeze freezes thaw calendars",

@@ -15,6 +15,8 @@ from ..api.schedules import Schedules
 from ..beat.status import status as read_status
 from ..entries.change_words import change_words
 from ..errors import InvalidEntry
+from ..operate.option_values import parse_instant, parse_span, parse_time_of_day, past_instant
+from ..operate.texts import remark, run_time
 from ..runs.run import NOT_DONE, Outcome
 from ..schedules.zones import portable
 from ..settings import Settings
@@ -29,17 +31,8 @@ from .command import (
     name_argument,
     option,
 )
-from .options import (
-    names_of,
-    parse_instant,
-    parse_span,
-    parse_time_of_day,
-    past_instant,
-    selected,
-    selecting,
-)
+from .options import names_of, selected, selecting
 from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, say_more, when
-from .texts import remark, run_time
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -174,7 +167,7 @@ def why(name: str, instant: str | None) -> None:
       celery -A proj redbeat why nightly 03:00
       celery -A proj redbeat why nightly "2026-12-01 03:00"
     """
-    # Other commands of this module do without these.
+    # These imports would slow down the other commands.
     from ..operate.why import explain
     from ..operate.why_case import gather
 

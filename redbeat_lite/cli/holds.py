@@ -10,6 +10,7 @@ import click
 from ..api.schedules import Schedules
 from ..entries.selection import Selection
 from ..entries.words import counted
+from ..operate.option_values import coming_instant
 from ..schedules.calendars import Calendar
 from .command import (
     Failure,
@@ -22,7 +23,7 @@ from .command import (
     note_option,
     option,
 )
-from .options import coming_instant, selecting
+from .options import selecting
 from .output import app_zone, echo_json, echo_table, say, when
 
 _DATE = click.DateTime(["%Y-%m-%d"])

@@ -20,6 +20,7 @@ from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
 from ..interchange.move_in import Carrier, Move, MoveIn, Source, Unreadable
 from ..interchange.shadow import Difference, Shadow
+from ..operate.texts import next_run
 from ..settings import NO_SERVER, Settings
 from .command import (
     INCOMPLETE,
@@ -43,7 +44,6 @@ from .output import (
     showing_progress,
     when,
 )
-from .texts import next_run
 
 #: Schedulers to move in from.
 _ORIGINS = ("redbeat", "django-celery-beat")
@@ -196,7 +196,7 @@ def shadow(
     source = _source(app, origin, url, prefix)
     lag = source.lag
     if app.conf.beat_sync_every == 1:
-        # Celery's beat stores each run at once then, and its app is this one.
+        # With this setting, the other beat stores each run at once. It has the same app.
         lag = min(every, lag)
     settings = Settings.from_app(app, url=NO_SERVER)
     carrier = Carrier(app, settings, configured(app), app.timezone)

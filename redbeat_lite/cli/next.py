@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from copy import copy
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from ..entries import lifecycle
-from ..entries.clock_change_words import hazard
-from ..entries.preview import walk
 from ..entries.selection import Selection
 from ..instants import to_ms
+from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
+from ..operate.option_values import coming_instant
 from ..schedules import Manual, Question
-from ..schedules.misfire import WalkOn
 from ..schedules.zones import portable, zone_name, zone_of
-from ..storage.time_limits import brief_walk
 from .command import (
     Failure,
     bare_app,
@@ -30,34 +25,14 @@ from .command import (
     load_schedules,
     option,
 )
-from .options import coming_instant, names_of, selected, selecting
+from .options import names_of, selected, selecting
 from .output import echo_json, in_json, say, say_more, table, terminal_width, when
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
-    from ..entries.freezes import Freezes
 
-#: Time to look ahead by default: for all or several entries, and for one.
+#: Time to look ahead by default, if the command is not about one entry.
 _DAY = timedelta(days=1)
-_TEN_YEARS = timedelta(days=3653)
-
-
-class ComingRun(NamedTuple):
-    """A run to come.
-
-    Parameters:
-        name: of its entry.
-        at: when it is sent.
-        nominal: the instant of the schedule.
-        zone: the zone to show it in.
-        hazard: what a clock change does to it.
-    """
-
-    name: str
-    at: datetime
-    nominal: datetime
-    zone: tzinfo
-    hazard: str | None
 
 
 @command("next")
@@ -103,7 +78,7 @@ def next_(
     if first < now:
         raise Failure(f"--from: expected an instant still to come, got {start}")
     if until is None:
-        last = first + (_DAY if one is None else _TEN_YEARS)
+        last = first + (_DAY if one is None else TEN_YEARS)
     else:
         last = coming_instant("until", until, zone)
     if last < first:
@@ -128,71 +103,11 @@ def next_(
 
 
 def _unknown_runs(entries: Iterable[Entry], end: int) -> str:
-    """Return the exception for entries whose schedules are asked when the time has come."""
+    """Return the end of the sentence about schedules that decide when the time has come."""
     due = takewhile(lambda entry: entry.due is not None and entry.due <= end, entries)
     if any(isinstance(entry.known_state.nominal, Question) for entry in due):
-        return ", except for runs of schedules that are asked when the time has come"
+        return ", except for schedules that decide when the time has come"
     return ""
-
-
-def next_runs(entry: Entry, zone: tzinfo, freezes: Freezes, limit: int) -> list[ComingRun]:
-    """Return the next runs of one entry within ten years."""
-    now = datetime.now(UTC)
-    runs = runs_between([entry], now, now + _TEN_YEARS, zone, freezes)
-    return [*islice(runs, limit)]
-
-
-def runs_between(
-    entries: Iterable[Entry],
-    first: datetime,
-    last: datetime,
-    zone: tzinfo,
-    freezes: Freezes,
-    shown_zone: tzinfo | None = None,
-) -> Iterator[ComingRun]:
-    """Yield the runs of entries between two instants, in order.
-
-    Parameters:
-        entries: in the order of their due times.
-        zone: of the app.
-        shown_zone: the zone to show all runs in; by default the zone of each entry.
-    """
-    start = to_ms(first)
-    walk_on = brief_walk()
-    moved: dict[str, Entry] = {}
-
-    def move(entry: Entry) -> Entry:
-        moved[entry.name] = _moved(entry, start, zone, walk_on)
-        return moved[entry.name]
-
-    now = to_ms(datetime.now(UTC))
-    runs = walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes, ahead=move)
-    for run in runs:
-        if run.at > last:
-            return
-        if run.at >= first:
-            entry = moved[run.name]
-            change = hazard(entry.rule(zone), to_ms(run.nominal))
-            own_zone = entry.zone(zone)
-            yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)
-
-
-def _moved(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
-    """Return the entry as it will be shortly before ``start`` (epoch ms).
-
-    This spares the walk through all runs before. An entry that counts its runs needs that walk.
-    """
-    if entry.due is None or entry.max_runs is not None:
-        return entry
-    state = entry.known_state
-    before = start - entry.jitter_ms - 1
-    if state.nominal is None or state.nominal >= before:
-        return entry
-    nominal = lifecycle.ahead(entry, state, before, zone, walk_on)
-    twin = copy(entry)
-    twin.state = replace(state, nominal=nominal)
-    twin.due = lifecycle.due_time(twin, twin.state, zone)
-    return twin
 
 
 def _echo(runs: list[ComingRun]) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 import click
 
 from ..clock import elapsed
-from ..entries.words import in_zone, span
+from ..entries.words import in_zone
+from ..operate.clean_text import BEYOND_ASCII, clean
 
 #: Key of the click context that says whether ``--json`` was given.
 JSON = "redbeat_lite.json"
@@ -58,13 +59,8 @@ _RIGID = frozenset(
 #: Columns that are cut last, because a reader who acts must know the names.
 _NAMES = ("NAME", "ENTRY")
 
-#: Characters that move the cursor, ring a bell or turn the direction of text. Anybody may write
-#: them into the name or the description of an entry.
-_BEYOND_ASCII = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-_UNPRINTABLE = re.compile(rf"[\x00-\x1f{_BEYOND_ASCII}]+")
-
-#: The same in JSON, which escapes those of ASCII in texts, and puts line ends between them.
-_UNPRINTABLE_IN_JSON = re.compile(f"[{_BEYOND_ASCII}]")
+#: Unprintable characters that JSON leaves in texts. It escapes those of ASCII.
+_UNPRINTABLE_IN_JSON = re.compile(f"[{BEYOND_ASCII}]")
 
 #: Columns with words of this package, and the colours of these words.
 _COLOURED = ("NEXT RUN", "OUTCOME", "STATE", "STATUS")
@@ -310,11 +306,6 @@ def fitted(line: str, width: int | None = None) -> str:
     return _cut(clean(line), terminal_width() if width is None else width)
 
 
-def clean(text: str) -> str:
-    """Return a text on one line, without characters that would confuse a terminal."""
-    return _UNPRINTABLE.sub(" ", text)
-
-
 def app_zone() -> tzinfo:
     """Return the time zone of the app of ``-A``."""
     zone: tzinfo = click.get_current_context().obj.app.timezone
@@ -324,13 +315,6 @@ def app_zone() -> tzinfo:
 def when(instant: datetime, zone: tzinfo | None = None) -> str:
     """Return an instant to the second, with its offset, by default in the app's zone."""
     return in_zone(instant, app_zone() if zone is None else zone)
-
-
-def distance(instant: datetime, now: datetime) -> str:
-    """Return how far away an instant is, in one or two units: ``in 3 h 5 min``, ``12 s ago``."""
-    seconds = (instant - now).total_seconds()
-    text = span(abs(seconds))
-    return f"in {text}" if seconds >= 0 else f"{text} ago"
 
 
 def _columns(text: str) -> int:

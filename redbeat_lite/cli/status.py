@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from celery import Celery
@@ -15,8 +14,10 @@ from ..beat.status import Status
 from ..beat.status import status as read_status
 from ..entries.words import counted, listed, local
 from ..errors import EntryNotFound, RedbeatError
+from ..operate.clean_text import clean
 from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
+from ..operate.texts import status_lines
 from ..settings import Settings
 from ..storage.store import Store
 from .command import (
@@ -33,7 +34,6 @@ from .command import (
 )
 from .output import (
     app_zone,
-    clean,
     echo_fields,
     echo_json,
     echo_table,
@@ -41,28 +41,18 @@ from .output import (
     showing_progress,
     terminal_width,
 )
-from .texts import status_lines
 
 if TYPE_CHECKING:
     from ..operate.examination import Finding
     from ..runs.incident import Incident
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Severity of a finding -> exit code, and the colour of its first line.
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
 _DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 
 
-def timeout_option(default: str) -> Callable[[_F], _F]:
-    """Return the option ``--timeout``."""
-    return option(
-        "--timeout", "How long to wait for the server.", type=Length(0.1), default=default
-    )
-
-
 @command()
-@timeout_option("5s")
+@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="5s")
 @json_option
 def status(timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
@@ -178,7 +168,7 @@ def ack(incident_id: str, note: str) -> None:
     type=Length(),
 )
 @option("--pid", "The beat's process, where several beats run on this host.", type=int)
-@timeout_option("2s")
+@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="2s")
 @json_option
 def health(
     cluster: bool,
@@ -236,7 +226,7 @@ def doctor() -> None:
       celery -A proj redbeat doctor
       celery -A proj redbeat doctor --json
     """
-    # A probe by health does without these.
+    # This import would slow down the probe by health.
     from ..operate.doctor import examine
 
     with showing_progress("looking at the schedule"):

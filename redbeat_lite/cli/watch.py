@@ -27,23 +27,28 @@ from ..entries.as_read import STATUSES
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.words import counted
+from ..operate.clean_text import clean
+from ..operate.texts import distance
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from ..storage.store import Store
 from .command import Failure, Length, bare_app, command, entry_names, load_schedules, option
 from .entries import why_nothing_listed
 from .options import selected, selecting
-from .output import app_zone, clean, distance, fitted, table, wants_colour, when
+from .output import app_zone, fitted, table, wants_colour, when
 
-#: Enter the terminal's second screen and hide the cursor; and back.
+#: Enters the terminal's second screen and hides the cursor.
 _ENTER = "\x1b[?1049h\x1b[?25l"
+
+#: Shows the cursor and leaves the second screen.
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
+#: Moves the cursor to the first line; clears the rest of a line; clears the lines below.
 _HOME = "\x1b[H"
 _CLEAR_LINE_END = "\x1b[K"
 _CLEAR_BELOW = "\x1b[J"
 
-#: Keys, of which the page keys send several bytes.
+#: Keys that quit, turn to the next page and to the previous one. The page keys send four bytes.
 _QUIT = b"qQ\x03\x04"
 _NEXT = (b"n", b" ", b"\x1b[6~")
 _PREVIOUS = (b"p", b"b", b"\x1b[5~")

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from ..api.selected import Selected
-from ..cli.backfills import start_arguments
 from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
 from ..errors import EntryNotFound, InvalidEntry
 from ..once.locks import locks
+from ..operate.option_values import start_arguments
 from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
 from .call import Call
@@ -30,9 +30,10 @@ BACKFILL_OPTIONS = {
     "note": "",
 }
 
-#: Most entries of one bulk action, and most stored entries for a filter to look through. Browsers
-#: and proxies give up on what takes longer.
+#: Most entries of one bulk action. Browsers and proxies give up if an answer takes longer.
 _MOST = 10_000
+
+#: Most stored entries that a filter of a bulk action looks through, for the same reason.
 _STORED = 100_000
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import click
-
-from ..cli.entries import edit as command
-from ..cli.next import next_runs
-from ..cli.options import KINDS, fields_of, schedule_of
 from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
@@ -18,6 +14,14 @@ from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_words
 from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
+from ..operate.coming_runs import next_runs
+from ..operate.option_values import (
+    FIELD_OPTIONS,
+    KINDS,
+    SCHEDULE_OPTIONS,
+    fields_of,
+    schedule_of,
+)
 from ..schedules import every
 from .call import Call, SharedParts
 from .http import Response
@@ -25,7 +29,7 @@ from .http import Response
 #: Fields whose values the page may hide.
 ARGUMENTS = ("args", "kwargs", "options")
 
-#: Fields that refine a rule -> the text of a rule that does not set them.
+#: Fields that refine a rule -> the text that means not set.
 _REFINEMENTS = {
     "tz": "",
     "align": "false",
@@ -283,13 +287,14 @@ def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: 
 
 def _fields(texts: Mapping[str, str]) -> Iterator[FormField]:
     """Yield the fields that options of ``redbeat edit`` read; the form has kind and rule itself."""
-    for option in command.params:
-        name = str(option.name)
-        if not isinstance(option, click.Option) or name not in texts:
-            continue
+    options = {"--task TEXT": "The name of the task.", **SCHEDULE_OPTIONS, **FIELD_OPTIONS}
+    for words, help_text in options.items():
+        word, *kind = re.split("[ /]", words)
+        name = word.removeprefix("--").replace("-", "_")
         choices: tuple[str, ...] = ()
-        if option.is_flag:
+        if name == "cron_seconds":
+            choices = ("", "first", "last")
+        elif name in _SWITCHES or not kind:
             choices = ("true", "false")
-        elif isinstance(option.type, click.Choice):
-            choices = ("", *option.type.choices)
-        yield FormField(name, texts[name], option.help or "", choices)
+        if name in texts:
+            yield FormField(name, texts[name], help_text, choices)

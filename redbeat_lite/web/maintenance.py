@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ..cli.texts import backfill_status
-from ..entries.backfill import Backfill
 from ..entries.fields import DEFINITION_FIELDS
 from ..entries.freezes import Freeze
 from ..instants import MAX_MS, from_ms
@@ -16,7 +14,9 @@ from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
+from ..operate.texts import backfill_status
 from ..storage.json_values import loads
+from ..entries.backfill import Backfill
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .editing import visible_arguments

@@ -12,9 +12,6 @@ from typing import Any
 
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
-from ..cli.next import next_runs
-from ..cli.options import parse_span
-from ..cli.texts import entry_lines, status_lines, value_text
 from ..clock import wall_ms
 from ..entries.as_json import entry_fields
 from ..entries.as_read import STATUSES
@@ -24,6 +21,9 @@ from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern, matches
 from ..errors import EntryNotFound
 from ..instants import MAX_MS, from_ms, to_ms
+from ..operate.coming_runs import next_runs
+from ..operate.option_values import parse_span
+from ..operate.texts import entry_lines, status_lines, value_text
 from ..operate.why import explain
 from ..operate.why_case import gather
 from ..runs.run import NOT_DONE, Run
@@ -34,17 +34,25 @@ from .editing import ARGUMENTS, visible_arguments
 from .http import Response
 from .rendering import link
 
-#: First page: how far it looks ahead, most runs to come, and most incidents that it counts.
+#: Time that the first page looks ahead.
 _AHEAD = timedelta(minutes=15)
+
+#: Most runs to come on the first page.
 _COMING = 30
+
+#: Most incidents that the first page counts.
 _INCIDENTS = 1000
 
-#: Entries on a page of the list, and last outcomes of each.
+#: Entries on a page of the list.
 _ENTRIES = 50
+
+#: Last outcomes of each entry in the list.
 _OUTCOMES_SHOWN = 15
 
-#: Page of an entry: runs, changes, and runs to come.
+#: Runs, and changes, on the page of an entry.
 _PAST = 20
+
+#: Runs to come on the page of an entry.
 _NEXT = 10
 
 #: Fields that the page of an entry shows in places of their own.
@@ -60,20 +68,28 @@ _SHOWN_APART = (
     *ARGUMENTS,
 )
 
-#: States of the filter, and those of entries that will not fire by themselves.
+#: States that the filter of the list offers.
 _STATES = (*STATUSES, "failing", "failed")
+
+#: States of entries that will not fire by themselves.
 _PARKED = ("paused", "finished", "disabled", "manual")
 
-#: Runs on a page, and the ends that it looks through for one outcome or for some entries.
+#: Runs on a page.
 _RUNS = 100
+
+#: Ends of runs that the page looks through for one outcome.
 _ENDS = 1500
+
+#: Ends of runs that the page looks through for some entries.
 _ENDS_OF_SOME = 1000
 
 #: Choices of the page of runs -> the outcomes that they show.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
-#: Changes on a page, and those that a filter looks through. 1,000 take one round trip.
+#: Changes on a page.
 _LINES = 100
+
+#: Changes that a filter looks through. 1,000 take one round trip.
 _LOOKED_AT = 2000
 
 #: Changes whose entry is gone or never existed, so its name is no link.

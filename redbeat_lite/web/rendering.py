@@ -18,11 +18,11 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..cli.output import clean
-from ..cli.texts import MARKS, remark, run_time
 from ..entries.change_words import change_details, change_words
 from ..entries.schedule_text import schedule_text
 from ..entries.words import in_zone, local, span
+from ..operate.clean_text import clean
+from ..operate.texts import MARKS, remark, run_time
 from ..pipeline.pipeline_keys import START
 from ..runs.run import NOT_DONE
 

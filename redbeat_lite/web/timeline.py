@@ -28,12 +28,16 @@ _SHADES = 5
 #: Entries in a minute that have the darkest shade, if no other minute has more.
 _DARKEST = 10
 
-#: Most lanes of entries that a filter leaves, and without a filter.
+#: Most lanes of entries that a filter leaves.
 _LANES = 100
+
+#: Most lanes without a filter.
 _LANES_UNFILTERED = 30
 
-#: Most runs of a lane before and after now.
+#: Most past runs of a lane.
 _PAST = 20
+
+#: Most runs to come of a lane.
 _NEXT = 20
 
 #: Spans of the lanes in milliseconds. A quarter of a span is past.

@@ -1,4 +1,4 @@
-"""Texts about entries, runs and beats for people; the page shows the same."""
+"""Texts about entries, runs and beats, which the command line and the page have in common."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from ..beat.status import LeaderStatus, StandBy, Status
 from ..clock import CLOCK_OFF, wall_ms
 from ..entries.as_json import entry_fields
-from ..entries.backfill import Backfill
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
 from ..entries.schedule_text import resolved_text, schedule_words
@@ -23,7 +22,7 @@ from ..pipeline.pipeline_keys import START
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..storage.json_values import pack
 from ..storage.records import Refused
-from .output import distance, when
+from ..entries.backfill import Backfill
 
 #: Last runs of an entry that a list shows.
 _LAST_RUNS = 5
@@ -48,7 +47,7 @@ def next_run(entry: Entry, zone: tzinfo) -> str:
         # Within a day, the time of day alone is clear.
         is_soon = entry.frozen_until - datetime.now(UTC) < timedelta(days=1)
         return f"frozen until {until[11:] if is_soon else until}"
-    return entry.status if entry.next_run_at is None else when(entry.next_run_at, zone)
+    return entry.status if entry.next_run_at is None else in_zone(entry.next_run_at, zone)
 
 
 def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
@@ -73,8 +72,8 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         fields["calendar"] = str(entry.calendar)
     for bound in ("start_at", "end_at"):
         if bound in fields:
-            fields[bound] = when(getattr(entry, bound), zone)
-    # The lines of a pipeline and the task of a canvas show what these arguments hold.
+            fields[bound] = in_zone(getattr(entry, bound), zone)
+    # Other lines show what the arguments of a pipeline or of a canvas hold.
     pipeline = _pipeline_lines(entry)
     hidden = ["task", "schedule", "unstored"]
     if pipeline:
@@ -91,7 +90,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("status", f"{entry.status}{paused}"),
         ("frozen until", _with_distance(entry.frozen_until, zone)),
         ("next run", _with_distance(entry.next_run_at, zone)),
-        ("last run", when(entry.last_run_at, zone) if entry.last_run_at else "never"),
+        ("last run", in_zone(entry.last_run_at, zone) if entry.last_run_at else "never"),
         ("runs", entry.total_run_count),
         ("skipped", entry.skipped_count or None),
         ("last task", entry.last_task_id),
@@ -141,7 +140,7 @@ def _schedule_options(entry: Entry, zone: tzinfo) -> str:
 def _with_distance(instant: datetime | None, zone: tzinfo) -> str | None:
     if instant is None:
         return None
-    return f"{when(instant, zone)}  ({distance(instant, datetime.now(UTC))})"
+    return f"{in_zone(instant, zone)}  ({distance(instant, datetime.now(UTC))})"
 
 
 def run_time(run: Run) -> str | None:
@@ -190,7 +189,7 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "workers", f"{len(status.clocks)} with install()"
     yield "refused", _refused_text(status.refused)
     for freeze in status.freezes:
-        until = f"{when(freeze.until, zone)} ({distance(freeze.until, status.now)})"
+        until = f"{in_zone(freeze.until, zone)} ({distance(freeze.until, status.now)})"
         yield "frozen", f"{freeze.selection}, until {until}"
     if status.freezes:
         messages = "messages: not known"
@@ -204,10 +203,12 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
 
 
 def _leader_lines(
-    leader: LeaderStatus, status: Status, zone: tzinfo
+    leader: LeaderStatus,
+    status: Status,
+    zone: tzinfo,
 ) -> Iterator[tuple[str, object]]:
     yield "leader", _process(leader)
-    since = f"{when(leader.since, zone)} ({distance(leader.since, status.now)})"
+    since = f"{in_zone(leader.since, zone)} ({distance(leader.since, status.now)})"
     yield "since", f"{since}, term {leader.term}"
     yield "sent", leader.sent
     yield "not sent", leader.failed
@@ -229,3 +230,10 @@ def _refused_text(refused: Refused) -> str:
 
 def _process(beat: LeaderStatus | StandBy) -> str:
     return f"pid {beat.pid} on {beat.host}"
+
+
+def distance(instant: datetime, now: datetime) -> str:
+    """Return how far away an instant is, in one or two units: ``in 3 h 5 min``, ``12 s ago``."""
+    seconds = (instant - now).total_seconds()
+    text = span(abs(seconds))
+    return f"in {text}" if seconds >= 0 else f"{text} ago"
