@@ -357,8 +357,8 @@ class TestNext:
         register_schedule(Whim, lambda found: None, lambda stored: Whim(), name="tests.Whim")
         schedules.add("whim", "add", Whim())
         assert "Nothing runs" in cli("next").out
-        assert "asked when the time has come" in cli("next").out
-        assert "asked when the time has come" in cli("next", "whim").out
+        assert "schedules that decide when the time has come" in cli("next").out
+        assert "schedules that decide when the time has come" in cli("next", "whim").out
         schedules.pause("whim")
         assert "asked" not in cli("next").out
 
