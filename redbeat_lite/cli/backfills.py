@@ -11,11 +11,11 @@ import click
 
 from ..api.backfills import Backfills
 from ..api.schedules import Schedules
+from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
 from ..errors import InvalidEntry
 from ..operate.option_values import start_arguments
 from ..operate.texts import backfill_status
-from ..entries.backfill import Backfill
 from .command import Failure, command, json_option, load_schedules, note_option, option
 from .options import changing, required_names
 from .output import app_zone, echo_json, echo_table, say, when

@@ -93,10 +93,14 @@ FIELD_OPTIONS = {
 
 
 def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
-    """Return the schedule of :data:`schedule_options`, which are taken out of the values.
+    """Take the :data:`SCHEDULE_OPTIONS` out of the values, and return their schedule.
 
     Returns ``None`` if there is no schedule. Raises InvalidEntry for two schedules, for options
     that do not go together, and for a wrong value.
+
+    Parameters:
+        values: the values of options by name; ``None`` for an option that is not given.
+        zone: of instants without an offset.
     """
     kinds = {kind: values.pop(kind, None) for kind in KINDS}
     kinds = {kind: value for kind, value in kinds.items() if value is not None}
@@ -105,12 +109,7 @@ def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
         options = " and ".join(f"--{kind}" for kind in kinds)
         raise InvalidEntry("schedule", "one schedule", options)
     kind, value = next(iter(kinds.items()), ("", ""))
-    for name, refined in _REFINEMENTS.items():
-        if refinements[name] and kind not in refined:
-            option = f"--{name.replace('_', '-')}"
-            beside = " or ".join(f"--{each}" for each in refined)
-            got = f"{option} {kind or 'alone'}"
-            raise InvalidEntry("schedule", f"{option} beside {beside}", got)
+    _check_refinements(kind, refinements)
     tz = refinements["tz"]
     match kind:
         case "every":
@@ -132,10 +131,24 @@ def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
     return None
 
 
+def _check_refinements(kind: str, refinements: Mapping[str, Any]) -> None:
+    """Raise InvalidEntry if an option does not go with the kind of the schedule."""
+    for name, kinds in _REFINEMENTS.items():
+        if refinements[name] and kind not in kinds:
+            option = f"--{name.replace('_', '-')}"
+            beside = " or ".join(f"--{allowed}" for allowed in kinds)
+            got = f"{option} {kind or 'alone'}"
+            raise InvalidEntry("schedule", f"{option} beside {beside}", got)
+
+
 def fields_of(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the fields of :data:`field_options` that have a value, as an entry has them.
+    """Return the fields of :data:`FIELD_OPTIONS` that have a value, as an entry has them.
 
     Raises InvalidEntry if a value is wrong.
+
+    Parameters:
+        values: the values of options by name; ``None`` for an option that is not given.
+        zone: of instants without an offset.
     """
     readers: dict[str, Callable[[str, Any], Any]] = {
         "args": _packed,

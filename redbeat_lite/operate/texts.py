@@ -11,6 +11,7 @@ from typing import Any
 from ..beat.status import LeaderStatus, StandBy, Status
 from ..clock import CLOCK_OFF, wall_ms
 from ..entries.as_json import entry_fields
+from ..entries.backfill import Backfill
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
 from ..entries.schedule_text import resolved_text, schedule_words
@@ -22,7 +23,6 @@ from ..pipeline.pipeline_keys import START
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..storage.json_values import pack
 from ..storage.records import Refused
-from ..entries.backfill import Backfill
 
 #: Last runs of an entry that a list shows.
 _LAST_RUNS = 5

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from ..entries.backfill import Backfill
 from ..entries.fields import DEFINITION_FIELDS
 from ..entries.freezes import Freeze
 from ..instants import MAX_MS, from_ms
@@ -16,7 +17,6 @@ from ..operate.doctor import examine
 from ..operate.examination import Finding
 from ..operate.texts import backfill_status
 from ..storage.json_values import loads
-from ..entries.backfill import Backfill
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .editing import visible_arguments
