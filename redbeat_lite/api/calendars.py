@@ -11,7 +11,7 @@ from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import check_name
-from ..entries.on_calendar import calendar_name, moved, on
+from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
 from ..errors import EntryNotFound, InvalidEntry
 from ..public import public
@@ -117,4 +117,4 @@ class Calendars(MutableMapping[str, Calendar]):
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
     """Whether an entry names a calendar, but for this revision. Most name none, which their text tells sooner."""
     entry = readable_parts(stored)[0] if b'"calendar":' in (stored.definition or b"") else None
-    return entry is not None and calendar_name(entry) == name and entry.calendar != but
+    return entry is not None and entry.calendar_name == name and entry.calendar != but

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from ..actors import Who, who
 from ..app_tasks import is_importing, load_tasks
 from ..clock import wall_ms
 from ..entries import lifecycle
-from ..entries.definition import around, decode, encode, encode_like, shape
+from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
@@ -21,12 +21,11 @@ from ..entries.on_calendar import Known, give_calendar
 from ..entries.rule_words import either_day_words, every_second_words
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
-from ..entries.stored_entry import edit_of
+from ..entries.stored_entry import decode, edit_of
 from ..entries.words import counted, listed
 from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..once.canvas import CANVAS, sent
 from ..storage.changes import Action, Line, line_of
-from ..storage.json_values import all_plain
 from ..storage.records import PAGE, Edit, Stored
 from ..storage.store import TRIES
 from ..storage.time_limits import brief_walk
@@ -72,8 +71,9 @@ class Writer:
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         found = partial(self._found, entry.name) if replaces else lambda: None
-        give_calendar(entry, calendars or self.calendars.all, wall_ms(), self._zone, found)
-        lifecycle.check(entry, wall_ms(), self._zone, found)
+        now = wall_ms()
+        give_calendar(entry, calendars or self.calendars.all, now, self._zone, found)
+        lifecycle.check(entry, now, self._zone, found)
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent
@@ -148,33 +148,17 @@ class Writer:
     def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
         """Check and store new entries, which get their state; returns the names that were taken.
 
-        What does not depend on name and arguments is found out once for all that are alike in it, and their first run
-        once in a millisecond. For ``calendars`` see :meth:`checked`, for ``told`` :meth:`warn_of_unknown_tasks`.
+        For ``calendars`` see :meth:`checked`, for ``told`` :meth:`warn_of_unknown_tasks`.
         """
-        line, edits, alike = line_of(self.who, "added"), list[Edit](), dict[Hashable, tuple[Any, ...]]()
+        line = line_of(self.who, "added")
+        edits = list[Edit]()
         names = set[str]()
         for entry in entries:
-            kind, now = shape(entry) if isinstance(entry, Entry) else None, wall_ms()
-            like, texts, serializer, at = alike.get(kind, (None, None, None, None))
-            if like is None:
-                self.checked(entry, warn=False, calendars=calendars)
-                definition, serializer = encode(entry), serializer_of(entry, self._app)
-                texts = around(definition)
-            else:
-                plain = serializer == "json" and all_plain(entry.args, entry.kwargs)
-                if not plain:
-                    check_arguments(entry, serializer)
-                definition, entry._rule = encode_like(entry, texts, plain=plain), like._rule
-            if now == at:
-                entry.state = EntryState.new(like.known_state.nominal)
-            else:
-                entry.state = lifecycle.created(entry, now, self._zone)
-                if kind is not None and '"custom":' not in definition:  # a schedule that may answer otherwise each time
-                    alike[kind] = entry, texts, serializer, now
-            edits.append(self.write(entry, None, definition, line))
+            self.checked(entry, warn=False, calendars=calendars)
             if entry.name in names:
                 raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
             names.add(entry.name)
+            edits.append(self._creation(entry, None, line))
         self.warn_of_unknown_tasks(entries, told)
         return self._created(entries, edits)
 

@@ -15,9 +15,8 @@ from redis.exceptions import ResponseError
 
 from ..api.schedules import Schedules
 from ..broker import given_up_soon
-from ..entries.as_read import STATUSES
 from ..entries.change_words import change_words
-from ..entries.entry import Entry
+from ..entries.entry import STATUSES, Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.selection import Selection, matches
 from ..entries.words import counted

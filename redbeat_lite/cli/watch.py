@@ -23,8 +23,7 @@ import click
 from ..api.schedules import Schedules
 from ..beat.status import read
 from ..clock import elapsed
-from ..entries.as_read import STATUSES
-from ..entries.entry import Entry
+from ..entries.entry import STATUSES, Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.words import counted
 from ..operate.clean_text import clean

@@ -1,53 +1,77 @@
-"""Entries as JSON has them, for files, scripts and pages: schedules as people write them, instants in ISO 8601."""
+"""Entries as JSON values, for files, scripts and pages: instants in ISO 8601, schedules in their written form."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..storage.json_values import loads
-from .definition import DEFAULTS, encode
-from .entry import Entry
-from .fields import DEFINITION_FIELDS
-from .on_calendar import calendar_name
+from .definition import encode, stored_value
+from .fields import FIELDS
 from .schedule_text import resolved_text, schedule_fields, schedule_text
 
-#: Fields whose default an app can set, so that they are always named.
-_ALWAYS = ("task", "schedule", "expires", "misfire")
+if TYPE_CHECKING:
+    from .entry import Entry
+
+#: Fields whose default depends on the settings of the app, so they are always shown.
+_ALWAYS = ("expires", "misfire")
 
 #: Attributes of an entry that are no part of its definition.
 _READ = (
-    *("source", "status", "paused_note", "frozen_until", "next_run_at", "last_run_at", "total_run_count"),
-    *("skipped_count", "last_task_id", "last_error", "version", "generation"),
-    *("last_run", "last_success_at", "failures_in_a_row"),
+    "source",
+    "status",
+    "paused_note",
+    "frozen_until",
+    "next_run_at",
+    "last_run_at",
+    "total_run_count",
+    "skipped_count",
+    "last_task_id",
+    "last_error",
+    "version",
+    "generation",
+    "last_run",
+    "last_success_at",
+    "failures_in_a_row",
 )
 
 
 def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
-    """The definition of an entry as JSON values; with ``defaults`` the fields that have theirs, too.
+    """Return the definition of an entry as JSON values.
 
-    A config entry may hold what cannot be stored; such fields are texts under ``unstored``.
+    The fields of a config entry that could not be stored are texts under ``unstored``.
+
+    Parameters:
+        defaults: also the fields that have their default.
     """
     stored = loads(encode(entry, placeholders=True))
-    unstored = stored.pop("unstored", {})
+    unstored = stored.get("unstored", {})
     if "schedule" in stored:
         stored["schedule"] = schedule_fields(entry.schedule)
     if "calendar" in stored:
-        stored["calendar"] = calendar_name(entry)
-    wanted = {field: default for field, default in DEFAULTS.items() if defaults or field in _ALWAYS}
-    fields = {**wanted, **stored}
-    found = {field: fields[field] for field in DEFINITION_FIELDS if field in fields and field not in unstored}
-    return {**found, "unstored": unstored} if unstored else found
+        stored["calendar"] = entry.calendar_name
+    fields: dict[str, Any] = {}
+    for field in FIELDS:
+        if field in stored:
+            fields[field] = stored[field]
+        elif field not in unstored and (defaults or field in _ALWAYS):
+            fields[field] = stored_value(field, getattr(type(entry), field))
+    return {**fields, "unstored": unstored} if unstored else fields
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """Everything about an entry, as :meth:`Entry.as_dict` has it."""
-    words = {"schedule_text": schedule_text(entry.schedule), "resolved": resolved_text(entry.schedule)}
-    read = {name: _plain(getattr(entry, name)) for name in _READ}
+    """Return everything about an entry, as :meth:`Entry.as_dict` does."""
+    attributes = {name: _plain(getattr(entry, name)) for name in _READ}
     if entry.last_run is not None:
-        read["last_run"] = {name: _plain(value) for name, value in asdict(entry.last_run).items()}
-    return {"name": entry.name, **entry_fields(entry, defaults=True), **words, **read}
+        attributes["last_run"] = {name: _plain(value) for name, value in asdict(entry.last_run).items()}
+    return {
+        "name": entry.name,
+        **entry_fields(entry, defaults=True),
+        "schedule_text": schedule_text(entry.schedule),
+        "resolved": resolved_text(entry.schedule),
+        **attributes,
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -2,95 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack, get_args
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, schedule
 
 from .. import instants
-from ..durations import LENGTH, Duration
+from ..durations import LENGTH
 from ..errors import InvalidEntry
 from ..expect import Expect, Pause
 from ..once.policy import Once
 from ..public import public
-from ..schedules import Manual, Rule, encode_schedule, rule_of
+from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
+from ..schedules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
 from ..schedules.calendars import Calendar, without
 from ..schedules.misfire import Misfire
-from ..settings import MAX_HISTORY
-from . import fields
-from .as_read import AsRead, Status
-from .field_types import (
-    Args,
-    CalendarField,
-    Changes,
-    ExpectField,
-    Expires,
-    Kwargs,
-    MisfireField,
-    OnceField,
-    OnFailure,
-    Schedule,
+from ..storage.changes import Change
+from .as_json import as_json
+from .field_types import Args, Changes, Kwargs, Policies, Schedule
+from .fields import (
+    FIELDS,
+    brings_arguments,
+    check_name,
+    check_together,
+    expanded,
+    read_field,
+    unknown_field,
 )
-from .fields import DEFINITION_FIELDS
-from .frozen import Frozen
+from .state import EntryState, task_id
 
-if TYPE_CHECKING:  # Celery ships no types: of its class an entry would have any attribute, misspelt ones too
+if TYPE_CHECKING:  # Celery ships no types, so its class would have any attribute, also misspelled ones.
 
     class ScheduleEntry: ...
 else:
     from celery.beat import ScheduleEntry
 
-_REQUIRED = {
-    "task": "the name of a task, a task, a signature or a Pipeline",
-    "schedule": f"{LENGTH}, or a schedule",
-}
+#: The states of an entry, as people see them.
+Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
+STATUSES = get_args(Status)
+
+#: Attributes that the package sets after an entry is made.
+_READ = frozenset(
+    (
+        "app",
+        "due",
+        "frozen_until",
+        "last_change",
+        "owner",
+        "read_rows",
+        "state",
+        "unstored",
+        "written",
+        "_rule",
+    )
+)
+
+#: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can be made again.
+_NOT_PICKLED = ("app", "_rule", "written", "read_rows")
 
 
 @public
-class Entry(Frozen, AsRead, ScheduleEntry):
-    """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it. It is frozen: what
-    is stored is changed by :class:`Schedules`, and :meth:`replace` makes another entry. Lengths of time are seconds, a
-    timedelta or a text such as ``"1h30m"``.
+class Entry(ScheduleEntry):
+    """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
+
+    An entry is read-only: :class:`Schedules` changes stored entries, and :meth:`replace` makes another entry. Durations
+    are seconds, a timedelta or a text such as ``"1h30m"``.
 
     Parameters:
-        name: 1 to 200 characters, no control characters.
-        task: the task's registered name, or the task; or a signature (``add.s(1, 2)``), which brings its arguments and
-            options; or a chain, group or chord, which a worker with ``install()`` applies; or a
+        name: 1 to 200 characters without control characters.
+        task: the task or its registered name; or a signature (``add.s(1, 2)``), which brings its arguments and options;
+            or a chain, group or chord, which a worker with ``install()`` applies; or a
             :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
-        schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery schedule,
-            or a length of time.
+        schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery
+            schedule, or a duration.
         args, kwargs: the task's arguments.
-        options: options of ``apply_async``, such as ``queue`` and ``priority``. Those of no known name are handed on to
-            the task's ``apply_async`` and to the broker; one that looks misspelt is refused.
-        expires: ``None``, a length of time after publishing, or ``"interval"``: for the gap to the next run.
+        options: options of ``apply_async``, such as ``queue`` and ``priority``. The task's ``apply_async`` and the
+            broker get options with unknown names too; an option that looks misspelled is refused.
+        expires: ``None``, a duration after publishing, or ``"interval"``: the time until the next run.
             An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
-        misfire: what to do about occurrences found too late: ``"coalesce"``, ``"skip"``, ``"all"``, a :class:`Misfire`.
-        jitter: a length of time; each occurrence is put off by a fixed amount between 0 and this.
-        start_at, end_at: aware datetimes; no occurrence lies before the one or after the other.
+        misfire: policy for missed occurrences: ``"coalesce"``, ``"skip"``, ``"all"``, or a :class:`Misfire`.
+        jitter: a duration; each occurrence is delayed by a fixed time between 0 and this.
+        start_at, end_at: no occurrence lies before the first or after the second instant.
         max_runs: finish after this many occurrences.
         enabled: a disabled entry is kept, but does not fire.
         description: free text for people.
-        remove_when_done: remove the entry when it finishes, instead of keeping its record.
-        history: how many of its last runs are remembered, 0 to 1,000; ``None`` for what ``redbeat_lite_history`` says.
-        expect: an :class:`Expect` or a mapping of its fields: what must become of its runs; ``False`` for nothing,
-            ``None`` for what ``redbeat_lite_expect`` says.
-        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause it after so many failures in a row.
-        calendar: the name of a stored :class:`Calendar`, on whose days nothing runs; of an entry that was read, itself.
-        tags: up to 20 words by which it is selected with others; kept sorted.
+        remove_when_done: remove the entry when it finishes, instead of keeping it as a record.
+        history: number of its last runs that are remembered, 0 to 1,000; ``None`` for ``redbeat_lite_history``.
+        expect: an :class:`Expect` or a mapping of its fields, which its runs must meet; ``False`` for none, ``None``
+            for ``redbeat_lite_expect``.
+        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause the entry after so many failures
+            in a row.
+        calendar: name of a stored :class:`Calendar`, on whose days nothing runs. A stored entry has the
+            calendar itself.
+        tags: up to 20 words that select it together with others; they are sorted.
         relative: Celery's own flag for interval schedules.
-        app: the Celery app; its time zone counts for schedules that carry none.
+        app: the Celery app; its time zone applies to schedules without one.
 
     Raises:
-        InvalidEntry: a field is wrong; names the field, what was expected and what came.
+        InvalidEntry: a field is unknown or wrong; names the field, the expected values and the value.
     """
 
+    task: Final[str] = ""
+    schedule: Final[BaseSchedule] = Manual()
+    args: Final[tuple[Any, ...]] = ()
+    kwargs: Final[Mapping[str, Any]] = MappingProxyType({})
+    options: Final[Mapping[str, Any]] = MappingProxyType({})
+    expires: Final[float | str | None] = "interval"
+    once: Final[Once | None] = None
+    misfire: Final[Misfire] = Misfire()
+    jitter: Final[float] = 0.0
+    start_at: Final[datetime | None] = None
+    end_at: Final[datetime | None] = None
+    max_runs: Final[int | None] = None
+    enabled: Final[bool] = True
+    description: Final[str] = ""
+    remove_when_done: Final[bool] = False
+    history: Final[int | None] = None
+    expect: Final[Expect | Literal[False] | None] = None
+    on_failure: Final[Pause | None] = None
+    calendar: Final[Calendar | str | None] = None
+    tags: Final[tuple[str, ...]] = ()
+
+    #: Attributes of an entry that was read from Redis or written.
+    state: EntryState | None = None
+    due: int | None = None  #: epoch milliseconds
+    owner: str | None = None
+    #: End of the freeze that prevents its runs, if the entry was read by its name or through :attr:`Schedules.freezes`.
+    frozen_until: datetime | None = None
+    #: The last change, if the entry was read by its name.
+    last_change: Change | None = None
+    #: Returns the rows of its last runs, the newest first; ``None`` if the entry was not read from Redis.
+    read_rows: Callable[[], Sequence[Row]] | None = None
     #: Texts in place of the fields that could not be stored, by field; only a config entry has some.
     unstored: Mapping[str, str] = MappingProxyType({})
-    #: The shape of its messages, and what it fills in; see :mod:`redbeat_lite.beat.dispatch.message_templates`.
+    #: The template of its messages and the values for it; see :mod:`redbeat_lite.beat.dispatch.message_templates`.
     written: tuple[Any, Any] | None = None
+    _rule: tuple[tzinfo, Rule] | None = None
 
     def __init__(
         self,
@@ -101,56 +151,35 @@ class Entry(Frozen, AsRead, ScheduleEntry):
         kwargs: Kwargs = None,
         options: Kwargs = None,
         *,
-        expires: Expires = "interval",
-        once: OnceField = False,
-        misfire: MisfireField = "coalesce",
-        jitter: Duration = 0.0,
-        start_at: datetime | None = None,
-        end_at: datetime | None = None,
-        max_runs: int | None = None,
-        enabled: bool = True,
-        description: str = "",
-        remove_when_done: bool = False,
-        history: int | None = None,
-        expect: ExpectField = None,
-        on_failure: OnFailure = None,
-        calendar: CalendarField = None,
-        tags: Collection[str] = (),
         relative: bool = False,
         app: Any = None,
+        **policies: Unpack[Policies],
     ) -> None:
-        # Celery's own __init__ is not called: it would fill last_run_at from a clock.
-        self.name: Final[str] = fields.check_name("name", name)
+        # Celery's own __init__ is not called, because it fills last_run_at from a clock.
+        self.name: Final[str] = check_name("name", name)
         self.app = app
         try:
-            task, args, kwargs, options = fields.expanded(task, args, kwargs, options)
-            self.task: Final[str] = fields.check_name("task", getattr(task, "name", task))
-            self.schedule: Final[BaseSchedule] = fields.as_schedule(schedule, relative, self.name)
-            self.args: Final[tuple[Any, ...]] = fields.as_args(args)
-            self.kwargs: Final[Mapping[str, Any]] = fields.as_mapping("kwargs", kwargs)
-            self.options: Final[Mapping[str, Any]] = fields.as_options(options)
-            self.expires: Final[float | str | None] = fields.as_expires(expires)
-            self.once: Final[Once | None] = Once.of(once)
-            self.misfire: Final[Misfire] = Misfire.of(misfire)
-            self.jitter: Final[float] = fields.as_jitter(jitter)
-            self.start_at: Final[datetime | None] = None if start_at is None else instants.aware("start_at", start_at)
-            self.end_at: Final[datetime | None] = None if end_at is None else instants.aware("end_at", end_at)
-            self.max_runs: Final[int | None] = fields.as_number("max_runs", max_runs, 1)
-            self.enabled: Final[bool] = fields.of_type("enabled", enabled, bool)
-            self.description: Final[str] = fields.of_type("description", description, str)
-            self.remove_when_done: Final[bool] = fields.of_type("remove_when_done", remove_when_done, bool)
-            self.history: Final[int | None] = fields.as_number("history", history, 0, MAX_HISTORY)
-            self.expect: Final[Expect | Literal[False] | None] = Expect.of(expect)
-            self.on_failure: Final[Pause | None] = Pause.of(on_failure)
-            self.calendar: Final[Calendar | str | None] = fields.as_calendar(calendar)
-            self.tags: Final[tuple[str, ...]] = fields.as_tags(tags)
-            fields.check_together(self)
+            task, args, kwargs, options = expanded(task, args, kwargs, options)
+            task = getattr(task, "name", task)
+            fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options}
+            for field, value in (fields | policies).items():
+                self.__dict__[field] = read_field(field, value)
+            self.__dict__["schedule"] = self._own_schedule(relative)
+            check_together(self)
         except InvalidEntry as exc:
             raise exc.of(self.name) from None
 
+    def _own_schedule(self, relative: bool) -> BaseSchedule:
+        """Return the schedule with the flag, and with the times that the entry's name decides."""
+        if isinstance(self.schedule, SpreadSchedule):
+            return self.schedule.of(self.name)
+        if relative and type(self.schedule) is schedule:
+            return schedule(self.schedule.run_every, relative=True)
+        return self.schedule
+
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
-        """An entry from a dict in the form of Celery's ``beat_schedule``, which may hold this package's fields too.
+        """Return the entry of a dict in the form of Celery's ``beat_schedule``, also with this package's fields.
 
         Raises:
             InvalidEntry: a field is missing, unknown or wrong.
@@ -161,26 +190,26 @@ class Entry(Frozen, AsRead, ScheduleEntry):
             return written
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
-        for field in written:
-            if field not in fields.WRITABLE:
-                raise InvalidEntry(
-                    str(field), "a known field", written[field], entry=str(name), hint=fields.hint(str(field))
-                )
+        for field, value in written.items():
+            if field not in FIELDS and field != "relative":
+                raise unknown_field(field, value).of(str(name))
         for required, expected in _REQUIRED.items():
             if written.get(required) is None:
                 hint = None if required in written else "the field is missing"
                 raise InvalidEntry(required, expected, None, entry=str(name), hint=hint)
         return cls(name, **written, app=app)
 
-    # -- what the plan needs ------------------------------------------------------------------------------------------
+    # -- Plan --------------------------------------------------------------------------------------
 
     def rule(self, zone: tzinfo) -> Rule:
-        """The schedule as a pure rule; ``zone`` counts where the schedule carries none."""
+        """Return the schedule as a pure rule.
+
+        Parameters:
+            zone: applies if the schedule has none.
+        """
         if self._rule is None or self._rule[0] is not zone:
             self._rule = (zone, without(rule_of(self.schedule, zone), self.calendar))
         return self._rule[1]
-
-    _rule: tuple[tzinfo, Rule] | None = None
 
     def zone(self, app_zone: tzinfo) -> tzinfo:
         """Return the zone of the schedule, or else that of the app."""
@@ -202,79 +231,213 @@ class Entry(Frozen, AsRead, ScheduleEntry):
         return round(self.jitter * 1000)
 
     @property
+    def calendar_name(self) -> str:
+        """The name of the calendar; empty if there is none."""
+        return self.calendar.name if isinstance(self.calendar, Calendar) else self.calendar or ""
+
+    # -- State, as it was when the entry was read --------------------------------------------------
+
+    @property
+    def known_state(self) -> EntryState:
+        """The state of an entry that was read or written."""
+        assert self.state is not None
+        return self.state
+
+    @property
     def finished(self) -> bool:
         """Whether it has no occurrence to come, and is kept as a record."""
         return self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
 
     @property
     def status(self) -> Status:
-        """What it is doing."""
+        """The state of the entry in one word."""
         if self.paused_note is not None:
             return "paused"
         if not self.enabled:
             return "disabled"
         if isinstance(self.schedule, Manual):
             return "manual"
-        return "finished" if self.finished else "frozen" if self.frozen_until else "waiting"
+        if self.finished:
+            return "finished"
+        return "frozen" if self.frozen_until else "waiting"
 
-    # -- as a value ---------------------------------------------------------------------------------------------------
+    @property
+    def next_run_at(self) -> datetime | None:
+        """When it fires next, with jitter, in UTC; ``None`` while it is paused, disabled, finished or manual."""
+        return None if self.due is None else instants.from_ms(self.due)
+
+    @property
+    def last_run_at(self) -> datetime | None:
+        """Nominal time of its last occurrence, in UTC; ``None`` before any."""
+        last = self.state.last if self.state else None
+        return None if last is None else instants.from_ms(last)
+
+    @property
+    def total_run_count(self) -> int:
+        """Number of occurrences that were sent."""
+        return self.state.count if self.state else 0
+
+    @property
+    def skipped_count(self) -> int:
+        """Number of occurrences that a misfire policy, a once-lock, a calendar or a freeze left out."""
+        return self.state.skipped if self.state else 0
+
+    @property
+    def last_task_id(self) -> str | None:
+        """Task id of its last occurrence; ``None`` before any."""
+        if self.state is None or self.state.last is None:
+            return None
+        return task_id(self.name, self.state.generation, self.state.last)
+
+    @property
+    def version(self) -> int:
+        """Number that grows with each edit, pause and resume; 0 for an entry that was not read."""
+        return self.state.version if self.state else 0
+
+    @property
+    def generation(self) -> str | None:
+        """Text that differs after the entry was removed and added again, as its task ids do; ``None`` if not read."""
+        return self.state.generation if self.state else None
+
+    @property
+    def paused_note(self) -> str | None:
+        """Reason of its pause, which may be empty; ``None`` if it is not paused."""
+        return self.state.note if self.state and self.state.paused else None
+
+    @property
+    def last_error(self) -> str | None:
+        """Error of the last publish, if that failed."""
+        return (self.state.error or None) if self.state else None
+
+    @property
+    def source(self) -> str:
+        """``"runtime"``, or ``"config:<owner>"`` for an entry of ``beat_schedule``."""
+        return "runtime" if self.owner is None else f"config:{self.owner}"
+
+    # -- Last runs; the first access may ask the server --------------------------------------------
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The recorded rows of its last runs, the newest first."""
+        return () if self.read_rows is None else self.read_rows()
+
+    @property
+    def last_run(self) -> Run | None:
+        """The newest run that a worker has recorded."""
+        return next((run_of(self.name, row) for row in self.rows if not row.is_range), None)
+
+    @property
+    def last_success_at(self) -> datetime | None:
+        """Nominal time of the newest run that succeeded."""
+        return next((instants.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
+
+    @property
+    def failures_in_a_row(self) -> int:
+        """Number of runs since the last success that did not do their work.
+
+        Runs that have not ended, and runs that were not to start, do not count.
+        """
+        outcomes = [row.outcome for row in self.rows if row.task_id[14:15] != BACKFILLED]
+        since = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
+        return sum(outcome in NOT_DONE for outcome in outcomes[:since])
+
+    # -- Value -------------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
-        """The fields a user may write, by name."""
-        return {field: getattr(self, field) for field in DEFINITION_FIELDS}
+        """Return the fields that a user may write, by name."""
+        return {field: getattr(self, field) for field in FIELDS}
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything about it as JSON: definition, state and last run, instants in UTC; what the command line prints.
+        """Return definition, state and last run as JSON values, instants in UTC, as ``show --json`` prints them.
 
         An entry that was read asks the server for its last runs, as :attr:`last_run` does.
         """
-        from .as_json import as_json
-
         return as_json(self)
 
     def replace(self, **changes: Unpack[Changes]) -> Entry:
-        """A new entry with these fields changed, validated as a whole; it carries no state.
+        """Return a new entry with these fields changed, checked as a whole, without state.
 
         Raises:
             InvalidEntry: a field is unknown or wrong.
         """
         before = self.definition()
-        if fields.brings_arguments(changes.get("task")):
+        if brings_arguments(changes.get("task")):
             before.update(args=(), kwargs={})
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
 
     def __eq__(self, other: object) -> bool:
-        """Equal when a user would have to write the same to get both; state does not count.
+        """Equal if a user would write the same for both; state does not count.
 
-        By Python's lights, to which ``1`` is ``True``; what an edit changes is told by the stored form.
+        ``1`` and ``True`` are equal here, as in Python. An edit compares stored forms instead.
         """
         if not isinstance(other, Entry):
             return NotImplemented
         mine, others = self.definition(), other.definition()
-        same_schedule = told(mine.pop("schedule")) == told(others.pop("schedule"))
+        same_schedule = written_form(mine.pop("schedule")) == written_form(others.pop("schedule"))
         return self.name == other.name and same_schedule and mine == others
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 
     def __copy__(self) -> Entry:
-        # Not through __reduce__: a copy of what was validated need not be validated, and the beat makes many.
+        # A copy of a checked entry needs no check, and the beat makes many copies.
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the app: it is not what a pickled entry is about, and often cannot be pickled.
-        left_out = ("app", "_rule", "written", "read_rows")
-        state = {key: value for key, value in vars(self).items() if key not in left_out}
+        state = {key: value for key, value in vars(self).items() if key not in _NOT_PICKLED}
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:
-        call = ", ".join([*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())])
-        return f"<Entry {self.name!r}: {self.task}({call}) {self.schedule!r}>"
+        arguments = [*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())]
+        return f"<Entry {self.name!r}: {self.task}({', '.join(arguments)}) {self.schedule!r}>"
+
+    # -- Read-only: a change of this object would not change what is stored ------------------------
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_new_name = name == "name" and name not in self.__dict__
+        if name not in _READ and not is_new_name:
+            self._refuse(name if name in FIELDS or name == "name" else "field")
+        self.__dict__[name] = value
+
+    if TYPE_CHECKING:  # None cannot be called, and type checkers stop looking after a call that never returns.
+        save: None
+        delete: None
+        update: None
+    else:
+
+        def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+            """Raise an ``AttributeError`` that names the methods of :class:`Schedules`."""
+            self._refuse("field")
+
+        delete = update = save
+
+    def _refuse(self, field: str) -> NoReturn:
+        name = self.__dict__.get("name")
+        raise AttributeError(
+            f"entry {name!r} is read-only: to change what is stored, schedules.update({name!r}, {field}=...) or "
+            f"schedules.remove({name!r}); for another one like it, entry.replace({field}=...)"
+        )
+
+    def _put(self, **attributes: Any) -> None:
+        """Set attributes although the entry is read-only; the values are checked already."""
+        self.__dict__.update(attributes)
+        if "schedule" in attributes or "calendar" in attributes:
+            self.__dict__["_rule"] = None
 
 
-def told(schedule: BaseSchedule) -> object:
-    """What was written to tell one schedule from another, if it can be stored. To Celery, equal clocks are enough."""
+#: Fields without a default, and their values in words.
+_REQUIRED = {
+    "task": "the name of a task, a task, a signature or a Pipeline",
+    "schedule": f"{LENGTH}, or a schedule",
+}
+
+
+def written_form(schedule: BaseSchedule) -> object:
+    """Return the part of a schedule that a user wrote, if it can be stored; else the schedule.
+
+    Celery's own comparison is not enough: its schedules are equal if their clocks are.
+    """
     try:
         return {**encode_schedule(schedule), "resolved": None}
     except InvalidEntry:

@@ -9,33 +9,23 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from celery.schedules import BaseSchedule, schedule
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
 from ..durations import LENGTH, length_of, seconds_of
 from ..errors import InvalidEntry, is_plain, meant
-from ..expect import Expect
-from ..instants import YEAR
+from ..expect import Expect, Pause
+from ..instants import YEAR, aware
 from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
-from ..schedules import Manual, SpreadSchedule, coerce_schedule
+from ..schedules import Manual, coerce_schedule, decode_schedule, encode_schedule
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire
-from ..settings import MAX_NAME, key_root
+from ..settings import MAX_HISTORY, MAX_NAME, key_root
 from ..storage.json_values import pack, unpack
 from .foreign_fields import INSTEAD
-
-#: What a user may write in an entry, in the order of the signature; the rest of an Entry is state.
-DEFINITION_FIELDS = (
-    *("task", "schedule", "args", "kwargs", "options", "expires", "once", "misfire", "jitter", "start_at", "end_at"),
-    *("max_runs", "enabled", "description", "remove_when_done", "history", "expect", "on_failure", "calendar", "tags"),
-)
-
-#: That, and Celery's own flag for interval schedules.
-WRITABLE = (*DEFINITION_FIELDS, "relative")
 
 #: What belongs into the mapping ``once``, and is easily taken for a field of the entry.
 _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
@@ -57,15 +47,6 @@ def check_name(field: str, value: object) -> str:
 def is_name(value: object) -> TypeGuard[str]:
     """Whether ``value`` can be the name of an entry or a task."""
     return is_plain(value, MAX_NAME)
-
-
-def as_schedule(value: Any, relative: bool, name: str) -> BaseSchedule:
-    rule = coerce_schedule(value)
-    if isinstance(rule, SpreadSchedule):
-        return rule.of(name)
-    if relative and type(rule) is schedule:
-        return schedule(rule.run_every, relative=True)
-    return rule
 
 
 def as_args(value: Any) -> tuple[Any, ...]:
@@ -251,15 +232,18 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield name, other or _BY_NAME[near[0]]
 
 
-def hint(field: str) -> str | None:
-    """What to do about a field of an entry that there is not."""
-    if field in INSTEAD:
-        return INSTEAD[field]
-    if field in KNOWN:
-        return f"it belongs into options: {{{field!r}: ...}}"
-    if field in _ONCE:
-        return f"it belongs into once: {{{field!r}: ...}}"
-    return meant(field, WRITABLE)
+def unknown_field(field: object, value: object) -> InvalidEntry:
+    """Return the error for a field that an entry does not have, with what to do instead."""
+    name = str(field)
+    if name in INSTEAD:
+        hint: str | None = INSTEAD[name]
+    elif name in KNOWN:
+        hint = f"it belongs into options: {{{name!r}: ...}}"
+    elif name in _ONCE:
+        hint = f"it belongs into once: {{{name!r}: ...}}"
+    else:
+        hint = meant(name, (*FIELDS, "relative"))
+    return InvalidEntry(name, "a known field", value, hint=hint)
 
 
 #: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked for anything.
@@ -286,3 +270,76 @@ def _check_manual(entry: Any) -> None:
             raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)
     if entry.expect and entry.expect != Expect(failures=entry.expect.failures):
         raise InvalidEntry("expect", "failures alone beside manual(), which is never due", entry.expect)
+
+
+def read_instant(field: str, value: Any) -> datetime | None:
+    """Return an aware datetime or ``None``; raises InvalidEntry for anything else."""
+    return None if value is None else aware(field, value)
+
+
+def _as_it_is(value: Any, field: str = "") -> Any:
+    return value
+
+
+def _store_calendar(calendar: Any, field: str) -> Any:
+    if not isinstance(calendar, Calendar):
+        raise InvalidEntry(field, "a calendar that is stored", calendar)
+    return calendar.encode()
+
+
+class Field(NamedTuple):
+    """The forms of a field of an entry.
+
+    Parameters:
+        read: returns the value for what a user wrote; raises InvalidEntry.
+        store: returns the JSON values for a value; raises InvalidEntry.
+        load: returns what a user could write for the stored JSON values.
+    """
+
+    read: Callable[[str, Any], Any]
+    store: Callable[[Any, str], Any] = _as_it_is
+    load: Callable[[Any], Any] = _as_it_is
+
+
+def _read_by(of: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
+    """Return the reader of a field whose class names the field in its errors."""
+    return lambda field, value: of(value)
+
+
+_FLAG = Field(lambda field, value: of_type(field, value, bool))
+_INSTANT = Field(read_instant, lambda value, field: value.isoformat(), datetime.fromisoformat)
+
+#: The fields that a user may write. The class of an entry has their types, defaults and meanings.
+FIELDS = {
+    "task": Field(check_name),
+    "schedule": Field(
+        _read_by(coerce_schedule),
+        lambda value, field: encode_schedule(value),
+        decode_schedule,
+    ),
+    "args": Field(_read_by(as_args), lambda value, field: pack([*value], field), unpack),
+    "kwargs": Field(as_mapping, pack, unpack),
+    "options": Field(_read_by(as_options), pack, unpack),
+    "expires": Field(_read_by(as_expires)),
+    "once": Field(_read_by(Once.of), lambda value, field: value.encode(), Once.decode),
+    "misfire": Field(_read_by(Misfire.of), lambda value, field: value.encode()),
+    "jitter": Field(_read_by(as_jitter)),
+    "start_at": _INSTANT,
+    "end_at": _INSTANT,
+    "max_runs": Field(lambda field, value: as_number(field, value, 1)),
+    "enabled": _FLAG,
+    "description": Field(lambda field, value: of_type(field, value, str), pack),
+    "remove_when_done": _FLAG,
+    "history": Field(lambda field, value: as_number(field, value, 0, MAX_HISTORY)),
+    "expect": Field(_read_by(Expect.of), lambda value, field: value and value.encode(), Expect.decode),
+    "on_failure": Field(_read_by(Pause.of), lambda value, field: str(value)),
+    "calendar": Field(_read_by(as_calendar), _store_calendar, Calendar.decode),
+    "tags": Field(_read_by(as_tags), lambda value, field: pack([*value], field)),
+}
+
+
+def read_field(field: str, value: Any) -> Any:
+    """Return the value of a field for what a user wrote; raises InvalidEntry if the field is unknown or wrong."""
+    if field not in FIELDS:
+        raise unknown_field(field, value)
+    return FIELDS[field].read(field, value)

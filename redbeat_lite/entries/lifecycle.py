@@ -11,7 +11,7 @@ from ..instants import MAX_MS
 from ..schedules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
 from ..schedules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
 from ..schedules.occurrences import offset_ms
-from .entry import Entry, told
+from .entry import Entry, written_form
 from .expected import check_expectation
 from .sent import and_sent
 from .state import EntryState
@@ -70,7 +70,7 @@ def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
 
 def keep_resolved(before: Entry, after: Entry) -> None:
     """Give ``after`` the spread schedule of ``before``, if the same was written, so that its times stay."""
-    if isinstance(after.schedule, SpreadSchedule) and told(after.schedule) == told(before.schedule):
+    if isinstance(after.schedule, SpreadSchedule) and written_form(after.schedule) == written_form(before.schedule):
         after._put(schedule=before.schedule)
 
 

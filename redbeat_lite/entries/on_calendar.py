@@ -35,7 +35,7 @@ def give_calendar(
         return
     rule = given(entry, known(), zone)
     fault = _fault(rule, rule.calendar, now)
-    if fault and ((before := replaced()) is None or calendar_name(before) != rule.calendar.name):
+    if fault and ((before := replaced()) is None or before.calendar_name != rule.calendar.name):
         raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
@@ -44,7 +44,7 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
 
     Raises InvalidEntry: there is none, or the schedule has no days.
     """
-    name = calendar_name(entry)
+    name = entry.calendar_name
     if name not in known:
         hint = meant(name, known) or "store it: schedules.calendars[name] = ..."
         raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
@@ -64,11 +64,6 @@ def _fault(rule: CalendarRule, calendar: Calendar, now: int) -> tuple[str, str] 
     if first is not None and first < end and (kept is None or kept >= end):
         return f"one with a run of the entry until {calendar.until}", str(calendar)
     return None
-
-
-def calendar_name(entry: Entry) -> str:
-    """The name of the calendar of an entry; empty for none."""
-    return entry.calendar.name if isinstance(entry.calendar, Calendar) else entry.calendar or ""
 
 
 def on(entry: Entry, calendar: Calendar | str | None) -> Entry:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import tzinfo
+from typing import Any
 
-from ..errors import CorruptEntry, UnsupportedFormat
+from ..errors import CorruptEntry, UnsupportedFormat, text_of
 from ..settings import MAX_NAME
 from ..storage.changes import Line
+from ..storage.json_values import MAX_BYTES, loads
+from ..storage.keys import FORMAT
 from ..storage.records import Edit, Stored
-from .definition import decode
 from .entry import Entry
+from .fields import FIELDS
 from .lifecycle import due_time
 from .state import EntryState
+from .unstored import UnstoredSchedule
 
 #: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
@@ -20,18 +24,55 @@ UNREADABLE = (CorruptEntry, UnsupportedFormat)
 _CONFIGURED = "config"
 
 
-def entry_of(stored: Stored, alike: dict[str, Entry] | None = None) -> Entry:
-    """The entry whose definition is stored, without state; raises one of :data:`UNREADABLE`.
-
-    ``alike`` as for :func:`.definition.decode`.
-    """
+def entry_of(stored: Stored) -> Entry:
+    """Return the entry whose definition is stored, without state; raises one of :data:`UNREADABLE`."""
     if stored.definition is None:
         raise CorruptEntry("its definition is gone from Redis")
     try:
         name = stored.name.decode()
     except UnicodeDecodeError as exc:
         raise CorruptEntry(f"its name is no UTF-8: {exc.reason} at byte {exc.start}") from None
-    return decode(name, stored.definition, alike)
+    return decode(name, stored.definition)
+
+
+def decode(name: str, definition: bytes) -> Entry:
+    """Return the entry of a stored definition, without state.
+
+    Raises:
+        CorruptEntry: it is no definition.
+        UnsupportedFormat: a newer version of this package wrote it.
+    """
+    # No definition is so long, and reading one could take any time.
+    if len(definition) > MAX_BYTES:
+        raise CorruptEntry(f"definition has over {MAX_BYTES} bytes")
+    stored = loads(definition)
+    if not isinstance(stored, dict):
+        raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")
+    version = stored.get("v")
+    if isinstance(version, int) and version > FORMAT:
+        raise UnsupportedFormat(f"definition has format {version}; this redbeat_lite reads up to {FORMAT}")
+    try:
+        return _entry_with(name, stored)
+    except CorruptEntry:
+        raise
+    except Exception as exc:
+        raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
+
+
+def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
+    """Return the entry of a definition. Fields of a later version are ignored."""
+    fields: dict[str, Any] = {"task": None, "schedule": None}
+    for field, forms in FIELDS.items():
+        if field in stored:
+            value = stored[field]
+            fields[field] = None if value is None else forms.load(value)
+    unstored = {str(field): str(text) for field, text in stored.get("unstored", {}).items()}
+    if "schedule" in unstored:
+        fields["schedule"] = UnstoredSchedule(unstored["schedule"])
+    entry = Entry.from_mapping(name, fields)
+    entry.unstored = unstored
+    entry.owner = None if stored.get("owner") is None else str(stored["owner"])
+    return entry
 
 
 def state_of(stored: Stored) -> EntryState:

@@ -10,7 +10,6 @@ from ..clock import wall_ms
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
 from ..entries.lifecycle import within
-from ..entries.on_calendar import calendar_name
 from ..entries.rule_words import either_day_words
 from ..entries.words import counted, listed
 from ..instants import from_ms
@@ -37,7 +36,7 @@ def calendars(subject: Subject) -> Iterator[Finding]:
     """Find calendars in use that end soon, and entries that have missed a revision of theirs."""
     soon = from_ms(wall_ms()).date() + _SOON
     for name, calendar in subject.store.calendars().items():
-        users = [entry for entry in subject.entries if calendar_name(entry) == name]
+        users = [entry for entry in subject.entries if entry.calendar_name == name]
         command = f"celery -A ... redbeat calendars set {name} …"
         if users and calendar.until < soon:
             yield Finding(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ..entries.backfill import Backfill
-from ..entries.fields import DEFINITION_FIELDS
+from ..entries.fields import FIELDS
 from ..entries.freezes import Freeze
 from ..instants import MAX_MS, from_ms
 from ..once.locks import LockInfo
@@ -110,7 +110,7 @@ def _visible_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
     plain = (str, int, float, bool, type(None))
     visible = visible_arguments(call, fields)
     for name, value in fields.items():
-        if name in DEFINITION_FIELDS and isinstance(value, plain):
+        if name in FIELDS and isinstance(value, plain):
             visible.setdefault(name, value)
     return visible
 

@@ -14,8 +14,7 @@ from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
 from ..clock import wall_ms
 from ..entries.as_json import entry_fields
-from ..entries.as_read import STATUSES
-from ..entries.entry import Entry
+from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern, matches

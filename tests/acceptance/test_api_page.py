@@ -8,7 +8,7 @@ from importlib import import_module
 
 from celery import Celery
 
-from redbeat_lite.entries.as_read import AsRead
+from redbeat_lite.entries.entry import AsRead
 from tests.support.cases import together
 from tests.support.processes import ROOT
 

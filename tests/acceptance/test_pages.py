@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import redbeat_lite
-from redbeat_lite.entries.fields import DEFINITION_FIELDS
+from redbeat_lite.entries.fields import FIELDS
 from redbeat_lite.settings import Settings
 from tests.support.cases import together
 
@@ -39,7 +39,7 @@ def test_every_setting_is_in_the_reference_with_its_default(field: object) -> No
     assert f"| `redbeat_lite_{name}` | {shown} |" in REFERENCE
 
 
-@together("name", sorted({*redbeat_lite.__all__, *DEFINITION_FIELDS} - {"__version__", "Scheduler"}))
+@together("name", sorted({*redbeat_lite.__all__, *FIELDS} - {"__version__", "Scheduler"}))
 def test_every_public_name_and_field_is_in_the_reference(name: str) -> None:
     assert re.search(rf"`{name}\b", REFERENCE)
 

@@ -341,7 +341,7 @@ class TestAddMany:
         entries = [Entry(f"e{number}", "add", every(60)) for number in range(9)]
         schedules.add_many(entries)
         first, *_, last = [entry.known_state.nominal or 0 for entry in entries]
-        assert last - first in (2, 3)
+        assert last - first >= 2
 
     def test_what_derives_from_a_schedule_is_never_stored_as_that(self, schedules: Schedules) -> None:
         class Odd(Every):

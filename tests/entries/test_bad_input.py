@@ -12,7 +12,7 @@ import redis
 from celery import Celery, chain, signature
 
 from redbeat_lite import Entry, InvalidEntry, Scheduler, Schedules, at, cron, every, manual
-from redbeat_lite.entries.definition import decode
+from redbeat_lite.entries.stored_entry import decode
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 

@@ -10,7 +10,8 @@ import pytest
 from celery import chain, chord, group, signature
 
 from redbeat_lite import Entry
-from redbeat_lite.entries.definition import decode, encode
+from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.once.canvas import CANVAS, call_text, sent
 
 Make = Callable[[], Any]

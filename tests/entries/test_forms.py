@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Expect, Misfire, Once, Pause, at, cron, every, rrule
-from redbeat_lite.entries.definition import decode, encode
+from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.errors import CorruptEntry
 from redbeat_lite.instants import MAX_MS, MIN_MS
 from tests.support.examples import examples
@@ -111,21 +112,6 @@ def test_an_entry_survives_storage(entry: Entry) -> None:
         assert getattr(back, field) == value, field
         if field not in ("args", "start_at", "end_at"):
             assert type(getattr(back, field)) is type(value), field
-
-
-@examples(25)
-@given(entries(), entries(), st.sampled_from([None, cron("H H * * *"), every(3600, spread=True)]))
-def test_an_entry_that_is_made_from_one_like_it_is_as_it_was_stored(entry: Entry, other: Entry, spread: Any) -> None:
-    alike: dict[str, Entry] = {}
-    schedule = spread or entry.schedule
-    for name, bringing in ((entry.name, entry), (other.name, other)):
-        own = {"schedule": schedule, "args": bringing.args, "kwargs": bringing.kwargs}
-        stored = encode(Entry(name, **{**entry.definition(), **own}))
-        back, alone = decode(name, stored.encode(), alike), decode(name, stored.encode())
-        assert (back, back.name, back.rule(UTC), back.written) == (alone, name, alone.rule(UTC), None)
-        assert encode(back) == stored
-        back.written = None, {}  # what is an entry's own is not handed on
-    assert len(alike) == (0 if spread else 1)
 
 
 @examples(25)

@@ -45,7 +45,7 @@ def test_a_type_checker_complains_of_what_is_wrong_and_of_nothing_else(checker: 
 def test_an_attribute_cannot_be_set_and_the_error_says_what_to_call(name: str, value: Any) -> None:
     entry = Entry("a", "proj.say", 30)
     for each in (entry, copy.copy(entry), pickle.loads(pickle.dumps(entry))):
-        with pytest.raises(AttributeError, match=r"entry 'a' is frozen: .* schedules\.update\('a', \w+=\.\.\.\)"):
+        with pytest.raises(AttributeError, match=r"entry 'a' is read-only: .* schedules\.update\('a', \w+=\.\.\.\)"):
             setattr(each, name, value)
         assert each == entry
 

@@ -132,7 +132,6 @@ class Planner:
         self._slack = slack
         self._progress = progress
         self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
-        self._alike: dict[str, Entry] = {}
         self._room = _CACHE
 
     def plan(
@@ -231,7 +230,7 @@ class Planner:
         known = self._decoded.get(stored.name)
         if known is not None and known[0] == stored.definition:
             return known[1]
-        entry = entry_of(stored, self._alike)
+        entry = entry_of(stored)
         definition = stored.definition or b""
         check_destination(entry.options, self._prefix)
         if known is not None:
