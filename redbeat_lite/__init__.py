@@ -7,24 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._base.public import lazy_names
 from ._version import __version__
-from .public import handed_on
 
 if TYPE_CHECKING:
-    from .actors import acting_as
-    from .api.backfills import Backfills
-    from .api.calendars import Calendars
-    from .api.freezes import FreezeList
-    from .api.record import Record
-    from .api.schedules import Schedules
-    from .api.selected import Selected
-    from .durations import Duration
-    from .entries.backfill import Backfill
-    from .entries.entry import Entry
-    from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
-    from .entries.freezes import Freeze
-    from .entries.preview import Upcoming
-    from .errors import (
+    from ._base.actors import acting_as
+    from ._base.errors import (
         ConfigOwned,
         ConfigurationError,
         CorruptEntry,
@@ -35,6 +23,18 @@ if TYPE_CHECKING:
         RedbeatError,
         UnsupportedFormat,
     )
+    from ._base.times import Duration
+    from .api.backfills import Backfills
+    from .api.calendars import Calendars
+    from .api.freezes import FreezeList
+    from .api.record import Record
+    from .api.schedules import Schedules
+    from .api.selected import Selected
+    from .entries.backfill import Backfill
+    from .entries.entry import Entry
+    from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
+    from .entries.freezes import Freeze
+    from .entries.preview import Upcoming
     from .expect import Expect, Pause
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.install import install
@@ -53,18 +53,18 @@ if TYPE_CHECKING:
     from .storage.changes import Change
 
 _HOMES = {
-    "actors": ("acting_as",),
+    "_base.actors": ("acting_as",),
     "api.backfills": ("Backfills",),
     "api.calendars": ("Calendars",),
     "api.freezes": ("FreezeList",),
     "api.record": ("Record",),
     "api.schedules": ("Schedules",),
     "api.selected": ("Selected",),
-    "durations": ("Duration",),
+    "_base.times": ("Duration",),
     "entries.entry": ("Entry",),
     "entries.field_types": ("Changes", "ExpectFields", "MisfireFields", "OnceFields", "Policies"),
     "entries.freezes": ("Freeze",),
-    "errors": (
+    "_base.errors": (
         "ConfigOwned",
         "ConfigurationError",
         "CorruptEntry",
@@ -158,7 +158,7 @@ __all__ = [
     "start_task_process",
 ]
 
-__getattr__ = handed_on(__name__, _HOME_OF)
+__getattr__ = lazy_names(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

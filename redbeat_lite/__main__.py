@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ._base.errors import ConfigurationError
 from ._version import __version__
 from .cli.command import Group, Length
-from .errors import ConfigurationError
 
 
 # Not with click's own code for wrong words, 2, which is reserved where Docker asks for a container's health.

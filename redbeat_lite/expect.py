@@ -9,10 +9,9 @@ from functools import cached_property
 from math import ulp
 from typing import Any, Literal
 
-from .durations import Duration, length_of
-from .errors import InvalidEntry, known_only
-from .instants import YEAR
-from .public import public
+from ._base.errors import InvalidEntry, check_field_names
+from ._base.public import public
+from ._base.times import YEAR, Duration, length_of
 
 #: Most failures in a row that an expectation or a policy may wait for.
 _MOST_FAILURES = 1000
@@ -70,7 +69,7 @@ class Expect:
         if not isinstance(value, Mapping):
             expected = "None, False, an Expect or a mapping of its fields"
             raise InvalidEntry("expect", expected, value)
-        return cls(**known_only("expect", value, [field.name for field in fields(cls)]))
+        return cls(**check_field_names("expect", value, [field.name for field in fields(cls)]))
 
     @classmethod
     def decode(cls, stored: Any) -> Expect | Literal[False] | None:

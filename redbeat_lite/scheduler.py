@@ -11,13 +11,13 @@ import click
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
 
+from ._base.clock import elapsed, wall_ms
+from ._base.errors import ConfigurationError
+from ._base.public import public
 from .beat.parts import build_parts
-from .clock import elapsed, wall_ms
 from .entries.configured import config_entry
 from .entries.entry import Entry
-from .errors import ConfigurationError
 from .events import Ticked
-from .public import public
 from .storage.records import Lost
 
 if TYPE_CHECKING:

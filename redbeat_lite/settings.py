@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from . import urls
-from .durations import seconds_of
-from .errors import ConfigurationError, InvalidEntry, remember
+from ._base import urls
+from ._base.errors import ConfigurationError, InvalidEntry
+from ._base.text import remember_passwords
+from ._base.times import YEAR, seconds_of
 from .expect import Expect
-from .instants import YEAR
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -170,9 +170,9 @@ class Settings:
             values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
-        remember((values.get("heartbeat_url"), values.get("notify")))
-        remember((values["url"], values.get("redis_options")))
-        remember((app.conf.broker_write_url, app.conf.broker_transport_options))
+        remember_passwords((values.get("heartbeat_url"), values.get("notify")))
+        remember_passwords((values["url"], values.get("redis_options")))
+        remember_passwords((app.conf.broker_write_url, app.conf.broker_transport_options))
         values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
         return cls(**values)
 
@@ -302,9 +302,9 @@ def _check_url(value: object) -> None:
         raise ConfigurationError(f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
     try:
         if scheme in urls.SINGLE:
-            urls.parsed(value)
+            urls.connection_options(value)
         else:
-            urls.several(value)
+            urls.addresses_and_options(value)
     except ValueError:
         raise ConfigurationError(
             f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
@@ -319,7 +319,7 @@ def _check_options(url: str, options: Any) -> None:
         raise ConfigurationError(
             f"{PREFIX}redis_options: expected the master_name that the sentinels of {PREFIX}url watch, got none"
         )
-    if scheme in urls.CLUSTER and (urls.several(url)[1].get("db") or options.get("db")):
+    if scheme in urls.CLUSTER and (urls.addresses_and_options(url)[1].get("db") or options.get("db")):
         raise ConfigurationError(f"{PREFIX}url: expected database 0, the only one of a Redis Cluster")
 
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import current_app
 
-from .durations import Duration, seconds_of
+from ._base.errors import ConfigurationError
+from ._base.times import Duration, seconds_of, to_ms
 from .entries import lifecycle
 from .entries.configured import as_written, config_entry
 from .entries.entry import Entry
 from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
-from .errors import ConfigurationError
-from .instants import to_ms
 from .pipeline.rehearsal import Rehearsal, rehearse
 from .schedules import next_ms
 from .schedules.zones import zone_of

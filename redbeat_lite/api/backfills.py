@@ -9,18 +9,18 @@ from hashlib import sha1
 from itertools import groupby, islice
 from typing import Any, cast
 
-from ..actors import Who
-from ..clock import wall_ms
+from .._base.actors import Who
+from .._base.clock import wall_ms
+from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
+from .._base.public import public
+from .._base.times import aware, from_ms, to_ms
 from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
 from ..entries.entry import Entry
 from ..entries.fields import as_number, is_name, is_number
 from ..entries.state import storable_note
 from ..entries.words import in_zone
-from ..errors import EntryChanged, EntryNotFound, InvalidEntry
-from ..instants import aware, from_ms, to_ms
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
-from ..public import public
 from ..settings import MAX_HISTORY
 from ..storage.changes import line_of
 from ..storage.records import Edit

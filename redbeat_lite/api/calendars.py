@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from datetime import tzinfo
 
-from ..actors import Who
-from ..clock import wall_ms
+from .._base.actors import Who
+from .._base.clock import wall_ms
+from .._base.errors import EntryNotFound, InvalidEntry
+from .._base.public import public
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import check_name
 from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
-from ..errors import EntryNotFound, InvalidEntry
-from ..public import public
 from ..schedules.calendars import Calendar
 from ..storage.changes import line_of
 from ..storage.records import AT_ONCE, Edit, Stored

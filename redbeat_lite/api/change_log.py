@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from .._base.times import MAX_MS, aware, from_ms, to_ms
 from ..entries.fields import is_name
-from ..instants import MAX_MS, aware, from_ms, to_ms
 from ..storage.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
 from ..storage.records import PAGE, Stored
 from ..storage.redis_values import UNREADABLE, newest_first, readable

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from ..actors import Who
-from ..clock import wall_ms
-from ..durations import Duration, length_of
+from .._base.actors import Who
+from .._base.clock import wall_ms
+from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
+from .._base.ids import random_hex
+from .._base.public import public
+from .._base.times import YEAR, Duration, aware, from_ms, length_of, to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
 from ..entries.state import storable_note
-from ..errors import EntryChanged, EntryNotFound, InvalidEntry
-from ..instants import YEAR, aware, from_ms, to_ms
-from ..public import public
 from ..storage.changes import Line, line_of
 from ..storage.store import TRIES, Store
-from ..uuids import drawn
 
 #: As many as there may be: each is looked at for each entry that is due.
 _MOST = 100
@@ -72,7 +71,7 @@ class FreezeList:
         end = _after(now, seconds) if until is None else to_ms(aware("until", until))
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
-        whose, told, id = self._who(), storable_note(name, note), drawn(3)
+        whose, told, id = self._who(), storable_note(name, note), random_hex(3)
         since = from_ms(now)
         freeze = Freeze(id, *selection, since, until=from_ms(end), note=told, actor=whose.actor)
         self.restore(freeze)

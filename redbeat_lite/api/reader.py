@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.errors import ConfigOwned, CorruptEntry, EntryNotFound
+from .._base.text import text_of
+from .._base.times import from_ms
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
-from ..errors import ConfigOwned, CorruptEntry, EntryNotFound, text_of
-from ..instants import from_ms
 from ..runs.run import Row
 from ..runs.run_store import RunStore, rows_in
 from ..settings import Settings

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .._base.public import public
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.freezes import Freezes
-from ..public import public
 from ..runs.run import Run
 from ..runs.run_store import rows_in
 from ..storage.changes import Change

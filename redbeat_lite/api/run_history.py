@@ -9,12 +9,12 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Self, get_args
 
-from .. import instants
-from ..clock import wall_ms
+from .._base import times
+from .._base.clock import wall_ms
+from .._base.errors import EntryNotFound, InvalidEntry
 from ..entries.entry import Entry
 from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
-from ..errors import EntryNotFound, InvalidEntry
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
@@ -58,7 +58,7 @@ class RunQuery:
             if word not in OUTCOMES:
                 raise InvalidEntry("outcome", f"one of {', '.join(OUTCOMES)}", word)
         first, last = (
-            None if instant is None else instants.to_ms(instants.aware(field, instant))
+            None if instant is None else times.to_ms(times.aware(field, instant))
             for field, instant in (("since", since), ("until", until))
         )
         return cls(words, first, last, limit)
@@ -139,7 +139,7 @@ class RunHistory:
             if run.outcome != "waiting":
                 yield run
                 continue
-            nominal = instants.to_ms(run.scheduled_at)
+            nominal = times.to_ms(run.scheduled_at)
             slack = self._settings.slack_ms
             expired = entry is not None and must_have_expired(entry, nominal, wall_ms(), slack)
             outcome: Outcome = "unknown" if expired else "waiting"
@@ -193,14 +193,14 @@ class RunHistory:
                 line = line_in(details.get(row))
                 run = run_of(name, row, line and line.worker, line and line.error)
                 if line is not None and line.retry is not None:
-                    run = replace(run, retry_at=instants.from_ms(line.retry))
+                    run = replace(run, retry_at=times.from_ms(line.retry))
                 if row.outcome == "retrying":
                     run = self._retried(entry, run)
                 yield run
 
     def _retried(self, entry: Entry | None, run: Run) -> Run:
         """Return a run that has to be retried; ``unknown`` if the retry is long overdue."""
-        due = instants.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
+        due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)
         outcome: Outcome = "unknown" if expired or now - due > _RETRY_MS else "retrying"

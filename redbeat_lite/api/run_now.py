@@ -9,15 +9,15 @@ from uuid import uuid4
 
 from celery import Celery
 
-from ..actors import Who
-from ..broker import own_options
-from ..clock import wall_ms
+from .._base.actors import Who
+from .._base.celery_app import own_options
+from .._base.clock import wall_ms
+from .._base.errors import InvalidEntry
+from .._base.times import delay_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
 from ..entries.sendable import check_arguments, misfit, serializer_of
-from ..errors import InvalidEntry
-from ..instants import delay_ms
 from ..once.canvas import CANVAS
 from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
 from ..once.lock_store import LockStore

@@ -19,9 +19,12 @@ from typing import Any, Unpack
 
 from celery import Celery
 
-from .. import instants
-from ..actors import check_actor
-from ..clock import wall_ms
+from .._base import times
+from .._base.actors import check_actor
+from .._base.clock import wall_ms
+from .._base.errors import ConfigurationError, EntryChanged, EntryNotFound, InvalidEntry
+from .._base.lazy import lazy
+from .._base.public import public
 from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
@@ -34,13 +37,10 @@ from ..entries.preview import Upcoming, upcoming
 from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..entries.stored_entry import removal
-from ..errors import ConfigurationError, EntryChanged, EntryNotFound, InvalidEntry
-from ..public import public
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
 from ..storage.changes import Change, line_of
-from ..storage.lazy import lazy
 from ..storage.records import PAGE, chunks
 from ..storage.redis_values import text
 from ..storage.store import TRIES, Store
@@ -196,7 +196,7 @@ class Schedules(MutableMapping[str, Entry]):
             edges: aware datetimes in order.
             among: entries whose last runs are read in the same round trip.
         """
-        edges_ms = [instants.to_ms(instants.aware("edges", edge)) for edge in edges]
+        edges_ms = [times.to_ms(times.aware("edges", edge)) for edge in edges]
         return self._reader.read_rows(among, *self._store.counting_due(edges_ms))
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
@@ -235,7 +235,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     def _upcoming(self, until: datetime, limit: int, freezes: Freezes | None, **options: Any) -> Occurrences:
         check_count("limit", limit)
-        last = instants.to_ms(instants.aware("until", until))
+        last = times.to_ms(times.aware("until", until))
         now = wall_ms()
         if freezes is None:
             freezes = Freezes.of(self._store.freezes())

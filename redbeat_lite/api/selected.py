@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .._base.public import public
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
-from ..public import public
 from ..storage.changes import Line, line_of
 from ..storage.records import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
 from ..storage.redis_values import text, texts

@@ -8,9 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from ..actors import Who, who
-from ..app_tasks import is_importing, load_tasks
-from ..clock import wall_ms
+from .._base.actors import Who, who
+from .._base.celery_app import is_importing, load_tasks
+from .._base.clock import wall_ms
+from .._base.errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
@@ -23,7 +24,6 @@ from ..entries.sendable import check_arguments, check_options, misfit, serialize
 from ..entries.state import EntryState
 from ..entries.stored_entry import decode, edit_of
 from ..entries.words import counted, listed
-from ..errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from ..once.canvas import CANVAS, sent
 from ..storage.changes import Action, Line, line_of
 from ..storage.records import PAGE, Edit, Stored

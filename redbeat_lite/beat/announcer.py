@@ -12,7 +12,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
+from .._base.clock import elapsed
 from ..events import _METHODS, Event, Hooks
 
 logger = get_logger(f"celery.{__name__}")

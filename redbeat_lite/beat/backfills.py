@@ -15,15 +15,16 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..actors import BEAT
-from ..clock import elapsed, wall_ms
+from .._base.actors import BEAT
+from .._base.clock import elapsed, wall_ms
+from .._base.errors import CorruptEntry, NotKnownHere
+from .._base.text import describe
 from ..entries.backfill import Backfill, backfill_of, room, times, went_out
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.lifecycle import retry_delay
 from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
-from ..errors import CorruptEntry, NotKnownHere, describe
 from ..once.lock_store import LockStore
 from ..runs.run import BACKFILL_HEADER, LETTERS
 from ..runs.run_store import RunKeys

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
+from .._base.clock import elapsed
 from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost
 from ..storage.json_values import dumps
@@ -26,7 +26,7 @@ class BeatState:
     The main loop writes it. The renewal thread, the incident watch and the metrics read it.
 
     Parameters:
-        queue: the default queue, as :func:`redbeat_lite.broker.default_queue` names it.
+        queue: the default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
 
     def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:

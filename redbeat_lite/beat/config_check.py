@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.errors import InvalidEntry
+from .._base.text import describe, text_of
 from ..entries import lifecycle
 from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
@@ -24,7 +26,6 @@ from ..entries.on_calendar import give_calendar
 from ..entries.sendable import check_options
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
-from ..errors import InvalidEntry, describe, text_of
 from ..settings import Settings
 from ..storage.records import PAGE, Stored, chunks
 from ..storage.store import Store

@@ -25,7 +25,9 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..actors import MAX_ACTOR, Who
+from .._base.actors import MAX_ACTOR, Who
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.times import from_ms
 from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.definition import encode
@@ -35,8 +37,6 @@ from ..entries.on_calendar import on
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, in_zone, listed
-from ..errors import CorruptEntry, InvalidEntry
-from ..instants import from_ms
 from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings

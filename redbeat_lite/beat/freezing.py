@@ -7,11 +7,11 @@ from datetime import tzinfo
 
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.errors import UnsupportedFormat
+from .._base.times import to_ms
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
-from ..errors import UnsupportedFormat
-from ..instants import to_ms
 from ..storage.leader_store import LeaderStore
 from ..storage.records import AT_ONCE, Edit, Refrozen, Stored, Term
 from .beat_state import BeatState

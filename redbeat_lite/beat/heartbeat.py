@@ -14,9 +14,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..clock import elapsed
-from ..errors import ConfigurationError
-from ..storage.whole_files import write_whole
+from .._base.atomic_files import write_whole
+from .._base.clock import elapsed
+from .._base.errors import ConfigurationError
 
 #: Seconds between two writes.
 PERIOD = 1.0
@@ -63,7 +63,7 @@ class HeartbeatFile:
         Parameters:
             role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
             failing_since: since when the server or the broker is out of reach, in seconds of
-                :func:`~redbeat_lite.clock.elapsed`; ``None`` if both can be used.
+                :func:`~redbeat_lite._base.clock.elapsed`; ``None`` if both can be used.
             why: which of the two, and its error.
 
         Raises:

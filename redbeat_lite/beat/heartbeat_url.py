@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
-from ..threads import Ticker
+from .._base.clock import elapsed
+from .._base.threads import Ticker
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")

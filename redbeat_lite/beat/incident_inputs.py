@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.times import to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import recorded
 from ..entries.sendable import queue_of
@@ -17,7 +18,6 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
 from ..entries.stored_entry import entry_of, state_of
 from ..expect import Expect
-from ..instants import to_ms
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.incident_fold import Watched

@@ -9,24 +9,24 @@ from datetime import tzinfo
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..actors import BEAT
-from ..clock import wall_ms
+from .._base.actors import BEAT
+from .._base.clock import wall_ms
+from .._base.lazy import lazy
+from .._base.threads import Ticker
+from .._base.times import from_ms
 from ..entries import lifecycle
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
-from ..instants import from_ms
 from ..runs.incident import Case, Key, Kind
 from ..runs.incident_fold import Deadline, Seen, fold
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..runs.run_store import RunKeys
 from ..settings import Settings
 from ..storage.changes import line_of
-from ..storage.lazy import lazy
 from ..storage.records import Edit, Lost, Stored, Term
 from ..storage.store import Store
-from ..threads import Ticker
 from .beat_state import BeatState
 from .dispatch.deadlines import Deadlines
 from .incident_inputs import WatchedEntries, WatchedEntry, Workers, find_fresh_starts

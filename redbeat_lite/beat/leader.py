@@ -18,9 +18,10 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..actors import MAX_ACTOR, Who
-from ..clock import elapsed
-from ..errors import UnsupportedFormat, text_of
+from .._base.actors import MAX_ACTOR, Who
+from .._base.clock import elapsed
+from .._base.errors import UnsupportedFormat
+from .._base.text import text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.changes import line_of
 from ..storage.connections import Backend

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..clock import elapsed, wall_ms
+from .._base.clock import elapsed, wall_ms
 from ..entries.words import counted
 from ..settings import Settings
 from ..storage.keys import check_types

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
-from ..errors import ConfigurationError
+from .._base.clock import elapsed
+from .._base.errors import ConfigurationError
 from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
 from ..runs.incident import KINDS
 from ..settings import Settings

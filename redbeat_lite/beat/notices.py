@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..errors import ConfigurationError
+from .._base.errors import ConfigurationError
+from .._base.urls import scheme_of
 from ..events import Hooks, IncidentClosed, IncidentOpened, subscribers
 from ..settings import Settings
-from ..urls import scheme_of
 
 logger = get_logger(f"celery.{__name__}")
 

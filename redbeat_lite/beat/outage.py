@@ -11,10 +11,11 @@ import traceback
 from celery.utils.log import get_logger
 from redis.exceptions import AuthenticationError, MovedError, ResponseError
 
-from ..clock import elapsed, wall_ms
-from ..errors import UnsupportedFormat, text_of
+from .._base.clock import elapsed, wall_ms
+from .._base.errors import UnsupportedFormat
+from .._base.text import text_of
+from .._base.times import from_ms
 from ..events import IncidentClosed, IncidentOpened
-from ..instants import from_ms
 from ..runs.incident import LEADERLESS, Case
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend, refusal

@@ -10,13 +10,13 @@ from typing import Any
 
 from celery import Celery
 
-from ..broker import default_queue
+from .._base.celery_app import default_queue
+from .._base.threads import Ticker
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
 from ..settings import Settings, check_timezone
 from ..storage.leader_store import LeaderStore
 from ..storage.server_check import check_driver
-from ..threads import Ticker
 from .announcer import Announcer
 from .backfills import BackfillPlanner, Backfills, BackfillSteps
 from .beat_state import BeatState

@@ -15,13 +15,13 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from ..actors import BEAT
-from ..clock import elapsed, wall_ms
+from .._base.actors import BEAT
+from .._base.clock import elapsed, wall_ms
+from .._base.errors import CorruptEntry, InvalidEntry
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, parts_of, state_of
-from ..errors import CorruptEntry, InvalidEntry
 from ..schedules.zones import zone_name, zone_of
 from ..storage.changes import line_of
 from ..storage.json_values import dumps, loads_as

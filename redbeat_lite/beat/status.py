@@ -11,15 +11,14 @@ from typing import Any
 
 from celery import Celery
 
-from ..broker import TWICE, publish_timeouts
-from ..durations import Duration
+from .._base.celery_app import TWICE, publish_timeouts
+from .._base.public import public_in
+from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
-from ..instants import EPOCH, from_ms
 from ..once.lock_store import OnceKeys
 from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
 from ..pipeline.pipeline_keys import index_key
-from ..public import public_in
 from ..settings import Settings
 from ..storage.json_values import loads_as
 from ..storage.keys import Keys

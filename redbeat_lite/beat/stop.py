@@ -21,7 +21,7 @@ import celery.beat
 from billiard import current_process
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
+from .._base.clock import elapsed
 
 logger = get_logger(f"celery.{__name__}")
 

@@ -10,8 +10,8 @@ from typing import Any
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError
 
-from ..clock import elapsed
-from ..errors import text_of
+from .._base.clock import elapsed
+from .._base.text import text_of
 from ..storage.connections import FAULTS, Backend
 
 logger = get_logger(f"celery.{__name__}")

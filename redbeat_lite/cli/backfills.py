@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from .._base.errors import InvalidEntry
 from ..api.backfills import Backfills
 from ..api.schedules import Schedules
 from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
-from ..errors import InvalidEntry
 from ..operate.option_values import start_arguments
 from ..operate.texts import backfill_status
 from .command import Failure, command, json_option, load_schedules, note_option, option

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from ..actors import by_way
-from ..durations import seconds_of
-from ..errors import EntryNotFound, RedbeatError, text_of
+from .._base.actors import by_way
+from .._base.errors import EntryNotFound, RedbeatError
+from .._base.text import text_of
+from .._base.times import seconds_of
 from ..operate.clean_text import clean
 from ..storage.redis_values import text
 from .output import JSON, say, tolerate_any_text
@@ -355,7 +356,7 @@ def bare_app() -> Celery:
 
 def load_app() -> Celery:
     """Return the app of ``-A``, with its tasks and all else that its modules register."""
-    from ..app_tasks import load_tasks
+    from .._base.celery_app import load_tasks
     from ..settings import check_timezone
 
     app = bare_app()

@@ -14,13 +14,13 @@ from typing import Any
 import click
 from celery import Celery
 
+from .._base.atomic_files import is_stream, write_whole
 from ..entries.schedule_text import schedule_from, schedule_text
 from ..entries.words import counted
 from ..interchange.backup import Export, Restore, Restored
 from ..interchange.document import BadFile, Document, read_document
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..operate.texts import next_run
-from ..storage.whole_files import is_stream, write_whole
 from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
 from .output import (

@@ -13,14 +13,15 @@ import click
 from kombu.exceptions import OperationalError
 from redis.exceptions import ResponseError
 
+from .._base.celery_app import short_publish_timeout
+from .._base.errors import CorruptEntry, EntryExists, RedbeatError
+from .._base.text import describe, text_of
 from ..api.schedules import Schedules
-from ..broker import given_up_soon
 from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.selection import Selection, matches
 from ..entries.words import counted
-from ..errors import CorruptEntry, EntryExists, RedbeatError, describe, text_of
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
 from ..operate.option_values import fields_of, past_instant, schedule_of
@@ -429,7 +430,7 @@ def run(
         # Read the entry first, so that an error from here on is one of the broker.
         _ = schedules[entries]
     try:
-        with given_up_soon(app, Settings.from_app(app).publish_timeout):
+        with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
             if isinstance(entries, str):
                 task_ids = {entries: schedules.run_now(entries, note=note, **arguments)}
             else:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..api.schedules import Schedules
 from ..beat.status import status as read_status
 from ..entries.change_words import change_words
-from ..errors import InvalidEntry
 from ..operate.option_values import parse_instant, parse_span, parse_time_of_day, past_instant
 from ..operate.texts import remark, run_time
 from ..runs.run import NOT_DONE, Outcome

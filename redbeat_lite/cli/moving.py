@@ -14,7 +14,7 @@ from typing import Any
 import click
 from celery import Celery
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_text

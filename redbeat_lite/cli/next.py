@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._base.times import to_ms
 from ..entries.selection import Selection
-from ..instants import to_ms
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.option_values import coming_instant
 from ..schedules import Manual, Question

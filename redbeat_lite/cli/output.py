@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from ..clock import elapsed
+from .._base.clock import elapsed
 from ..entries.words import in_zone
 from ..operate.clean_text import BEYOND_ASCII, clean
 
@@ -98,7 +98,7 @@ def showing_progress(what: str) -> Iterator[None]:
         yield
         return
     # This loads Celery, which the probe of python -m redbeat_lite does without.
-    from ..threads import Ticker
+    from .._base.threads import Ticker
 
     began = elapsed()
     ticker = Ticker(

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from .._base.times import from_ms
 from ..entries.words import span
-from ..instants import from_ms
 from ..once.locks import locks as locks_of
 from .command import Group, completed, json_option, load_app, load_schedules, unknown
 from .entries import say_entry

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 from celery import Celery
 
+from .._base.errors import EntryNotFound, RedbeatError
 from ..beat.status import Status
 from ..beat.status import status as read_status
 from ..entries.words import counted, listed, local
-from ..errors import EntryNotFound, RedbeatError
 from ..operate.clean_text import clean
 from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import click
 
+from .._base.clock import elapsed
 from ..api.schedules import Schedules
 from ..beat.status import read
-from ..clock import elapsed
 from ..entries.entry import STATUSES, Entry
 from ..entries.schedule_text import schedule_text
 from ..entries.words import counted

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import redis
 from celery import Celery
 
+from .._base.errors import ConfigurationError
+from .._base.urls import without_passwords
 from ..api.schedules import Schedules
-from ..errors import ConfigurationError
 from ..schedules import every
-from ..urls import shown
 
 _T = TypeVar("_T")
 
@@ -154,7 +154,7 @@ def run(seconds: float | None = None) -> None:
         try:
             url = stage.start(stack, embedded_server())
             stage.tell(
-                f"a private server at {shown(url)}; "
+                f"a private server at {without_passwords(url)}; "
                 "for the command lines of the page, in another terminal:"
             )
             stage.tell(f"export REDBEAT_DEMO_URL={url}")

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, tzinfo
 
-from ..errors import CorruptEntry, InvalidEntry, is_plain
-from ..instants import MAX_MS, to_ms
-from ..public import public
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.public import public
+from .._base.text import is_short_text
+from .._base.times import MAX_MS, to_ms
 from ..schedules import At, Every, Question, Rule, next_ms
 from ..settings import MAX_NAME
 from ..storage.json_values import dumps, loads, pack, unpack
@@ -149,7 +150,7 @@ def _is_intact(backfill: Backfill) -> bool:
     counts = (backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts)
     most = backfill.max_active
     return (
-        is_plain(backfill.name, MAX_NAME)
+        is_short_text(backfill.name, MAX_NAME)
         and all(instant.tzinfo is not None for instant in instants)
         and min(counts) >= 0
         and (most is None or (isinstance(most, int) and most >= 1))

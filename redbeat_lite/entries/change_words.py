@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, tzinfo
 
-from ..errors import CorruptEntry, InvalidEntry
-from ..instants import from_ms
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.times import from_ms
 from ..schedules import decode_schedule
 from ..storage.changes import Change
 from ..storage.json_values import loads

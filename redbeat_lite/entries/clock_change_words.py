@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from ..instants import from_ms
+from .._base.times import from_ms
 from ..schedules import Rule
 from ..schedules.clock_changes import ZonedRule, naive, stretches
 from ..schedules.wall_times import before

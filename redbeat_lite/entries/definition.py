@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidEntry
+from .._base.errors import InvalidEntry
 from ..storage.json_values import MAX_BYTES, dumps
 from ..storage.keys import FORMAT
 from .fields import FIELDS

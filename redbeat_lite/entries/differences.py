@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..actors import Who
+from .._base.actors import Who
 from ..storage.changes import Action, Difference, Line, line_of
 from ..storage.json_values import dumps, loads_as
 from ..storage.records import Stored

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack, get_arg
 
 from celery.schedules import BaseSchedule, schedule
 
-from .. import instants
-from ..durations import LENGTH
-from ..errors import InvalidEntry
+from .._base import times
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.times import DURATION_FORMS
 from ..expect import Expect, Pause
 from ..once.policy import Once
-from ..public import public
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..schedules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
 from ..schedules.calendars import Calendar, without
@@ -218,12 +218,12 @@ class Entry(ScheduleEntry):
     @property
     def start_ms(self) -> int | None:
         """``start_at`` in epoch milliseconds."""
-        return None if self.start_at is None else instants.to_ms(self.start_at)
+        return None if self.start_at is None else times.to_ms(self.start_at)
 
     @property
     def end_ms(self) -> int | None:
         """``end_at`` in epoch milliseconds."""
-        return None if self.end_at is None else instants.to_ms(self.end_at)
+        return None if self.end_at is None else times.to_ms(self.end_at)
 
     @property
     def jitter_ms(self) -> int:
@@ -264,13 +264,13 @@ class Entry(ScheduleEntry):
     @property
     def next_run_at(self) -> datetime | None:
         """When it fires next, with jitter, in UTC; ``None`` while it is paused, disabled, finished or manual."""
-        return None if self.due is None else instants.from_ms(self.due)
+        return None if self.due is None else times.from_ms(self.due)
 
     @property
     def last_run_at(self) -> datetime | None:
         """Nominal time of its last occurrence, in UTC; ``None`` before any."""
         last = self.state.last if self.state else None
-        return None if last is None else instants.from_ms(last)
+        return None if last is None else times.from_ms(last)
 
     @property
     def total_run_count(self) -> int:
@@ -329,7 +329,7 @@ class Entry(ScheduleEntry):
     @property
     def last_success_at(self) -> datetime | None:
         """Nominal time of the newest run that succeeded."""
-        return next((instants.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
+        return next((times.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
 
     @property
     def failures_in_a_row(self) -> int:
@@ -429,7 +429,7 @@ class Entry(ScheduleEntry):
 #: Fields without a default, and their values in words.
 _REQUIRED = {
     "task": "the name of a task, a task, a signature or a Pipeline",
-    "schedule": f"{LENGTH}, or a schedule",
+    "schedule": f"{DURATION_FORMS}, or a schedule",
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from ..errors import InvalidEntry
+from .._base.errors import InvalidEntry
+from .._base.times import from_ms
 from ..expect import Expect
-from ..instants import from_ms
 from ..schedules import gap_over
 from .entry import Entry
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
-from ..durations import Duration
+from .._base.public import public
+from .._base.times import Duration
 from ..expect import Expect, Pause
 from ..once.policy import Conflict, Once, Scope
-from ..public import public
 from ..schedules.calendars import Calendar
 from ..schedules.misfire import Misfire, MisfirePolicy
 

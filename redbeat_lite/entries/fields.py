@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeGuard
 from celery.utils.abstract import CallableSignature
 from kombu.entity import Queue
 
-from ..durations import LENGTH, length_of, seconds_of
-from ..errors import InvalidEntry, is_plain, meant
+from .._base.errors import InvalidEntry
+from .._base.text import is_short_text, nearest_hint
+from .._base.times import DURATION_FORMS, YEAR, aware, length_of, seconds_of
 from ..expect import Expect, Pause
-from ..instants import YEAR, aware
 from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
 from ..schedules import Manual, coerce_schedule, decode_schedule, encode_schedule
@@ -46,7 +46,7 @@ def check_name(field: str, value: object) -> str:
 
 def is_name(value: object) -> TypeGuard[str]:
     """Whether ``value`` can be the name of an entry or a task."""
-    return is_plain(value, MAX_NAME)
+    return is_short_text(value, MAX_NAME)
 
 
 def as_args(value: Any) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ def as_expires(value: Any) -> float | str | None:
     seconds = seconds_of(value)
     if seconds is None or seconds <= 0:
         hint = "the last instant of an entry is its end_at" if isinstance(value, datetime) else None
-        raise InvalidEntry("expires", f'None, "interval", or {LENGTH}, more than 0', value, hint=hint)
+        raise InvalidEntry("expires", f'None, "interval", or {DURATION_FORMS}, more than 0', value, hint=hint)
     if seconds > LONGEST:
         raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
     return float(seconds)
@@ -146,7 +146,7 @@ def as_tags(value: Any) -> tuple[str, ...]:
     if len(set(map(str, tags))) != len(tags) or len(tags) > MAX_TAGS:
         raise InvalidEntry("tags", expected, value)
     for tag in tags:
-        if not is_plain(tag, MAX_TAG) or "," in tag:
+        if not is_short_text(tag, MAX_TAG) or "," in tag:
             raise InvalidEntry("tags", expected, tag)
     return tuple(sorted(tags))
 
@@ -242,7 +242,7 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
     elif name in _ONCE:
         hint = f"it belongs into once: {{{name!r}: ...}}"
     else:
-        hint = meant(name, (*FIELDS, "relative"))
+        hint = nearest_hint(name, (*FIELDS, "relative"))
     return InvalidEntry(name, "a known field", value, hint=hint)
 
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..errors import CorruptEntry, InvalidEntry
-from ..instants import from_ms, to_ms
-from ..public import public
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.ids import random_hex
+from .._base.public import public
+from .._base.times import from_ms, to_ms
 from ..storage.changes import Change
 from ..storage.json_values import dumps, loads
-from ..uuids import drawn
 from .entry import Entry
 from .selection import Selection
 
@@ -77,8 +77,8 @@ class Freezes(NamedTuple):
     def replaced(self, *freezes: Freeze) -> Freezes:
         """The next revision, which has these."""
         stored = [[to_ms(v) if isinstance(v, datetime) else v for v in each] for each in freezes]
-        mark = self.revision[:_MARK].decode(errors="replace") or drawn(4)
-        return Freezes(freezes, f"{mark}{drawn(8)}|{dumps(stored)}".encode())
+        mark = self.revision[:_MARK].decode(errors="replace") or random_hex(4)
+        return Freezes(freezes, f"{mark}{random_hex(8)}|{dumps(stored)}".encode())
 
     def lost(self, before: Freezes, now: int) -> list[Freeze]:
         """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""

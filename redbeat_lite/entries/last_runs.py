@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
-from ..instants import MIN_MS, delay_ms, told_ms
+from .._base.times import MIN_MS, delay_ms, message_ms
 from ..runs.run import LIFE_MS, Row
 from ..schedules import Question
 from ..settings import MAX_HISTORY
@@ -44,7 +44,7 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
     """
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, str | datetime) and not expires_with_gap(entry):
-        return told_ms(expires) + slack < now
+        return message_ms(expires) + slack < now
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, tzinfo
 
-from ..errors import InvalidEntry, describe
-from ..instants import MAX_MS
+from .._base.errors import InvalidEntry
+from .._base.text import describe
+from .._base.times import MAX_MS
 from ..schedules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
 from ..schedules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
 from ..schedules.occurrences import offset_ms

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from celery.beat import BeatLazyFunc
 
-from .. import instants
+from .._base import times
 from ..expect import Expect
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
 from ..schedules import Every, Question
@@ -87,9 +87,9 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     if expires_with_gap(entry):
         return life or 0
     expires = entry.options.get("expires", entry.expires)
-    until = instants.told_ms(expires) if isinstance(expires, str | datetime) else now + round(1000 * (expires or 0))
+    until = times.message_ms(expires) if isinstance(expires, str | datetime) else now + round(1000 * (expires or 0))
     # It counts from when the message is sent, whatever its delay.
-    return max(until - now - instants.delay_ms(entry.options, now), 0)
+    return max(until - now - times.delay_ms(entry.options, now), 0)
 
 
 def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False) -> Entry:
@@ -139,7 +139,7 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
 
     ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
     """
-    return {"periodic_task_name": name, "scheduled_at": instants.iso(nominal)}
+    return {"periodic_task_name": name, "scheduled_at": times.iso(nominal)}
 
 
 def traceparent(task_id: str) -> str:
@@ -161,4 +161,4 @@ def _expires(entry: Entry, life: int | None, now: int) -> Any:
         return entry.expires
     if life is None:
         return None
-    return instants.from_ms(min(now + instants.delay_ms(entry.options, now) + life, instants.MAX_MS))
+    return times.from_ms(min(now + times.delay_ms(entry.options, now) + life, times.MAX_MS))

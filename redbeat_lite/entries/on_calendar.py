@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta, tzinfo
 
-from ..errors import InvalidEntry, meant
-from ..instants import from_ms
+from .._base.errors import InvalidEntry
+from .._base.text import nearest_hint
+from .._base.times import from_ms
 from ..schedules import encode_schedule
 from ..schedules.calendars import Calendar, CalendarRule
 from ..schedules.misfire import Plan, Range
@@ -46,7 +47,7 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
     """
     name = entry.calendar_name
     if name not in known:
-        hint = meant(name, known) or "store it: schedules.calendars[name] = ..."
+        hint = nearest_hint(name, known) or "store it: schedules.calendars[name] = ..."
         raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
     encode_schedule(entry.schedule)  # or a new revision could not plan it
     entry._put(calendar=known[name])

@@ -8,8 +8,8 @@ from datetime import datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from .. import instants
-from ..public import public
+from .._base import times
+from .._base.public import public
 from ..schedules import Question
 from ..schedules.misfire import WalkOn, by_count
 from . import lifecycle
@@ -34,7 +34,7 @@ def upcoming(entries: Iterable[Entry], *, now: int, until: int, limit: int, **ho
 
     The entries come as for :func:`walk`.
     """
-    last = instants.from_ms(until)
+    last = times.from_ms(until)
     entries = takewhile(lambda entry: entry.due is not None and entry.due <= until, entries)
     return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, **how)), limit)]
 
@@ -86,7 +86,7 @@ def walk(
             # that its jitter may still hold back. What comes next after all of them were looked at is later than that.
             plan = plan._replace(next=lifecycle.following(entry, plan.next, at - entry.jitter_ms, zone, walk_on))
         for nominal in plan.emit[:1] if once else plan.emit:
-            yield Upcoming(instants.from_ms(at), name, instants.from_ms(nominal))
+            yield Upcoming(times.from_ms(at), name, times.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)
         due = lifecycle.due_time(entry, after, zone)
         if due is not None and not (once and plan.emit):

@@ -22,9 +22,8 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from ..durations import duration_text, length_of
-from ..errors import InvalidEntry
-from ..instants import aware, from_ms, to_ms
+from .._base.errors import InvalidEntry
+from .._base.times import aware, duration_text, from_ms, length_of, to_ms
 from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
 from .words import in_zone
 

@@ -8,7 +8,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..errors import InvalidEntry, is_plain
+from .._base.errors import InvalidEntry
+from .._base.text import is_short_text
 from ..settings import MAX_NAME
 from ..storage.json_values import dumps
 from ..storage.records import Stored
@@ -39,7 +40,7 @@ class Selection(NamedTuple):
     def of(cls, name: object = "*", tag: object = None, task: object = "*") -> Selection:
         """The selection, checked; raises InvalidEntry, which names the field."""
         for field, value in {"name": name, "task": task}.items():
-            if not is_plain(value, _LONGEST):
+            if not is_short_text(value, _LONGEST):
                 raise InvalidEntry(field, f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters", value)
         return cls(str(name), None if tag is None else as_tags((tag,))[0], str(task))
 

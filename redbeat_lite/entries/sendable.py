@@ -9,7 +9,7 @@ from kombu.compression import get_encoder
 from kombu.serialization import dumps as dump_message
 from kombu.serialization import registry
 
-from ..errors import InvalidEntry
+from .._base.errors import InvalidEntry
 from ..storage.json_values import all_plain, pack
 from .entry import Entry
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..instants import MAX_MS, MIN_MS
+from .._base.times import MAX_MS, MIN_MS
 from ..settings import MAX_HISTORY
 
 _is_text = re.compile(r"[0-9a-f,*-]*").fullmatch

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from ..errors import CorruptEntry, InvalidEntry
-from ..instants import MAX_MS, MIN_MS
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.ids import named_uuid, random_hex
+from .._base.times import MAX_MS, MIN_MS
 from ..runs.run import BACKFILLED
 from ..schedules import Question
 from ..storage.json_values import dumps, loads
-from ..uuids import drawn, named_uuid
 from .sent import alone_in, beside_others, notes_of, shortened, times
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.
@@ -78,7 +78,7 @@ class EntryState:
     @classmethod
     def new(cls, nominal: int | None) -> EntryState:
         """The state of an entry that has just been created."""
-        return cls(version=1, generation=drawn(4), nominal=nominal)
+        return cls(version=1, generation=random_hex(4), nominal=nominal)
 
     def edited(self, **changes: object) -> EntryState:
         """The state after an edit: these changes, and the next version."""
@@ -91,7 +91,7 @@ class EntryState:
         where it may have been before does so in a new one.
         """
         if nominal is not None and nominal != self.nominal and self.last is not None and nominal <= self.last:
-            changes.update(generation=drawn(4), deltas="")
+            changes.update(generation=random_hex(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
     @property

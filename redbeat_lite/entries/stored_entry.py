@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import Any
 
-from ..errors import CorruptEntry, UnsupportedFormat, text_of
+from .._base.errors import CorruptEntry, UnsupportedFormat
+from .._base.text import text_of
 from ..settings import MAX_NAME
 from ..storage.changes import Line
 from ..storage.json_values import MAX_BYTES, loads

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from celery.schedules import BaseSchedule, schedstate
 
-from ..errors import shorten, storable
+from .._base.text import shorten, storable
 
 # Longest text in place of a part, in characters.
 _MAX_TEXT = 500

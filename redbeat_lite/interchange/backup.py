@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 from celery import Celery
 
+from .._base.actors import who
+from .._base.clock import wall_ms
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.times import from_ms
 from .._version import __version__
-from ..actors import who
 from ..api.schedules import Schedules
-from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
 from ..entries.backfill import Backfill
@@ -28,8 +30,6 @@ from ..entries.on_calendar import given, moved
 from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
-from ..errors import CorruptEntry, InvalidEntry
-from ..instants import from_ms
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from ..storage.changes import Action

@@ -12,9 +12,9 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils import json
 
+from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
 from ..entries.schedule_text import schedule_text
-from ..errors import ConfigurationError, InvalidEntry
 from ..schedules import Cron, RRule, at
 from ..schedules.celery_schedules import crontab_rule
 from ..schedules.rrules import WEEKDAYS

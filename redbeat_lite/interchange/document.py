@@ -23,6 +23,9 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
+from .._base.text import shorten, storable
+from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
@@ -32,8 +35,6 @@ from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..entries.unstored import UnstoredSchedule
-from ..errors import CorruptEntry, InvalidEntry, RedbeatError, shorten, storable
-from ..instants import from_ms, to_ms
 from ..schedules import Question
 from ..schedules.calendars import Calendar
 from ..settings import Settings

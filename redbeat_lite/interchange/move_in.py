@@ -15,8 +15,10 @@ from typing import Any, Literal, NamedTuple
 from celery import Celery
 from celery.schedules import solar
 
-from ..actors import who
-from ..clock import wall_ms
+from .._base.actors import who
+from .._base.clock import wall_ms
+from .._base.errors import InvalidEntry, RedbeatError
+from .._base.times import to_ms
 from ..entries import lifecycle
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
 from ..entries.definition import encode
@@ -26,8 +28,6 @@ from ..entries.fields import check_destination
 from ..entries.sendable import check_arguments, serializer_of
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, readable_parts
-from ..errors import InvalidEntry, RedbeatError
-from ..instants import to_ms
 from ..schedules import At, first_ms, next_ms
 from ..settings import Settings
 from ..storage.records import PAGE, Edit, Stored, chunks

@@ -14,15 +14,15 @@ from typing import Any
 
 from celery import Celery
 
+from .._base.clock import wall_ms
+from .._base.errors import InvalidEntry
 from ..api.reader import Reader
 from ..api.schedules import Schedules
-from ..clock import wall_ms
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.on_calendar import give_calendar
-from ..errors import InvalidEntry
 from ..schedules import At, Manual
 from ..storage.store import Store
 from .document import Document, entry_from

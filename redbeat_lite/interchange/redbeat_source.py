@@ -18,7 +18,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from redis.exceptions import ResponseError
 
-from ..errors import ConfigurationError, InvalidEntry
+from .._base.errors import ConfigurationError, InvalidEntry
 from ..schedules import RRule, rrule
 from ..schedules.recurrence import FREQUENCIES
 from ..schedules.rrules import WEEKDAYS

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
-from .. import instants
+from .._base import times
 from ..entries.preview import walk
 from ..schedules import At, Every, Rule
 from .move_in import Carried, Carrier, Found, Left
@@ -76,7 +76,7 @@ class _Track:
         """
         if self._interval is None or self.found.since is None:
             return False
-        gap = (ran - instants.to_ms(self.found.since)) / runs
+        gap = (ran - times.to_ms(self.found.since)) / runs
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def until(self, ran: int, tolerance: int) -> tuple[list[int], int | None]:
@@ -135,7 +135,7 @@ class Shadow:
             self._tracks[found.name] = track
             for kind, text in self._compare(track, last, now):
                 self.counts[kind] += 1
-                yield Difference(instants.from_ms(now), found.name, kind, text)
+                yield Difference(times.from_ms(now), found.name, kind, text)
 
     @property
     def watched(self) -> int:
@@ -159,9 +159,9 @@ class Shadow:
             return carried
         assert isinstance(found, Found)
         # From the last run on and not from now, because runs that came due since are compared.
-        since = now if found.since is None else instants.to_ms(found.since)
+        since = now if found.since is None else times.to_ms(found.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
-        stream = (instants.to_ms(run.at) for run in ahead)
+        stream = (times.to_ms(run.at) for run in ahead)
         return _Track(found, carried, carried.entry.rule(self._zone), stream, now)
 
     def _compare(
@@ -185,7 +185,7 @@ class Shadow:
 
     def _compare_runs(self, before: _Track, found: Found) -> Iterator[tuple[Kind, str]]:
         assert found.since is not None
-        ran = instants.to_ms(found.since)
+        ran = times.to_ms(found.since)
         runs = found.runs - before.found.runs
         if before.keeps_pace(ran, runs, self._tolerance):
             self.agreed += runs
@@ -208,11 +208,11 @@ class Shadow:
             return
         span = "so far"
         if before.found.since is not None:
-            span = f"since {self._iso(instants.to_ms(before.found.since))}"
+            span = f"since {self._iso(times.to_ms(before.found.since))}"
         yield "fewer", f"sent {_times(runs)} {span}, {ours}"
 
     def _iso(self, ms: int) -> str:
-        local = instants.from_ms(ms).astimezone(self._zone)
+        local = times.from_ms(ms).astimezone(self._zone)
         return local.isoformat(sep=" ", timespec="milliseconds")
 
 

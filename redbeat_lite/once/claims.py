@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..instants import told_ms
+from .._base.times import message_ms
 from .lock_store import DOWN, LockStore, Wanted
 from .policy import Once, key_of, signature_of
 
@@ -193,4 +193,4 @@ def expires_ms(fields: Mapping[str, Any]) -> int:
     expires = fields.get("expires")
     if not expires:
         return 0
-    return told_ms(expires)
+    return message_ms(expires)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import RedbeatError
-from ..public import public
+from .._base.errors import RedbeatError
+from .._base.public import public
 
 
 class _KeyError(RedbeatError):

@@ -13,8 +13,8 @@ from celery import Celery, canvas, shared_task, signals
 from celery.utils.log import get_logger
 from kombu.utils.uuid import uuid
 
-from ..errors import describe, text_of
-from ..public import public
+from .._base.public import public
+from .._base.text import describe, text_of
 from ..runs.run import Outcome, attempt_of
 from .canvas import CANVAS
 from .claims import is_guarded, policy_of

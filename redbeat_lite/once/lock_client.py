@@ -15,18 +15,19 @@ from celery import Celery, signals
 from celery.app.task import Context
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
-from ..durations import seconds_of
-from ..errors import ConfigurationError, text_of
-from ..forks import held_off
+from .._base.clock import wall_ms
+from .._base.errors import ConfigurationError
+from .._base.forks import no_forks
+from .._base.ids import random_hex
+from .._base.lazy import of_process
+from .._base.text import text_of
+from .._base.threads import Alarm, start_native
+from .._base.times import seconds_of
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, Outcome, attempt_of
 from ..settings import Settings
 from ..storage.connections import Backend
-from ..storage.lazy import of_process
 from ..storage.time_limits import retry_for
-from ..threads import Alarm, start_native
-from ..uuids import drawn
 from . import parked_message
 from .claims import deadline_ms, expires_ms, has_expired, policy_of
 from .errors import LockUnavailable, OnceSkipped
@@ -152,7 +153,7 @@ class Renewer:
             for hold in list(self._holds.values()):
                 now = time.monotonic()
                 if now - hold.renewed >= hold.lease / PER_LEASE:
-                    with held_off():
+                    with no_forks():
                         self._renew(hold, now)
 
     def _pause(self) -> float:
@@ -236,7 +237,7 @@ class LockClient:
         lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
         delivery = fields.get(parked_message.DELIVERY) or {}
         held = Held(
-            token=delivery.get("token") or drawn(),
+            token=delivery.get("token") or random_hex(),
             task_id=str(fields["id"]),
             attempt=attempt_of(fields),
             lease_ms=lease_ms,

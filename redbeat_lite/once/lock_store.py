@@ -38,7 +38,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..actors import who
+from .._base.actors import who
 from ..runs.run import Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root

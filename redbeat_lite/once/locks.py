@@ -16,11 +16,10 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..durations import Duration
-from ..instants import MAX_MS, from_ms
-from ..public import public
+from .._base.ids import random_hex
+from .._base.public import public
+from .._base.times import MAX_MS, Duration, from_ms
 from ..storage.redis_values import text_of_hash, texts
-from ..uuids import drawn
 from .errors import LockLost, LockUnavailable
 from .lock_client import Hold, LockClient
 from .lock_store import Held
@@ -129,7 +128,7 @@ def lock(
 @contextmanager
 def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
     client = LockClient.of(app)
-    token = drawn()
+    token = random_hex()
     lease_ms = round(lease * 1000)
     held = Held(
         token=token,
@@ -173,7 +172,7 @@ def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
 
 @contextmanager
 def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
-    token = drawn()
+    token = random_hex()
     deadline = time.monotonic() + timeout
     while True:
         # Computed before the cache is asked, so that the local end is never later than the cache's.

@@ -14,7 +14,7 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from ..errors import describe, text_of
+from .._base.text import describe, text_of
 from ..runs.run import Attempt, Fate, Outcome
 from .errors import OnceSkipped
 

@@ -15,7 +15,7 @@ from kombu.serialization import prepare_accept_content, registry
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import dumps, loads
 
-from ..broker import own_connection
+from .._base.celery_app import own_connection
 
 #: Field of a request: the form of its message on the wire, noted by the worker's ``Request``.
 DELIVERY = "redbeat_delivery"

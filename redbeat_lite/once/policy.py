@@ -16,10 +16,9 @@ from enum import Enum
 from typing import Any, Literal, get_args
 from uuid import UUID
 
-from ..durations import Duration, length_of
-from ..errors import InvalidEntry, known_only
-from ..instants import YEAR
-from ..public import public
+from .._base.errors import InvalidEntry, check_field_names
+from .._base.public import public
+from .._base.times import YEAR, Duration, length_of
 
 Scope = Literal["run", "queue"]
 Conflict = Literal["skip", "wait", "raise"]
@@ -121,7 +120,7 @@ class Once:
         if isinstance(value, Once):
             return value
         if isinstance(value, Mapping):
-            return cls(**{"lease": lease, **known_only("once", value, _DEFAULTS)})
+            return cls(**{"lease": lease, **check_field_names("once", value, _DEFAULTS)})
         raise InvalidEntry("once", "True, False, a Once or a mapping of its fields", value)
 
     def encode(self) -> dict[str, Any]:

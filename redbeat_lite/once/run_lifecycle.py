@@ -14,9 +14,9 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
-from ..clock import wall_ms
-from ..errors import text_of
-from ..instants import delay_ms
+from .._base.clock import wall_ms
+from .._base.text import text_of
+from .._base.times import delay_ms
 from ..runs.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
 from .claims import is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped

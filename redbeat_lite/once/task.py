@@ -19,10 +19,10 @@ from kombu.exceptions import OperationalError
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
-from ..clock import wall_ms
-from ..errors import text_of
-from ..instants import delay_ms
-from ..public import public
+from .._base.clock import wall_ms
+from .._base.public import public
+from .._base.text import text_of
+from .._base.times import delay_ms
 from ..storage.time_limits import retry_for
 from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..clock import elapsed, wall_ms
+from .._base.clock import elapsed, wall_ms
 from ..storage.redis_values import server_ms
 from .lock_store import LockStore
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..public import handed_on
+from .._base.public import lazy_names
 
 if TYPE_CHECKING:
     from ..beat.status import Status, status
@@ -23,4 +23,4 @@ _HOME = {
 
 __all__ = ["Finding", "Status", "examine", "status"]
 
-__getattr__ = handed_on(__name__, _HOME)
+__getattr__ = lazy_names(__name__, _HOME)

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import NamedTuple
 
+from .._base.times import to_ms
 from ..entries import lifecycle
 from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.preview import walk
-from ..instants import to_ms
 from ..schedules.misfire import WalkOn
 from ..storage.time_limits import brief_walk
 

@@ -7,14 +7,15 @@ from itertools import chain, islice
 
 from celery import Celery
 
+from .._base.celery_app import load_tasks
+from .._base.errors import ConfigurationError
+from .._base.public import public_in
+from .._base.text import describe
 from ..api.reader import Reader
-from ..app_tasks import load_tasks
 from ..beat.config_check import not_stored
 from ..beat.status import asking, reports_in, status_in
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
-from ..errors import ConfigurationError, describe
-from ..public import public_in
 from ..settings import Settings
 from ..storage.connections import FAULTS
 from ..storage.records import PAGE

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from celery import Celery
 
+from .._base.public import public_in
 from ..beat.status import Status
 from ..entries.entry import Entry
 from ..once.worker_reports import WorkerReport
-from ..public import public_in
 from ..settings import Settings
 from ..storage.store import Store
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import socket
 
+from .._base.errors import RedbeatError
 from ..beat.heartbeat import Health, judge
 from ..beat.status import LeaderStatus, StandBy, Status, status_of
-from ..errors import RedbeatError
 from ..runs.incident_store import IncidentStore
 from ..settings import RENEWALS_PER_LEASE, Settings
 from ..storage.connections import Backend

@@ -13,9 +13,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
-from ..durations import seconds_of
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.times import seconds_of
 from ..entries.schedule_text import instant_from, schedule_from
-from ..errors import CorruptEntry, InvalidEntry
 from ..schedules import at, cron, every, manual, rrule
 from ..schedules.zones import zone_of
 from ..storage.json_values import unpack

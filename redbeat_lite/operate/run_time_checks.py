@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta, tzinfo
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.times import from_ms
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
 from ..entries.lifecycle import within
 from ..entries.rule_words import either_day_words
 from ..entries.words import counted, listed
-from ..instants import from_ms
 from ..schedules import Every, next_ms
 from ..schedules.clock_changes import ZonedRule
 from ..schedules.zones import zone_name

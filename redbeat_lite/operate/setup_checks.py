@@ -11,9 +11,9 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from .._base.celery_app import broker_connection, default_queue
+from .._base.clock import CLOCK_OFF, wall_ms
 from ..beat.dispatch.publisher import unconfirmed
-from ..broker import broker_connection, default_queue
-from ..clock import CLOCK_OFF, wall_ms
 from ..entries.entry import Entry
 from ..entries.message import may_lose_retries
 from ..entries.sendable import queue_of

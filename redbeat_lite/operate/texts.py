@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+from .._base.clock import CLOCK_OFF, wall_ms
+from .._base.errors import InvalidEntry
 from ..beat.status import LeaderStatus, StandBy, Status
-from ..clock import CLOCK_OFF, wall_ms
 from ..entries.as_json import entry_fields
 from ..entries.backfill import Backfill
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
 from ..entries.schedule_text import resolved_text, schedule_words
 from ..entries.words import counted, in_zone, span, took
-from ..errors import InvalidEntry
 from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
+from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
 from ..entries.lifecycle import due_time
 from ..entries.on_calendar import left_out_words
 from ..entries.words import counted, span
-from ..instants import from_ms, to_ms
 from ..runs.run import Run
 from ..schedules import Manual, Question
 from ..storage.changes import Change

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
+from .._base.times import from_ms, to_ms
 from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
 from ..entries.on_calendar import left_out_words
 from ..entries.words import counted
-from ..instants import from_ms, to_ms
 from ..schedules import Every, Manual, Question, Rule, next_ms
 from ..schedules.celery_schedules import AnsweringRule, ForeignRule
 from ..schedules.clock_changes import ZonedRule, first_passing

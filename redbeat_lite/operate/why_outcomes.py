@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from .._base.times import from_ms, to_ms
 from ..entries.words import listed, took
-from ..instants import from_ms, to_ms
 from ..runs.run import BACKFILLED, Run
 from .why_case import RECORD, STATE, Case, Explanation, Reason, full
 

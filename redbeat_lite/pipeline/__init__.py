@@ -78,7 +78,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..public import handed_on
+from .._base.public import lazy_names
 
 if TYPE_CHECKING:
     from .pipeline import task_process
@@ -106,4 +106,4 @@ __all__ = [
     "task_process",
 ]
 
-__getattr__ = handed_on(__name__, _HOME)
+__getattr__ = lazy_names(__name__, _HOME)

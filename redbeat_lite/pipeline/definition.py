@@ -14,10 +14,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 from celery.canvas import Signature
 
-from ..errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from .._base.errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from .._base.ids import named_uuid
 from ..once.policy import check_seconds
 from ..storage.json_values import dumps, loads, pack, unpack
-from ..uuids import named_uuid
 
 #: Version of the stored definition.
 FORMAT = 1

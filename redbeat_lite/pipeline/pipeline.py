@@ -10,10 +10,11 @@ from uuid import uuid4
 
 from celery import Celery, current_app
 
-from ..app_tasks import is_importing, load_tasks
-from ..durations import Duration
-from ..errors import InvalidEntry, meant
-from ..public import public
+from .._base.celery_app import is_importing, load_tasks
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import Duration
 from .definition import TTL, Definition, Overlap, define
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
@@ -128,7 +129,7 @@ def _find(app: Celery, name: str, where: str) -> str:
         raise InvalidEntry(where, "the full name of a task", name, hint=hint)
     if not matches:
         known = {*tasks, *(task.rpartition(".")[2] for task in tasks)}
-        hint = meant(name, known) or "no task of that name is registered in this app"
+        hint = nearest_hint(name, known) or "no task of that name is registered in this app"
         raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
     (task,) = matches
     if not isinstance(tasks[task], PipelineTask):

@@ -13,13 +13,14 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
-from ..actors import who
-from ..broker import own_connection
-from ..durations import Duration
-from ..errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError, text_of
+from .._base.actors import who
+from .._base.celery_app import own_connection
+from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
+from .._base.public import public
+from .._base.text import text_of
+from .._base.times import Duration
 from ..once.lock_store import DOWN
 from ..once.policy import check_seconds
-from ..public import public
 from ..storage.changes import Action, Line, line_of
 from ..storage.connections import FAULTS, UNREACHABLE
 from ..storage.keys import Keys

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
+from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
-from ..storage.lazy import of_process
 from ..storage.redis_values import server_ms, text, text_or_none, texts
 from ..storage.scripts import Scripts
 from ..storage.time_limits import retry_for

@@ -15,9 +15,11 @@ from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
-from ..errors import CorruptEntry, describe, storable, text_of
-from ..forks import held_off
+from .._base.clock import elapsed
+from .._base.errors import CorruptEntry
+from .._base.forks import no_forks
+from .._base.public import public
+from .._base.text import describe, storable, text_of
 from ..once import run_lifecycle
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import PER_LEASE, LockClient
@@ -25,7 +27,6 @@ from ..once.lock_store import DOWN
 from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import DELIVERY
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
-from ..public import public
 from ..runs.run import attempt_of
 from ..storage.connections import FAULTS
 from . import step_params
@@ -103,7 +104,7 @@ class Progress:
         # Release before reading the latest value, so that a later value schedules its own write.
         self._scheduled.release()
         try:
-            with held_off():
+            with no_forks():
                 self._write_value(*self._latest)
         except FAULTS as exc:
             logger.debug("The progress of a step was not written: %s", text_of(exc))

@@ -21,8 +21,9 @@ from celery.utils.log import get_logger
 from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
-from ..broker import own_connection, own_options
-from ..errors import CorruptEntry, InvalidEntry, describe, storable
+from .._base.celery_app import own_connection, own_options
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.text import describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.lock_store import DOWN
 from ..once.policy import Once

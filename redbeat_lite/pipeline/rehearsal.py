@@ -9,8 +9,8 @@ from uuid import uuid4
 from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 
-from ..errors import describe
-from ..public import public_in
+from .._base.public import public_in
+from .._base.text import describe
 from . import step_params
 from .definition import Definition, Step, task_id
 from .pipeline_task import REHEARSED

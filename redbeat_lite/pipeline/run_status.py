@@ -10,9 +10,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .. import instants
-from ..errors import CorruptEntry
-from ..public import public_in
+from .._base import times
+from .._base.errors import CorruptEntry
+from .._base.public import public_in
 from .definition import Definition, Step, task_id
 
 #: Cache of definitions, because a caller that follows a run reads the same text at each look.
@@ -315,4 +315,4 @@ def _step(
 
 
 def _time(raw: str | int | None) -> datetime | None:
-    return None if raw is None else instants.from_ms(int(raw))
+    return None if raw is None else times.from_ms(int(raw))

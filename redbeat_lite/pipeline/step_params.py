@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import CorruptEntry, InvalidEntry, RedbeatError
+from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
 from ..storage.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 from .definition import check_params
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..errors import text_of
+from .._base.text import text_of
+from .._base.threads import Ticker
 from ..once.lock_store import DOWN
-from ..threads import Ticker
 from .definition import task_id
 from .pipeline_store import Outbox, PipelineStore, Ref, store_of
 from .publish import LOST, conclude, dispatch, finish_run, revoke, take_turn

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Self, get_args
 
-from ..instants import from_ms
-from ..public import public
+from .._base.public import public
+from .._base.times import from_ms
 from ..storage.json_values import dumps, loads_as
 
 Kind = Literal[

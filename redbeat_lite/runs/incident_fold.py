@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from .._base.times import from_ms
 from ..expect import Expect, Pause
-from ..instants import from_ms
 from .incident import Case, Key, Kind
 from .run import Outcome, Row
 

@@ -11,12 +11,12 @@ from typing import Any
 from celery import signals
 from celery.utils.log import get_logger
 
-from ..clock import elapsed
-from ..errors import describe
+from .._base.clock import elapsed
+from .._base.lazy import lazy
+from .._base.text import describe
+from .._base.threads import Ticker
 from ..settings import Settings
 from ..storage.connections import FAULTS, Backend
-from ..storage.lazy import lazy
-from ..threads import Ticker
 from .run import Fate
 from .run_store import BATCH, RunStore
 

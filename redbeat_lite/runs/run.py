@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 
-from ..instants import MAX_MS, MIN_MS, from_ms, told_ms
-from ..public import public
+from .._base.public import public
+from .._base.times import MAX_MS, MIN_MS, from_ms, message_ms
 from ..settings import MAX_HISTORY, MAX_NAME
 
 Outcome = Literal[
@@ -270,7 +270,7 @@ class Attempt(NamedTuple):
             name.encode()
             task_id = str(fields["id"])
             task_id.encode()
-            nominal = told_ms(scheduled_at)
+            nominal = message_ms(scheduled_at)
             return cls(name, nominal, task_id, attempt_of(fields), history, expected)
         except (ValueError, TypeError, KeyError, OverflowError):
             return None  # anybody may have written the headers

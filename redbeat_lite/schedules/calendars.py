@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 
-from ..errors import ConfigurationError, InvalidEntry
-from ..instants import from_ms, to_ms
-from ..public import public
+from .._base.errors import ConfigurationError, InvalidEntry
+from .._base.public import public
+from .._base.times import from_ms, to_ms
 from .clock_changes import ZonedRule, first_passing
 from .misfire import WALK, missed_of
 from .rule import Rule

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule, ParseException, crontab, crontab_parser, solar
 
-from ..instants import EPOCH, MAX_MS, from_ms, to_ms
+from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule, zoned
 from .cron import HOUR, Cron, Item, runs_every_hour, split
 from .rule import InMs, Question

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Protocol
 
-from ..instants import EPOCH, MAX_MS, MIN_MS, from_ms
+from .._base.times import EPOCH, MAX_MS, MIN_MS, from_ms
 from .rule import ByKey, InMs
 from .wall_times import WallTimes, before
 from .zones import is_hashable, zone_name

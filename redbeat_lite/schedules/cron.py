@@ -22,9 +22,10 @@ from typing import Literal, NamedTuple, NoReturn
 
 from croniter import croniter
 
-from ..durations import seconds_of
-from ..errors import InvalidEntry, meant
-from ..public import public
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import seconds_of
 from .clock_changes import CountedRule, zoned
 from .rule import SpreadSchedule, drawn
 from .wall_times import Days, WallTimes
@@ -243,7 +244,7 @@ def _alias_hint(lowered: str) -> str:
         return _interval_hint(lowered.removeprefix("@every"))
     if lowered == "@reboot":
         return "a schedule has no start of its own: send the task when your program starts"
-    return meant(lowered, ALIASES) or f"there are {', '.join(ALIASES)}"
+    return nearest_hint(lowered, ALIASES) or f"there are {', '.join(ALIASES)}"
 
 
 def _length_hint(texts: list[str]) -> str:
@@ -408,7 +409,7 @@ def _hint(text: str, field: Field) -> str | None:
     if re.match(r"r(\W|$)", text):
         return "R would be another time in each process; H in its place goes by the entry's name"
     unknown = [word for word in re.findall("[a-z]+", text) if word not in field.numbers]
-    return meant(unknown[0] if unknown else text, field.numbers)
+    return nearest_hint(unknown[0] if unknown else text, field.numbers)
 
 
 @lru_cache(maxsize=2048)

@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 
 from celery.schedules import schedule
 
-from ..durations import LENGTH, Duration, seconds_of
-from ..errors import InvalidEntry
-from ..instants import MAX_MS, MIN_MS, aware, from_ms, to_ms
-from ..public import public
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.times import DURATION_FORMS, MAX_MS, MIN_MS, Duration, aware, from_ms, seconds_of, to_ms
 from .rule import RuleSchedule, SpreadSchedule, drawn
 
 #: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
@@ -65,7 +64,7 @@ def manual() -> Manual:
 
 def interval_ms(interval: object, *, exact: bool = True) -> int:
     """Return the milliseconds of an interval; if not ``exact``, fractions of one are rounded."""
-    expected = f"whole milliseconds, as {LENGTH}"
+    expected = f"whole milliseconds, as {DURATION_FORMS}"
     seconds = seconds_of(interval)
     if seconds is None:
         units = 'five minutes are "5m"; the units are w, d, h, m, s and ms'

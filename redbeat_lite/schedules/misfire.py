@@ -9,9 +9,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from ..durations import Duration, length_of
-from ..errors import InvalidEntry, known_only, meant
-from ..public import public
+from .._base.errors import InvalidEntry, check_field_names
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import Duration, length_of
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
 from .intervals import At, Every
@@ -64,7 +65,7 @@ class Misfire:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            hint = meant(self.policy, POLICIES)
+            hint = nearest_hint(self.policy, POLICIES)
             expected = '"coalesce", "skip" or "all"'
             raise InvalidEntry("misfire.policy", expected, self.policy, hint=hint)
         if self.grace is not None:
@@ -87,7 +88,7 @@ class Misfire:
             return _named(value)
         if not isinstance(value, Mapping):
             raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
-        return cls(**known_only("misfire", value, cls.__slots__))
+        return cls(**check_field_names("misfire", value, cls.__slots__))
 
     @property
     def grace_ms(self) -> int | None:

@@ -10,8 +10,8 @@ from itertools import islice, pairwise
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from ..errors import InvalidEntry
-from ..instants import YEAR, from_ms, to_ms
+from .._base.errors import InvalidEntry
+from .._base.times import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .clock_changes import CountedRule
 from .cron import Cron

@@ -20,9 +20,10 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple, NoReturn
 
-from ..errors import InvalidEntry, meant
-from ..instants import MAX_MS, aware, from_ms, to_ms
-from ..public import public
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import MAX_MS, aware, from_ms, to_ms
 from .clock_changes import FIRST_MS, ZonedRule, first_passing
 from .recurrence import FREQUENCIES, STEPS, DayParts, Parts, Recurrence, TooManySteps
 from .rule import SAMPLE, RuleSchedule
@@ -370,7 +371,7 @@ class _Parser:
         self.split(rule)
         freq = self.values.get("FREQ", "")
         if freq not in FREQUENCIES:
-            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", meant(freq, FREQUENCIES))
+            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
         self.check_together(freq)
         until = self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None
         is_local = until is not None and until.tzinfo is None
@@ -471,4 +472,4 @@ def _hint(name: str, value: str) -> str | None:
         return f"did you mean FREQ={name}?"
     if not value:
         return 'for example "FREQ=DAILY;BYHOUR=9"'
-    return meant(name, _NAMES)
+    return nearest_hint(name, _NAMES)

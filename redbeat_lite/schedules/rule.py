@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from celery.schedules import BaseSchedule, schedstate
 
-from ..errors import InvalidEntry
-from ..instants import EPOCH, from_ms
+from .._base.errors import InvalidEntry
+from .._base.times import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple, TypeVar
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
-from ..durations import LENGTH, seconds_of
-from ..errors import InvalidEntry, NotKnownHere, meant
-from ..instants import from_ms
-from ..public import public
+from .._base.errors import InvalidEntry, NotKnownHere
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import DURATION_FORMS, from_ms, seconds_of
 from .cron import Cron
 from .intervals import At, Every, Manual, at, interval_ms
 from .rrules import RRule
@@ -98,7 +98,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
         return value
     seconds = seconds_of(value)
     if seconds is None:
-        raise InvalidEntry("schedule", f"{LENGTH}, or a schedule", value, hint=_hint(value))
+        raise InvalidEntry("schedule", f"{DURATION_FORMS}, or a schedule", value, hint=_hint(value))
     interval_ms(value, exact=False)
     # Celery's own class, so that tools which know it find what they expect.
     return schedule(value if isinstance(value, timedelta) else seconds)
@@ -171,7 +171,7 @@ def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
     name = _text(obj["custom"])
     custom = _custom.get(name)
     if custom is None:
-        hint = meant(name, _custom) or "import the module that calls register_schedule"
+        hint = nearest_hint(name, _custom) or "import the module that calls register_schedule"
         raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
     found = custom.decode(obj.get("data"))
     if not isinstance(found, custom.cls):

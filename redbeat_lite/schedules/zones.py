@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, available_timezones
 
-from ..errors import InvalidEntry
+from .._base.errors import InvalidEntry
 
 _FIXED = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 # These zones exist as files, but differ between machines, or count leap seconds.

@@ -23,10 +23,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from ..actors import Who
-from ..errors import CorruptEntry
-from ..instants import from_ms
-from ..public import public
+from .._base.actors import Who
+from .._base.errors import CorruptEntry
+from .._base.public import public
+from .._base.times import from_ms
 from .json_values import dumps, loads
 
 Action = Literal[

@@ -29,12 +29,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
-from .. import urls
-from ..clock import elapsed
-from ..errors import ConfigurationError
+from .._base import urls
+from .._base.clock import elapsed
+from .._base.errors import ConfigurationError
+from .._base.lazy import lazy
 from ..settings import Settings
 from .keys import find_foreign_key
-from .lazy import lazy
 from .redis_values import text
 from .scripts import Scripts
 
@@ -81,7 +81,7 @@ class Backend:
     @property
     def display_url(self) -> str:
         """URL of the server without its password."""
-        return urls.shown(self._settings.url)
+        return urls.without_passwords(self._settings.url)
 
     @lazy
     def client(self) -> redis.Redis:
@@ -197,9 +197,9 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     scheme = urls.scheme_of(url)
     nodes: Sequence[tuple[str, int]] = []
     if scheme in urls.SINGLE:
-        in_url = urls.parsed(url)
+        in_url = urls.connection_options(url)
     else:
-        nodes, in_url = urls.several(url)
+        nodes, in_url = urls.addresses_and_options(url)
     options = _with_provider({**options, **in_url, **overriding})
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from kombu.utils.json import JSONEncoder, object_hook
 
-from ..errors import CorruptEntry, InvalidEntry, text_of
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.text import text_of
 
 _T = TypeVar("_T")
 

@@ -65,8 +65,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from .._base.ids import random_hex
 from ..settings import key_root
-from ..uuids import drawn
 from .redis_values import text
 
 #: Version of a schedule without freezes.
@@ -145,7 +145,7 @@ class Keys:
 
     def new_reply(self) -> str:
         """Return a new key for the reply to one call."""
-        return self.reply(drawn())
+        return self.reply(random_hex())
 
     def reply(self, call: str) -> str:
         """Return the key for the reply to the call with this id."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..actors import BEAT
-from ..errors import without_values
-from ..uuids import drawn
+from .._base.actors import BEAT
+from .._base.ids import random_hex
+from .._base.text import without_values
 from .changes import line_of
 from .records import (
     ANY_REVISION,
@@ -95,7 +95,7 @@ class LeaderStore(Store):
         if any(new_deadlines):
             place = lists.setdefault(deadlines, 6)
             encoded = json.dumps(new_deadlines)
-        args: list[Any] = [*term, now, drawn(), place, encoded, revision]
+        args: list[Any] = [*term, now, random_hex(), place, encoded, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges):
@@ -125,7 +125,7 @@ class LeaderStore(Store):
 
     def mark(self, term: Term) -> Mark:
         """Write a value into the database that no other database holds, not even a copy of it."""
-        value = drawn()
+        value = random_hex()
         self.remember("mark", value, term)
         return Mark(self.keys.meta, "mark", value.encode())
 

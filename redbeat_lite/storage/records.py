@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import storable
-from ..instants import MAX_MS
+from .._base.text import storable
+from .._base.times import MAX_MS
 from .changes import Line
 from .json_values import dumps, loads_as
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ..errors import CorruptEntry
+from .._base.errors import CorruptEntry
 
 _T = TypeVar("_T")
 

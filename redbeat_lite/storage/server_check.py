@@ -10,8 +10,8 @@ from celery import Celery
 from kombu.exceptions import VersionMismatch
 from redis.exceptions import ResponseError
 
-from .. import urls
-from ..errors import ConfigurationError
+from .._base import urls
+from .._base.errors import ConfigurationError
 from ..settings import broker_urls, has_own_url
 
 #: Oldest version of Redis with all commands of the scripts (``ZRANGE … BYSCORE``, ``ZMSCORE``).

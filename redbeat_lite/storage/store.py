@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Self, cast
 
-from ..errors import CorruptEntry, EntryChanged, InvalidEntry, UnsupportedFormat
+from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry, UnsupportedFormat
 from ..schedules.calendars import Calendar
 from ..settings import Settings
 from .changes import Line, fields_by_change

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from redis.exceptions import NoPermissionError
 
-from ..clock import elapsed
-from ..forks import let_through
+from .._base.clock import elapsed
+from .._base.forks import forks_allowed
 from ..schedules.misfire import WalkOn, by_count
 from .connections import FAULTS
 from .keys import ForeignKey
@@ -54,6 +54,6 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
             if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise
-            with let_through():
+            with forks_allowed():
                 time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..public import handed_on
+from .._base.public import lazy_names
 
 if TYPE_CHECKING:
     from .access import RIGHTS, Access
@@ -29,4 +29,4 @@ _HOMES = {
     "wsgi": ".adapters",
 }
 
-__getattr__ = handed_on(__name__, _HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal, get_args
 
-from ..actors import check_actor
+from .._base.actors import check_actor
 from .http import Request
 
 Right = Literal["view", "run", "pause", "edit", "remove", "locks", "freeze"]

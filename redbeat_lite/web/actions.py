@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from .._base.errors import EntryNotFound, InvalidEntry
+from .._base.times import length_of
 from ..api.selected import Selected
-from ..durations import length_of
 from ..entries.words import counted, in_zone, listed
-from ..errors import EntryNotFound, InvalidEntry
 from ..once.locks import locks
 from ..operate.option_values import start_arguments
 from ..pipeline.pipeline_run import PipelineRun

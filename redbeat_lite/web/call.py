@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from .._base.lazy import lazy
+from .._base.text import without_values
 from ..api.schedules import Schedules
 from ..entries.selection import is_pattern
-from ..errors import without_values
 from ..schedules.zones import portable
 from ..settings import Settings
-from ..storage.lazy import lazy
 from ..storage.store import Store
 from .access import Access
 from .http import Request, Response

@@ -7,13 +7,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..entries import lifecycle
 from ..entries.as_json import entry_fields
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.schedule_text import schedule_words
-from ..errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..operate.coming_runs import next_runs
 from ..operate.option_values import (
     FIELD_OPTIONS,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from .._base.times import MAX_MS, from_ms
 from ..entries.backfill import Backfill
 from ..entries.fields import FIELDS
 from ..entries.freezes import Freeze
-from ..instants import MAX_MS, from_ms
 from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine

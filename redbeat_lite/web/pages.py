@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from .._base.clock import wall_ms
+from .._base.errors import EntryNotFound
+from .._base.times import MAX_MS, from_ms, to_ms
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
-from ..clock import wall_ms
 from ..entries.as_json import entry_fields
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern, matches
-from ..errors import EntryNotFound
-from ..instants import MAX_MS, from_ms, to_ms
 from ..operate.coming_runs import next_runs
 from ..operate.option_values import parse_span
 from ..operate.texts import entry_lines, status_lines, value_text

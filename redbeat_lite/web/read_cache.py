@@ -8,7 +8,7 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
-from ..clock import elapsed
+from .._base.clock import elapsed
 from ..storage.connections import UNREACHABLE
 
 #: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
-from ..actors import acting_as, by_way
-from ..broker import given_up_soon
-from ..errors import (
+from .._base.actors import acting_as, by_way
+from .._base.celery_app import short_publish_timeout
+from .._base.errors import (
     ConfigOwned,
     ConfigurationError,
     CorruptEntry,
@@ -21,8 +21,8 @@ from ..errors import (
     EntryNotFound,
     InvalidEntry,
     RedbeatError,
-    text_of,
 )
+from .._base.text import text_of
 from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
 from ..storage.connections import FAULTS, UNREACHABLE
 from .access import Access, from_this_machine, is_embedded, is_own_post
@@ -172,7 +172,7 @@ class Site:
         app = self.parts.app
         try:
             timeout = self.parts.settings.publish_timeout
-            with acting_as(call.access.user), by_way("web"), given_up_soon(app, timeout):
+            with acting_as(call.access.user), by_way("web"), short_publish_timeout(app, timeout):
                 return handler(call)
         except ConfigurationError as exc:
             return self._wrong_setting(call, exc)

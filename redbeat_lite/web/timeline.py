@@ -8,12 +8,12 @@ from itertools import islice
 from math import ceil, log1p
 from typing import Any, NamedTuple
 
-from ..clock import wall_ms
+from .._base.clock import wall_ms
+from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
-from ..instants import from_ms, to_ms
 from ..schedules.misfire import WalkOn
 from ..storage.time_limits import brief_walk
 from .call import Call, EntryFilter, SharedParts

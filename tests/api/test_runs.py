@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.runs.run import LIFE_MS, NOT_DONE, Outcome
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upcoming, at, cron, every, rrule
-from redbeat_lite.clock import wall_ms
+from redbeat_lite._base.clock import wall_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
-from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.coming_runs import runs_between
 from redbeat_lite.storage import time_limits
 from redbeat_lite.storage.records import Stored

@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, every, manual
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
-from redbeat_lite.instants import to_ms
 from redbeat_lite.once.lock_store import Held, LockStore
 from redbeat_lite.storage.leader_store import LeaderStore
 from redbeat_lite.storage.redis_values import server_ms

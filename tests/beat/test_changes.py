@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 from redbeat_lite import Scheduler, Schedules, at, cron, every
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.change_words import last_sign_of_life
-from redbeat_lite.instants import from_ms, to_ms
 from redbeat_lite.storage.json_values import dumps
 from redbeat_lite.storage.redis_values import server_ms
 from tests.support.frozen import Clock

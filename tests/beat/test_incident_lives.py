@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from redbeat_lite import Expect, InvalidEntry, every
+from redbeat_lite._base.clock import elapsed
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.beat.incident_inputs import Workers
-from redbeat_lite.clock import elapsed
-from redbeat_lite.instants import from_ms
 from redbeat_lite.runs.run import EXPECT_HEADER, Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.storage.redis_values import server_ms

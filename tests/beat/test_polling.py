@@ -11,10 +11,10 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedstate
 
 from redbeat_lite import Entry, Scheduler, Schedules, register_schedule
+from redbeat_lite._base.errors import CorruptEntry
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.instants import to_ms
 from redbeat_lite.interchange.document import state_fields, state_from
 from redbeat_lite.schedules import Question
 from redbeat_lite.testing import schedule_clock

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
-from redbeat_lite.clock import wall_ms
 from redbeat_lite.storage.records import Lost, Stored, Term
 from redbeat_lite.storage.scripts import Scripts
 from redbeat_lite.storage.server_check import server_of

@@ -15,7 +15,8 @@ from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.utils.time import maybe_make_aware
 
-from redbeat_lite import Entry, Once, Scheduler, Schedules, at, cron, every, instants
+from redbeat_lite import Entry, Once, Scheduler, Schedules, at, cron, every
+from redbeat_lite._base import times
 from redbeat_lite.entries.message import lock_life_ms
 from tests.beat.moments import after
 from tests.support.frozen import NOW, Clock
@@ -367,7 +368,7 @@ class TestOnceLock:
     def test_an_expiry_without_a_zone_is_utc_as_in_a_worker(self, zone: str) -> None:
         entry = Entry("a", "add", every(60), options={"expires": f"2026-03-03T10:00:00{zone}"}, once=True)
         now = datetime(2026, 3, 3, 8, tzinfo=UTC)
-        assert lock_life_ms(entry, None, instants.to_ms(now)) == (1 if zone == "+01:00" else 2) * 3_600_000
+        assert lock_life_ms(entry, None, times.to_ms(now)) == (1 if zone == "+01:00" else 2) * 3_600_000
 
     def test_it_lasts_from_when_the_message_may_run(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis

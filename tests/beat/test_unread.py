@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redbeat_lite import Expect, every
-from redbeat_lite.instants import from_ms
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage

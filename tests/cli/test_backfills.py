@@ -12,9 +12,9 @@ import redis
 from celery import Celery
 
 from redbeat_lite import EntryNotFound, Schedules, cron, every, manual
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.api.backfills import Backfills
 from redbeat_lite.entries.backfill import Backfill, times, went_out
-from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do

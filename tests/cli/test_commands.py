@@ -19,8 +19,8 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import Expect, Misfire, Once, Pause, Schedules, at, cron, every, manual, register_schedule, rrule
+from redbeat_lite._base.times import duration_text, seconds_of
 from redbeat_lite.cli.output import table
-from redbeat_lite.durations import duration_text, seconds_of
 from redbeat_lite.entries.schedule_text import schedule_text, schedule_words
 from redbeat_lite.entries.words import span
 from redbeat_lite.operate.texts import distance

@@ -13,7 +13,8 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Pipeline, PipelineTask, Schedules, actors, cron, every, lock
+from redbeat_lite import Pipeline, PipelineTask, Schedules, cron, every, lock
+from redbeat_lite._base import actors
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said

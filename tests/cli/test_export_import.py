@@ -17,9 +17,9 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.api import writer
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.texts import next_run
 from redbeat_lite.storage.records import Edit, Stored
 from redbeat_lite.storage.store import Store

@@ -14,7 +14,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from redbeat_lite import Schedules, actors, every
+from redbeat_lite import Schedules, every
+from redbeat_lite._base import actors
 from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
 from tests.support.in_process import MakeBeat, make_beat

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from redbeat_lite import Schedules, at, cron, every, manual
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.api.record import StoredRecord, read_record
-from redbeat_lite.instants import to_ms
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Run

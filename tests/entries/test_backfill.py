@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite import Backfill, Calendar, Entry, InvalidEntry, cron, every, rrule
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.backfill import covered, room, times, went_out
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.instants import from_ms, to_ms
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = 3_600_000

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Expect, Misfire, Once, Pause, at, cron, every, rrule
+from redbeat_lite._base.errors import CorruptEntry
+from redbeat_lite._base.times import MAX_MS, MIN_MS
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.errors import CorruptEntry
-from redbeat_lite.instants import MAX_MS, MIN_MS
 from tests.support.examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

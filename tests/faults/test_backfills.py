@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Backfill, Entry, Schedules, cron, every
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from tests.faults.test_kill import leader_of
 from tests.harness.queues import check_messages, queued
 from tests.support.beats import conf

@@ -14,7 +14,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Schedules
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.runs.run import Run
 from tests.faults.conftest import MakeScenario, StartServer
 from tests.faults.scenario import PERIOD_MS, load

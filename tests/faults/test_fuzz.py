@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite._base.errors import CorruptEntry, RedbeatError
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.errors import CorruptEntry, RedbeatError
 from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
 from redbeat_lite.storage.records import Stored
 from tests.support.messages import of_entry

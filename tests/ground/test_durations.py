@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Entry, Expect, InvalidEntry, Misfire, Once, Pipeline, PipelineTask, every
-from redbeat_lite.durations import duration_text, seconds_of
+from redbeat_lite._base.times import duration_text, seconds_of
 from redbeat_lite.settings import Settings
 from redbeat_lite.testing import schedule_clock
 from tests.support.cases import together

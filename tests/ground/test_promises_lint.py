@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 
 #: Modules that users import, or name on a command line.
 PUBLIC = {
-    "redbeat_lite.errors",
     "redbeat_lite.events",
     "redbeat_lite.operate",
     "redbeat_lite.pipeline",
@@ -35,7 +34,7 @@ def modules(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         is_module = path.suffix == ".py" or (path / "__init__.py").exists()
-        if not is_module or path.name.startswith("_"):
+        if not is_module or path.name.startswith("__"):
             continue
         yield name
         if name in PUBLIC and path.is_dir():

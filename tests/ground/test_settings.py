@@ -13,10 +13,11 @@ from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite import urls
-from redbeat_lite.errors import ConfigurationError, hide_passwords
+from redbeat_lite._base import urls
+from redbeat_lite._base.errors import ConfigurationError
+from redbeat_lite._base.text import hide_passwords
+from redbeat_lite._base.urls import connection_options, without_passwords
 from redbeat_lite.settings import Settings
-from redbeat_lite.urls import parsed, shown
 from tests.support.cases import together
 from tests.support.examples import examples
 
@@ -217,8 +218,8 @@ def test_no_password_gets_into_an_error_about_options_or_into_what_a_debugger_sh
     ],
 )
 def test_passwords_of_a_url_are_hidden(url: str, expected: str) -> None:
-    assert shown(url) == expected
-    assert shown(expected) == expected
+    assert without_passwords(url) == expected
+    assert without_passwords(expected) == expected
 
 
 @examples(40)
@@ -228,11 +229,11 @@ def test_no_password_that_a_url_can_hold_is_shown(user: str, password: str) -> N
     for written in (secret, quote(secret, safe="")):
         url = f"redis://{user}:{written}@h:1/0"
         try:
-            found = parsed(url)
+            found = connection_options(url)
         except ValueError:
             continue
         if "sEcReT" in str(found.get("password")):
-            assert "sEcReT" not in shown(url)
+            assert "sEcReT" not in without_passwords(url)
 
 
 @together(
@@ -257,7 +258,7 @@ def test_passwords_that_an_error_quotes_are_hidden(text: str, expected: str) -> 
 
 
 def test_passwords_that_were_given_are_hidden_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redbeat_lite.errors._known", set())
+    monkeypatch.setattr("redbeat_lite._base.text._known_passwords", set())
     odd = [f"odd{number},db=1)>)> ]x" for number in range(3)]
     settings(
         broker=f"sentinel://:{quote(odd[0])}@a:1;sentinel://b",
@@ -277,7 +278,7 @@ def test_passwords_that_were_given_are_hidden_whatever_is_in_them(monkeypatch: p
 @pytest.mark.parametrize("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])
 def test_the_sentinels_of_the_broker_are_those_of_the_schedule(broker: Any) -> None:
     found = settings(broker=broker, broker_transport_options={"master_name": "m", "visibility_timeout": 9})
-    assert urls.several(found.url) == ([("a", 1), ("b", 2)], {"db": 3})
+    assert urls.addresses_and_options(found.url) == ([("a", 1), ("b", 2)], {"db": 3})
     assert found.redis_options == {"master_name": "m"}
 
 
@@ -288,7 +289,7 @@ def test_sentinels_of_its_own_count_more_than_those_of_the_broker() -> None:
         redbeat_lite_url="sentinel://:pw@c:3;d",
         redbeat_lite_redis_options={"master_name": "ours"},
     )
-    assert urls.several(found.url) == ([("c", 3), ("d", 26379)], {"password": "pw"})
+    assert urls.addresses_and_options(found.url) == ([("c", 3), ("d", 26379)], {"password": "pw"})
     assert found.redis_options == {"master_name": "ours", "sentinel_kwargs": {"password": "p"}}
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Pipeline, PipelineTask, Scheduler, Schedules, every, register_schedule
+from redbeat_lite._base.text import describe, text_of
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
-from redbeat_lite.errors import describe, text_of
 from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.pipeline.publish import conclude

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redbeat_lite import Entry, at, cron, every
-from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.interchange.move_in import Found, carried_state
 from tests.support.cases import together
 

@@ -13,8 +13,8 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.configured import configured
-from redbeat_lite.instants import to_ms
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import Carrier, Source
 from redbeat_lite.interchange.redbeat_source import RedBeatSource

@@ -22,7 +22,10 @@ import pytest
 from celery import Celery
 from kombu.utils.objects import cached_property
 
-from redbeat_lite import Schedules, forks
+from redbeat_lite import Schedules
+from redbeat_lite._base import forks
+from redbeat_lite._base.lazy import lazy, of_process
+from redbeat_lite._base.threads import Ticker
 from redbeat_lite.api import reader as api
 from redbeat_lite.once.lock_client import Hold, Renewer
 from redbeat_lite.once.lock_store import Held
@@ -30,8 +33,6 @@ from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.connections import Backend
-from redbeat_lite.storage.lazy import lazy, of_process
-from redbeat_lite.threads import Ticker
 from tests.once.alone import HANGS, Work, alone, fork, in_thread
 from tests.support.nursery import ROOT
 from tests.support.waiting import eventually
@@ -283,18 +284,18 @@ def test_work_goes_on_side_by_side_and_begins_after_the_fork() -> None:
     met = threading.Barrier(3)
 
     def work() -> None:
-        with forks.held_off():
+        with forks.no_forks():
             met.wait(HANGS)
 
     threads = [in_thread(work) for _ in range(2)]
     met.wait(HANGS)
     for thread in threads:
         thread.join()
-    assert not forks._at_work
+    assert not forks._working
     done: list[int] = []
 
     def count() -> None:
-        with forks.held_off():
+        with forks.no_forks():
             done.append(1)
 
     forks._before_fork()
@@ -311,11 +312,11 @@ def test_work_that_forks_waits_for_nobody() -> None:
     """It forks in a thread and in a signal handler. Its child and grandchild do not wait either."""
 
     def grandchild() -> None:
-        with forks.held_off():
+        with forks.no_forks():
             fork(lambda: None)
 
     def fork_at_work(*args: object) -> None:
-        with forks.held_off(), forks.held_off():
+        with forks.no_forks(), forks.no_forks():
             fork(grandchild)
 
     before = time.monotonic()
@@ -330,11 +331,11 @@ def test_work_that_forks_waits_for_nobody() -> None:
     in_thread(note_error).join()
     assert not errors, errors
     signal.signal(signal.SIGUSR1, fork_at_work)
-    with forks.held_off():
+    with forks.no_forks():
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0)
     assert time.monotonic() - before < forks.PATIENCE
-    assert not forks._at_work
+    assert not forks._working
     assert not forks._forking
 
 
@@ -344,8 +345,8 @@ def test_work_that_sleeps_lets_a_fork_through() -> None:
     begun, over, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with forks.held_off(), forks.held_off():
-            with forks.let_through():
+        with forks.no_forks(), forks.no_forks():
+            with forks.forks_allowed():
                 begun.set()
                 over.wait(HANGS)
             ended.set()
@@ -374,7 +375,7 @@ def test_a_fork_that_a_signal_interrupts_holds_nobody_up() -> None:
     begun = threading.Event()
 
     def work() -> None:
-        with forks.held_off():
+        with forks.no_forks():
             begun.set()
             time.sleep(HELD)
 
@@ -395,7 +396,7 @@ def fork_beside_a_greenlet() -> None:
     begun: list[int] = []
 
     def work() -> None:
-        with forks.held_off(), forks.let_through(), forks.held_off():
+        with forks.no_forks(), forks.forks_allowed(), forks.no_forks():
             begun.append(1)
             gevent.sleep(60)
 

@@ -19,7 +19,7 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.once.lock_client import Hold, LockClient, Renewer
 from redbeat_lite.once.lock_store import Held, LockStore
 from redbeat_lite.once.parked_message import DELIVERY

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from redbeat_lite import Once
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.once.policy import MAX_KEY, canonical, key_of
 from tests.support.cases import together
 from tests.support.examples import examples

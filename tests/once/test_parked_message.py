@@ -12,7 +12,7 @@ from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from redbeat_lite.broker import given_up_soon
+from redbeat_lite._base.celery_app import short_publish_timeout
 from redbeat_lite.once import parked_message
 from tests.support.kombus import needs_batches
 from tests.support.server import Server
@@ -88,5 +88,5 @@ def test_without_such_an_end_it_has_the_highest_priority_that_its_queue_knows() 
 def test_who_cannot_wait_gives_up_a_broker_that_hangs(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # takes connections, and answers nothing
         app = Celery("unit", broker=f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", set_as_current=False)
-        with pytest.raises(OperationalError), given_up_soon(app, 0.1):
+        with pytest.raises(OperationalError), short_publish_timeout(app, 0.1):
             parked_message.publish(app, message("old"))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped
-from redbeat_lite.errors import InvalidEntry, RedbeatError
+from redbeat_lite._base.errors import InvalidEntry, RedbeatError
 from tests.support.cases import together
 from tests.support.examples import examples
 

@@ -18,7 +18,7 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore

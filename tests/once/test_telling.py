@@ -15,7 +15,7 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Reject
 
 from redbeat_lite import Once, lock
-from redbeat_lite.clock import wall_ms
+from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.entries.message import headers
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import adopt

@@ -22,10 +22,10 @@ from celery import Celery
 from celery import beat as celery_beat
 
 from redbeat_lite import Scheduler
+from redbeat_lite._base.clock import elapsed
+from redbeat_lite._base.errors import RedbeatError
 from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
 from redbeat_lite.beat.status import Status, status_of
-from redbeat_lite.clock import elapsed
-from redbeat_lite.errors import RedbeatError
 from redbeat_lite.operate.health import cluster_health, default_limit, health
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.keys import FORMAT

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Freeze, Schedules, every
-from redbeat_lite.instants import from_ms
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.operate.why_case import gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redbeat_lite import cron
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import backfill_id
-from redbeat_lite.instants import to_ms
 from tests.operate.histories import ADDED, GAP, MISSED, NIGHT, RAN, History, change, run, t
 from tests.support.cases import together
 

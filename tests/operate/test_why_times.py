@@ -5,8 +5,8 @@ from __future__ import annotations
 from celery.schedules import schedule
 
 from redbeat_lite import Entry, at, cron, every, manual, rrule
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.instants import to_ms
 from redbeat_lite.operate.why_occurrences import Span, around
 from redbeat_lite.schedules import next_ms
 from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
-from redbeat_lite.errors import describe
+from redbeat_lite._base.text import describe
 from redbeat_lite.pipeline import RunStatus, State, StepStatus, progress_line
 from redbeat_lite.pipeline.definition import Definition, task_id
 from redbeat_lite.pipeline.step_params import StepFailed, decode, encode, merge, outcome

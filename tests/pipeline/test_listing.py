@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
-from redbeat_lite.errors import CorruptEntry
+from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of

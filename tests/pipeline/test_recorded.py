@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Expect, Pipeline, PipelineRun, Run, Schedules, every
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.operate.why_case import Explanation, gather
 from redbeat_lite.operate.why_outcomes import explain_run
 from redbeat_lite.pipeline.pipeline_keys import turns_key

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Expect
-from redbeat_lite.instants import from_ms
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_fold import Deadline, Decision, End, Failures, Seen, Watched, fold
 from redbeat_lite.runs.run import Outcome, Row

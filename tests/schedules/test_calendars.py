@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redbeat_lite import Calendar, ConfigurationError, InvalidEntry
-from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rrule, rule_of
 from redbeat_lite.schedules.calendars import MAX_DAYS, CalendarRule, without
 from redbeat_lite.schedules.clock_changes import CountedRule

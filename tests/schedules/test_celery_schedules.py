@@ -15,8 +15,8 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.schedules import (
     Question,
     at,

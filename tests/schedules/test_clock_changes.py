@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.schedules import Rule, cron, rule_of
 from redbeat_lite.schedules.clock_changes import CountedRule
 from tests.schedules import brute_time

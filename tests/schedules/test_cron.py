@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import crontab
 
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.schedules import cron, rule_of
 from tests.support.cases import together
 from tests.support.rules import occurrences

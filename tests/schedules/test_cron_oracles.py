@@ -14,7 +14,7 @@ from croniter import CroniterBadDateError, croniter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.schedules import cron, decode_schedule, encode_schedule, rule_of
 from redbeat_lite.schedules.cron import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, Parser
 from tests.support.cases import together

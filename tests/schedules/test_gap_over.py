@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import cron, every, rrule
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.schedules import gap_over, next_ms, rule_of
 from redbeat_lite.schedules.zones import zone_of
 from tests.support.cases import together

@@ -14,8 +14,8 @@ from celery.schedules import schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.instants import MAX_MS, aware, from_ms, to_ms
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import MAX_MS, aware, from_ms, to_ms
 from redbeat_lite.schedules import at, every, first_ms, next_ms
 from tests.support.cases import together
 from tests.support.examples import examples

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, schedule
 
-from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.schedules import at, cron, every, next_ms, rrule, rule_of
 from redbeat_lite.schedules.misfire import CHUNK, WALK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
 from tests.support.cases import together

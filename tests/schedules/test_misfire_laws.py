@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.instants import from_ms, to_ms
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.schedules import Rule, at, cron, every, next_ms, rrule, rule_of
 from redbeat_lite.schedules.misfire import CHUNK, Misfire, Plan, plan_misfires
 from tests.support.examples import examples

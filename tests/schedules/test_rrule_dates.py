@@ -14,9 +14,9 @@ from dateutil.rrule import rruleset, rrulestr
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.clock_change_words import hazard
-from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.instants import to_ms
 from redbeat_lite.schedules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.rrules import MAX_DATES
 from tests.support.cases import together

@@ -18,8 +18,8 @@ from dateutil.rrule import rrulestr
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import InvalidEntry
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.schedules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.schedules.recurrence import STEPS, Recurrence
 from redbeat_lite.schedules.wall_times import DayTimes

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, InvalidEntry, cron, every
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.operate.why_occurrences import is_fixed
 from redbeat_lite.schedules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
 from redbeat_lite.schedules.celery_schedules import familiar

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import InvalidEntry
+from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.schedules import (
     Rule,
     at,

@@ -24,7 +24,7 @@ from kombu import pools
 from kombu.pools import PoolGroup
 
 import redbeat_lite
-from redbeat_lite import threads
+from redbeat_lite._base import threads
 from redbeat_lite.once.worker import keeper, request
 from tests.simulation.network import Network
 from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, clock

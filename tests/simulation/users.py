@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from redbeat_lite import Misfire, Schedules
-from redbeat_lite.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from redbeat_lite._base.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from tests.simulation.apps import Setup, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.primitives import Waiters

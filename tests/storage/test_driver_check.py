@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Scheduler
-from redbeat_lite.errors import ConfigurationError
+from redbeat_lite._base.errors import ConfigurationError
 from redbeat_lite.once.worker.keeper import OnceStep
 from redbeat_lite.operate import examine
 from redbeat_lite.storage.server_check import check_driver

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite.actors import Who
+from redbeat_lite._base.actors import Who
+from redbeat_lite._base.errors import UnsupportedFormat
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.storage.changes import decode_change, line_of
 from redbeat_lite.storage.connections import Backend
 from redbeat_lite.storage.leader_store import LeaderStore

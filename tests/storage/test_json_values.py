@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite.errors import CorruptEntry, InvalidEntry
+from redbeat_lite._base.errors import CorruptEntry, InvalidEntry
 from redbeat_lite.storage.json_values import dumps, loads, pack, unpack
 from tests.support.cases import together
 from tests.support.examples import examples

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat_lite.actors import BEAT
+from redbeat_lite._base.actors import BEAT
+from redbeat_lite._base.errors import UnsupportedFormat
 from redbeat_lite.beat.dispatch.committer import range_command
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.errors import UnsupportedFormat
 from redbeat_lite.runs.run import Row
 from redbeat_lite.settings import Settings
 from redbeat_lite.storage.changes import line_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.instants import from_ms
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import LETTERS, Outcome, Row

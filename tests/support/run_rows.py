@@ -9,9 +9,9 @@ from typing import Any
 import redis
 
 from redbeat_lite import Schedules
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.sent import and_sent
 from redbeat_lite.entries.state import EntryState, task_id
-from redbeat_lite.instants import to_ms
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys

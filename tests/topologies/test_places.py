@@ -14,8 +14,8 @@ from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, cron, every
+from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.status import status
-from redbeat_lite.clock import wall_ms
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import Held
 from redbeat_lite.operate.doctor import examine

@@ -11,7 +11,7 @@ from celery import Celery
 
 import redbeat_lite
 from redbeat_lite import Once, Pipeline, PipelineTask
-from redbeat_lite.clock import wall_ms
+from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.entries.message import headers
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], task_cls="redbeat_lite:Task")

@@ -17,9 +17,9 @@ from celery import Celery
 from playwright.sync_api import sync_playwright
 
 from redbeat_lite import Expect, Schedules, cron, every, lock, manual
-from redbeat_lite.actors import acting_as
+from redbeat_lite._base.actors import acting_as
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.demo.run import embedded_server
-from redbeat_lite.instants import to_ms
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import RIGHTS, Access, asgi

@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Schedules, cron, every, lock
-from redbeat_lite.actors import Who
+from redbeat_lite._base.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run_store import RunKeys

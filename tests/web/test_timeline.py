@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, cron, every
-from redbeat_lite.instants import to_ms
+from redbeat_lite._base.times import to_ms
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW
 from tests.web.conftest import Visitor

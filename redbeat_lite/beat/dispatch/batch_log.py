@@ -8,13 +8,13 @@ from datetime import tzinfo
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ...clock import wall_ms
+from ..._base.clock import wall_ms
+from ..._base.times import from_ms
 from ...entries import lifecycle
 from ...entries.message import may_lose_retries
 from ...entries.stored_entry import shown_name
 from ...entries.words import counted
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
-from ...instants import from_ms
 from ...storage.records import Bad
 from ..beat_state import BeatState
 from .deadlines import Deadlines

@@ -11,9 +11,9 @@ from typing import Protocol
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError
 
+from ..._base.text import text_of
 from ...entries import lifecycle
 from ...entries.on_calendar import with_left_out
-from ...errors import text_of
 from ...runs.run import LIFE_MS, Outcome, Row
 from ...runs.run_store import RunKeys
 from ...schedules.misfire import Plan, Range

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
+from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.expected import expected_of
 from ...expect import Expect
-from ...instants import delay_ms
 from .planner import Job
 
 #: Most deadlines of one kind that an entry has at once, about. If its runs are closer, only some

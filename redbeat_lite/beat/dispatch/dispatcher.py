@@ -17,9 +17,9 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 from redis.exceptions import ResponseError
 
-from ...clock import elapsed, wall_ms
+from ..._base.clock import elapsed, wall_ms
+from ..._base.text import describe
 from ...entries.message import Occurrence
-from ...errors import describe
 from ...once.claims import headers as once_headers
 from ...storage.leader_store import LeaderStore
 from ...storage.records import Bad, Command, Lost, Refrozen, Stored, Term

@@ -35,11 +35,11 @@ from kombu.compression import compress
 from kombu.serialization import dumps as serialize
 from kombu.serialization import registry
 
-from ...clock import wall_ms
+from ..._base.clock import wall_ms
+from ..._base.errors import InvalidEntry
+from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, traceparent
-from ...errors import InvalidEntry
-from ...instants import MAX_MS, iso
 from ...storage.json_values import dumps, pack
 from ...storage.records import Command
 

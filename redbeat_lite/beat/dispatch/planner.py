@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from ...clock import elapsed
+from ..._base.clock import elapsed
+from ..._base.errors import ConfigOwned, NotKnownHere
+from ..._base.text import describe
+from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.fields import check_destination
@@ -18,8 +21,6 @@ from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
-from ...errors import ConfigOwned, NotKnownHere, describe
-from ...instants import delay_ms
 from ...once.claims import Claim, queue_of
 from ...once.policy import Once
 from ...schedules import every

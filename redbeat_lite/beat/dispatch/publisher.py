@@ -21,11 +21,11 @@ from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from ...broker import broker_connection, publish_timeouts
-from ...clock import elapsed, wall_ms
+from ..._base.celery_app import broker_connection, publish_timeouts
+from ..._base.clock import elapsed, wall_ms
+from ..._base.text import text_of
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
-from ...errors import text_of
 from ...settings import Settings
 from ...storage.connections import LOOK_UNANSWERED
 from ...storage.leader_store import LeaderStore

@@ -17,8 +17,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from ..._base.ids import random_hex
 from ...storage.records import Command, Mark
-from ...uuids import drawn
 
 #: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.
 #: If one answers a command in a pipeline, as when kombu declares a queue, redis-py names that
@@ -66,7 +66,7 @@ class RedisBatch:
         #: empty.
         self.astray = ""
         channel.create_publish_batch = lambda max_size: self
-        self._drawn = drawn(12)
+        self._drawn = random_hex(12)
         self._numbers = count()
         channel._next_delivery_tag = self.tag
 

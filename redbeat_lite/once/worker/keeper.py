@@ -16,8 +16,10 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from ...clock import elapsed
-from ...errors import ConfigurationError, text_of
+from ..._base.clock import elapsed
+from ..._base.errors import ConfigurationError
+from ..._base.text import text_of
+from ..._base.threads import Ticker
 from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
 from ...runs.run import LIFE_MS, sign_of
@@ -25,7 +27,6 @@ from ...runs.run_store import RunKeys
 from ...storage.keys import Keys
 from ...storage.redis_values import server_ms
 from ...storage.server_check import check_driver
-from ...threads import Ticker
 from ..install import adopt
 from ..lock_client import PER_LEASE, Hold, LockClient
 from ..lock_store import DOWN

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
-from ...errors import describe
+from ..._base.text import describe
 from ...storage.redis_values import server_ms, text, texts
 from ..lock_client import LockClient
 

@@ -16,10 +16,11 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
-from ...errors import InvalidEntry, describe, text_of
-from ...forks import held_off
+from ..._base.errors import InvalidEntry
+from ..._base.forks import no_forks
+from ..._base.ids import random_hex
+from ..._base.text import describe, text_of
 from ...runs.run import attempt_of
-from ...uuids import drawn
 from ..claims import ONCE_HEADER, is_guarded, once_header
 from ..lock_client import Hold, LockClient, record_outcome
 from ..lock_store import DOWN, Seen
@@ -72,7 +73,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # Both processes know the token of this delivery, so that the main process can renew and
             # release for its child.
             form = (message.content_type, message.content_encoding)
-            fields[DELIVERY] = delivery(drawn(), wire, *form)
+            fields[DELIVERY] = delivery(random_hex(), wire, *form)
 
     def revoked(self) -> bool:
         """Call Celery's method, unless this is an expired copy of a message that runs or has run.
@@ -236,7 +237,7 @@ def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None)
         if not _wait_until_gone(request):
             return
         # If a child were forked in the middle of this, it could hang.
-        with held_off():
+        with no_forks():
             _end_run(request, hold, again, result)
     finally:
         if hold is not None:

@@ -18,8 +18,8 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
-from ...actors import MAX_ACTOR
-from ...errors import is_plain
+from ..._base.actors import MAX_ACTOR
+from ..._base.text import is_short_text
 from ..access import RIGHTS, Access
 from ..adapters import complete_body, environ_request
 from ..http import Request, Response
@@ -76,7 +76,7 @@ def access(request: Request) -> Access | Response | None:
     name = user.get_username()
     # The record takes at most 100 characters, none of them a control character. Two names that are
     # cut could be equal.
-    actor = name if is_plain(name, MAX_ACTOR) else f"user {user.pk}"
+    actor = name if is_short_text(name, MAX_ACTOR) else f"user {user.pk}"
     return Access(actor, {"view", *granted})
 
 

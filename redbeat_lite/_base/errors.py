@@ -1,0 +1,114 @@
+"""Every exception that the package raises on purpose.
+
+The docstring of a class is its default message, so that an exception without a message says
+something useful too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from .public import public
+from .text import nearest_hint, shorten
+
+
+@public
+class RedbeatError(Exception):
+    """Something went wrong in redbeat_lite."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or type(self).__name__)
+
+
+@public
+class ConfigurationError(RedbeatError, ValueError):
+    """A redbeat_lite setting is missing or wrong."""
+
+
+@public
+class InvalidEntry(RedbeatError, ValueError):
+    """An entry cannot be accepted as it is.
+
+    Parameters:
+        field: the wrong field of the entry, dotted and indexed (``"kwargs.since"``, ``"args[2]"``).
+        expected: the values that would be accepted, in words.
+        value: the value that came; its ``repr`` is shown, shortened.
+        entry: the entry's name, if it is known.
+        hint: the nearest valid spelling, or what to do instead.
+    """
+
+    def __init__(
+        self, field: str, expected: str, value: object, *, entry: str | None = None, hint: str | None = None
+    ) -> None:
+        self.field = field
+        self.expected = expected
+        self.value = value
+        self.entry = entry
+        self.hint = hint
+        where = f"entry {entry!r}: " if entry is not None else ""
+        tail = f" ({hint})" if hint else ""
+        super().__init__(f"{where}{field}: expected {expected}, got {shorten(value)}{tail}")
+
+    def of(self, entry: str) -> InvalidEntry:
+        """Return the same error with the name of its entry."""
+        return InvalidEntry(self.field, self.expected, self.value, entry=entry, hint=self.hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_invalid, (self.field, self.expected, self.value, self.entry, self.hint)
+
+
+def _rebuild_invalid(field: str, expected: str, value: object, entry: str | None, hint: str | None) -> InvalidEntry:
+    return InvalidEntry(field, expected, value, entry=entry, hint=hint)
+
+
+def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Collection[str]) -> Mapping[str, Any]:
+    """Return the fields of something if all of their names are known.
+
+    Parameters:
+        parent: the field that contains them, for the error.
+
+    Raises:
+        InvalidEntry: there is no such field.
+    """
+    for name in fields:
+        if name not in known_names:
+            expected = f"one of the fields {', '.join(known_names)}"
+            raise InvalidEntry(f"{parent}.{name}", expected, name, hint=nearest_hint(name, known_names))
+    return fields
+
+
+@public
+class EntryNotFound(RedbeatError, KeyError):
+    """No entry of that name is stored."""
+
+    __str__ = Exception.__str__  # KeyError would show the repr of the message.
+
+
+@public
+class EntryExists(RedbeatError):
+    """An entry of that name is already stored; pass replace=True to overwrite it."""
+
+
+@public
+class EntryChanged(RedbeatError):
+    """The entry was changed by somebody else since it was read."""
+
+
+@public
+class ConfigOwned(RedbeatError):
+    """The entry belongs to an app's configuration; its definition is changed there."""
+
+
+@public
+class CorruptEntry(RedbeatError):
+    """What Redis holds for this entry cannot be read."""
+
+
+class NotKnownHere(InvalidEntry, CorruptEntry):
+    """The entry's schedule class is not registered in this process. Another process may know it."""
+
+
+@public
+class UnsupportedFormat(RedbeatError):
+    """The schedule in Redis was written by a newer redbeat_lite, or its beat is of an older one."""

@@ -1,0 +1,150 @@
+"""Texts that are logged, stored and shown: shortened, without control characters, without
+passwords.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, TypeGuard
+from urllib.parse import unquote, urlsplit
+
+#: Characters of a foreign error that are kept. The search for passwords takes time by the square of
+#: the length.
+_LONGEST_ERROR = 4000
+
+#: Control characters, which a terminal obeys; without them an error is one line of a log.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+#: The end of an error of ours: the value that came, to the end of the line.
+_RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
+
+#: The names of options whose values are never shown.
+SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
+
+#: Places of a possible password: the group is kept, the rest is replaced.
+_PASSWORD_PLACES = (
+    # In a URL, before its last "@". A password that is not in percent form may contain "/" or "#".
+    r"((?:://|;)[^:/?#\s]*:)\S*(?=@)",
+    rf"([?&;]{SECRET}=)[^&;\s]*",
+    # In the text of a redis-py client (6.4 to 7), "password=…,socket_timeout=4.0,…)>", up to the
+    # next option.
+    rf"(Connection\(.*?\b{SECRET}=).*?(?=,\w+=|\)>|$)",
+    # In a sentence. A password may contain blanks, a token does not.
+    r"(?<![?&;\w])(\w*token\w*=)(?!\*\*)[^\s,;&)]+",
+    rf"(?<![?&;\w])((?!\w*token){SECRET}=)(?!\*\*)[^\n,;&)]+",
+    # In a mapping.
+    rf"""(['"]{SECRET}['"]: ?)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[^,}}\s]+)""",
+)
+_PASSWORDS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _PASSWORD_PLACES)
+
+#: The passwords in the settings of this process, which others may quote.
+_known_passwords: set[str] = set()
+
+#: Characters of a password that is searched for by itself. A shorter one is a part of many words.
+_SHORTEST_PASSWORD = 6
+
+
+def nearest_hint(word: object, known_words: Iterable[str]) -> str | None:
+    """Return a hint at the known word that is nearest to this one, or ``None`` if none is near."""
+    near = get_close_matches(str(word), [*known_words], n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def shorten(value: object, limit: int = 120) -> str:
+    """Return the ``repr`` of a value with at most ``limit`` characters, as errors show it."""
+    try:
+        text = str(value) if isinstance(value, datetime) else repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply to be shown"
+    except ValueError:  # Python writes no whole number of more than 4,300 digits.
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def describe(exc: BaseException) -> str:
+    """Return the class and the text of an exception, fit to be stored, sent and shown."""
+    kind = type(exc).__name__
+    text = text_of(exc)
+    return kind if text == kind else f"{kind}: {text}"
+
+
+def text_of(exc: BaseException) -> str:
+    """Return the text of an exception, or its class if it has none, fit to be stored, sent and
+    shown.
+    """
+    try:
+        text = str(exc)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+        text = "(its text cannot be shown)"
+    if len(text) > _LONGEST_ERROR:
+        # Cut at a blank, because half of a password would not be recognized.
+        text = text[:_LONGEST_ERROR].rpartition(" ")[0] + " …"
+    return hide_passwords(storable(text)) or type(exc).__name__
+
+
+def without_values(error: str) -> str:
+    """Return an error of ours without the value that came, because that may be a secret
+    argument.
+    """
+    return _RECEIVED_VALUE.sub("", error)
+
+
+def storable(text: str) -> str:
+    """Return a text with control characters, and characters that are no UTF-8, written as
+    escapes.
+    """
+    escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+    return escaped.encode(errors="backslashreplace").decode()
+
+
+def is_short_text(value: object, most: int) -> TypeGuard[str]:
+    """Return whether a value is text of 1 to ``most`` characters without control characters, which
+    can be stored.
+    """
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        return False
+    return value.isprintable() or storable(value) == value
+
+
+def remember_passwords(settings: Any) -> None:
+    """Have the passwords in settings hidden from now on, wherever a text quotes them.
+
+    Parameters:
+        settings: a URL, several URLs, or options, which may contain further ones.
+    """
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
+            if isinstance(value, str) and re.fullmatch(SECRET, str(name), re.IGNORECASE):
+                _known_passwords.add(value)
+            else:
+                remember_passwords(value)
+    elif isinstance(settings, (list, tuple)):
+        for setting in settings:
+            remember_passwords(setting)
+    elif isinstance(settings, str) and "@" in settings:
+        # A ";" separates the URLs of several servers, or is a part of a password.
+        for url in {settings, *settings.split(";")}:
+            with suppress(ValueError):  # The check of the settings refuses what is no URL.
+                _remember_password_of(url)
+
+
+def _remember_password_of(url: str) -> None:
+    address = url.partition("://")[2] or url
+    password = urlsplit(f"//{address}").password or ""
+    _known_passwords.update((password, unquote(password)))
+
+
+def hide_passwords(text: str) -> str:
+    """Return a text with ``**`` for each password, known or likely, in the URLs and options that it
+    quotes.
+    """
+    for password in sorted(_known_passwords, key=len, reverse=True):
+        if len(password) >= _SHORTEST_PASSWORD:
+            text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "**", text)
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1**", text)
+    return text

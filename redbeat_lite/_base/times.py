@@ -1,0 +1,168 @@
+"""Instants in epoch milliseconds, as Redis keeps them, and durations, as users write them."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from .errors import InvalidEntry
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: The range of ``datetime``, which ends with the year 9999.
+MIN_MS = -62_135_596_800_000
+MAX_MS = 253_402_300_799_999
+
+#: Seconds of a year. Durations have a bound in years, so that an instant plus a duration stays in
+#: the range above.
+YEAR = 365 * 86_400
+
+_MS = timedelta(milliseconds=1)
+
+#: Every form of a duration that users may write.
+Duration = float | timedelta | str
+
+#: The forms of a duration, in the words of an error.
+DURATION_FORMS = 'seconds, a timedelta or a text such as "1h30m"'
+
+_UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def to_ms(instant: datetime) -> int:
+    """Return the epoch milliseconds of an aware datetime.
+
+    Rounds up, so that no stored instant lies before the real one and nothing fires early. An
+    instant outside the years 1 to 9999 in UTC becomes the first or last one inside.
+
+    Raises:
+        InvalidEntry: the datetime is naive.
+    """
+    ms = -((EPOCH - aware("instant", instant)) // _MS)
+    return min(max(ms, MIN_MS), MAX_MS)
+
+
+def from_ms(ms: int) -> datetime:
+    """Return the aware UTC datetime of epoch milliseconds.
+
+    Raises:
+        OverflowError: outside the years 1 to 9999.
+    """
+    return EPOCH + ms * _MS
+
+
+def iso(ms: int) -> str:
+    """Return ``from_ms(ms).isoformat()``; faster, because many entries share a second, whose text
+    is kept.
+    """
+    second, rest = divmod(ms, 1000)
+    fraction = f".{rest:03d}000" if rest else ""
+    return f"{_iso_second(second)}{fraction}+00:00"
+
+
+@lru_cache(maxsize=4096)
+def _iso_second(instant: int) -> str:
+    return datetime.fromtimestamp(instant, UTC).isoformat().removesuffix("+00:00")
+
+
+def delay_ms(options: Mapping[str, Any], now: int) -> int:
+    """Return how many milliseconds from now the worker holds a message back.
+
+    Parameters:
+        options: of ``apply_async``, such as ``countdown`` and ``eta``.
+        now: epoch milliseconds.
+    """
+    if options.get("countdown"):
+        return int(1000 * options["countdown"])
+    eta = options.get("eta")
+    if isinstance(eta, str | datetime):
+        return max(0, message_ms(eta) - now)
+    return 0
+
+
+def message_ms(instant: datetime | str) -> int:
+    """Return the epoch milliseconds of an instant in a message. A naive one is in UTC, as workers
+    read it.
+    """
+    if isinstance(instant, str):
+        instant = datetime.fromisoformat(instant)
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return to_ms(instant)
+
+
+def aware(field: str, value: object) -> datetime:
+    """Return ``value`` if it is an aware datetime.
+
+    Parameters:
+        field: its name in the error.
+
+    Raises:
+        InvalidEntry: it is no datetime, or a naive one, which would mean another instant on each
+            machine.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidEntry(field, "an aware datetime", value)
+    if value.utcoffset() is None:
+        hint = "add tzinfo, for example tzinfo=datetime.UTC"
+        raise InvalidEntry(field, "an aware datetime", value, hint=hint)
+    return value
+
+
+def seconds_of(value: object) -> float | None:
+    """Return the seconds of a finite number, a timedelta or a text: ``30``, ``30s``, ``1h30m``,
+    ``250ms``, ``2d``.
+
+    ``None`` for anything else.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _seconds_of_text(value.strip())
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    # JSON has NaN and Infinity, and numbers of so many digits that no float holds them.
+    return value if abs(value) <= sys.float_info.max else None
+
+
+def _seconds_of_text(text: str) -> float | None:
+    if _NUMBER.fullmatch(text):
+        seconds = float(text)
+        return seconds if math.isfinite(seconds) else None
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return None
+    ms = sum(float(number) * _UNITS["m" if unit == "min" else unit] for number, unit in parts)
+    return ms / 1000 if math.isfinite(ms) else None
+
+
+def length_of(field: str, value: object, bounds: str, least: float, most: float = math.inf) -> float:
+    """Return the seconds of a duration that lies between ``least`` and ``most`` seconds.
+
+    Parameters:
+        field: its name in the error.
+        bounds: the two bounds in the words of the error.
+
+    Raises:
+        InvalidEntry: it is no duration, or outside the bounds.
+    """
+    seconds = seconds_of(value)
+    if seconds is None or not least <= seconds <= most:
+        raise InvalidEntry(field, f"{DURATION_FORMS}, {bounds}", value)
+    return seconds
+
+
+def duration_text(ms: int) -> str:
+    """Return milliseconds as a text such as ``1h30m``, which :func:`seconds_of` reads."""
+    parts = []
+    for unit, size in _UNITS.items():
+        if ms >= size and unit != "w":
+            parts.append(f"{ms // size}{unit}")
+            ms %= size
+    return "".join(parts) or "0s"

@@ -1,0 +1,115 @@
+"""URLs of the servers that hold a schedule: their schemes, their parts, and their text without
+passwords.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.connection import parse_url
+
+from .text import SECRET
+
+#: The schemes of each kind of server.
+SINGLE = ("redis", "rediss", "redis+socket", "unix")
+SENTINEL = ("sentinel",)
+CLUSTER = ("redis-cluster", "rediss-cluster")
+SCHEMES = (*SINGLE, *SENTINEL, *CLUSTER)
+
+_SENTINEL_PORT = 26379
+_REDIS_PORT = 6379
+
+
+def scheme_of(url: str) -> str:
+    """Return ``"redis"`` for ``redis://…``."""
+    return url.partition("://")[0]
+
+
+def without_passwords(url: str) -> str:
+    """Return a valid URL with ``**`` for each password, fit for a log line."""
+    if scheme_of(url) in SINGLE:
+        return _without_password(url)
+    return ";".join(map(_without_password, url.split(";")))
+
+
+def _without_password(address: str) -> str:
+    # The first "://" ends the scheme, and a later one is text, such as a client's name. The second
+    # address of a URL has no scheme.
+    scheme, separator, rest = "", "", address
+    if re.match(r"[^:/?#@]*://", address):
+        scheme, separator, rest = address.partition("://")
+    # urlsplit() divides in the same way: the network location ends where a path, a query or a
+    # fragment begins; the user and the password end with its last "@"; the user's name ends with
+    # its first ":".
+    end = next((index for index, char in enumerate(rest) if char in "/?#"), len(rest))
+    user, at, host = rest[:end].rpartition("@")
+    name, colon, _ = user.partition(":")
+    # No server reads a fragment or a field of a query without a value, so these may be the end of a
+    # password.
+    place, sharp, _ = rest[end:].partition("#")
+    path, mark, query = place.partition("?")
+    password = "**" if colon else ""
+    fragment = "#**" if sharp else ""
+    fields = re.sub(r"[^&;]+", lambda match: _without_secret_value(match[0]), query)
+    return f"{scheme}{separator}{name}{colon}{password}{at}{host}{path}{mark}{fields}{fragment}"
+
+
+def _without_secret_value(field: str) -> str:
+    name, equals, _ = field.partition("=")
+    if not equals:
+        return "**"
+    if re.fullmatch(SECRET, unquote(name), re.IGNORECASE):
+        return f"{name}=**"
+    return field
+
+
+def addresses_and_options(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """Return the addresses of ``sentinel://user:password@host:port/db;host:port``, and the client's
+    options.
+
+    A cluster's URL has the same form. The options are those of redis-py in any of the parts:
+    ``username``, ``password``, ``db``, and those of the query.
+
+    Raises:
+        ValueError: as :func:`connection_options`.
+    """
+    default_port = _SENTINEL_PORT if scheme_of(url) in SENTINEL else _REDIS_PORT
+    addresses: list[tuple[str, int]] = []
+    options: dict[str, Any] = {}
+    for part in filter(None, url.split(";")):
+        options |= connection_options("redis://" + part.split("://", 1)[-1])
+        host = options.pop("host", "localhost")
+        port = options.pop("port", default_port)
+        addresses.append((host, port))
+    return addresses, options
+
+
+def connection_options(url: str) -> dict[str, Any]:
+    """Return the URL of one server as options of a redis-py connection.
+
+    Raises:
+        ValueError: the URL cannot be read. The error may quote a part of it, and so a password.
+    """
+    parts = urlsplit(url)
+    if parts.fragment or "@" in parts.query:
+        # The rest of the password would be ignored.
+        raise ValueError("a # or ? that should be in percent form")
+    options = dict(parse_url(_spelled_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
+    database = parts.path.strip("/") or "0"
+    if scheme_of(url) in ("redis", "rediss") and not database.isdecimal():
+        # redis-py would use database 0.
+        raise ValueError("a database that is no number")
+    return options
+
+
+def _spelled_for_redis_py(url: str) -> str:
+    """Return the URL of one server in redis-py's spelling instead of Celery's."""
+    scheme, rest = url.split("://", 1)
+    if scheme == "redis+socket":
+        parts = urlsplit(f"unix://{rest}")
+        query = dict(parse_qsl(parts.query))
+        database = query.pop("virtual_host", query.pop("db", "0")).lstrip("/")
+        return f"unix://{parts.netloc}{unquote(parts.path)}?db={database}"
+    return re.sub(r"ssl_cert_reqs=CERT_(\w+)", lambda match: f"ssl_cert_reqs={match[1].lower()}", url)
