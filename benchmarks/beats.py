@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import redis
 
 from benchmarks.subjects.common import client
-from redbeat_lite.storage.keys import Keys
+from redbeat_lite.store.keys import Keys
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = Keys.of("redbeat-lite")

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from .pipeline.pipeline import Pipeline, start_task_process
     from .pipeline.pipeline_run import NotResumable, PipelineNotFound, PipelineRun
     from .pipeline.pipeline_task import PipelineTask
+    from .rules import at, cron, every, manual, register_schedule, rrule
+    from .rules.calendars import Calendar
+    from .rules.misfire import Misfire
     from .runs.incident import Incident
     from .runs.run import Run
     from .scheduler import Scheduler
-    from .schedules import at, cron, every, manual, register_schedule, rrule
-    from .schedules.calendars import Calendar
-    from .schedules.misfire import Misfire
-    from .storage.changes import Change
+    from .store.changes import Change
 
 _HOMES = {
     "_base.actors": ("acting_as",),
@@ -76,8 +76,8 @@ _HOMES = {
         "UnsupportedFormat",
     ),
     "expect": ("Expect", "Pause"),
-    "schedules.calendars": ("Calendar",),
-    "schedules.misfire": ("Misfire",),
+    "rules.calendars": ("Calendar",),
+    "rules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
     "once.install": ("install",),
     "once.locks": ("LockHandle", "LockInfo", "Locks", "lock", "locks"),
@@ -91,8 +91,8 @@ _HOMES = {
     "runs.incident": ("Incident",),
     "scheduler": ("Scheduler",),
     "entries.backfill": ("Backfill",),
-    "storage.changes": ("Change",),
-    "schedules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
+    "store.changes": ("Change",),
+    "rules": ("at", "cron", "every", "manual", "register_schedule", "rrule"),
 }
 _HOME_OF = {name: f".{home}" for home, names in _HOMES.items() for name in names}
 

@@ -18,7 +18,7 @@ from .beat.parts import build_parts
 from .entries.configured import config_entry
 from .entries.entry import Entry
 from .events import Ticked
-from .storage.records import Lost
+from .store.records import Lost
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -22,8 +22,8 @@ from .entries.entry import Entry
 from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
 from .pipeline.rehearsal import Rehearsal, rehearse
-from .schedules import next_ms
-from .schedules.zones import zone_of
+from .rules import next_ms
+from .rules.zones import zone_of
 from .settings import NO_SERVER, Settings
 
 if TYPE_CHECKING:

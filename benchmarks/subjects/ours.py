@@ -27,8 +27,8 @@ from benchmarks.subjects.common import (
 )
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.records import PAGE, Edit, chunks
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.records import PAGE, Edit, chunks
+from redbeat_lite.store.store import Store
 
 HOUR = 3_600_000
 

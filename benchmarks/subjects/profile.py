@@ -17,7 +17,7 @@ from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.committer import Committer
 from redbeat_lite.beat.dispatch.dispatcher import BatchSender
 from redbeat_lite.beat.dispatch.planner import Planner
-from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.store.leader_store import LeaderStore
 
 #: The parts with a clock around them: what lies within another is taken off that one.
 _PARTS = (

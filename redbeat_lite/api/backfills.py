@@ -22,10 +22,10 @@ from ..entries.words import in_zone
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
 from ..settings import MAX_HISTORY
-from ..storage.changes import line_of
-from ..storage.records import Edit
-from ..storage.redis_values import server_ms
-from ..storage.store import TRIES, Store
+from ..store.changes import line_of
+from ..store.records import Edit
+from ..store.redis_values import server_ms
+from ..store.store import TRIES, Store
 from .reader import Reader, check_complete
 from .run_history import RunHistory, RunQuery
 

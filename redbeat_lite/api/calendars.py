@@ -15,10 +15,10 @@ from ..entries.entry import Entry
 from ..entries.fields import check_name
 from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
-from ..schedules.calendars import Calendar
-from ..storage.changes import line_of
-from ..storage.records import AT_ONCE, Edit, Stored
-from ..storage.store import Store
+from ..rules.calendars import Calendar
+from ..store.changes import line_of
+from ..store.records import AT_ONCE, Edit, Stored
+from ..store.store import Store
 
 
 @public

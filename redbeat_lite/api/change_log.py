@@ -10,11 +10,11 @@ from typing import Any
 
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from ..entries.fields import is_name
-from ..storage.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
-from ..storage.records import PAGE, Stored
-from ..storage.redis_values import UNREADABLE, newest_first, readable
-from ..storage.scripts import Call, checked
-from ..storage.store import Store
+from ..store.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
+from ..store.records import PAGE, Stored
+from ..store.redis_values import UNREADABLE, newest_first, readable
+from ..store.scripts import Call, checked
+from ..store.store import Store
 
 #: Lines that a script looks through: half of as many as there are, so that two of them do.
 _LOOKED_AT = 5_100

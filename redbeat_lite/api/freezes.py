@@ -15,8 +15,8 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
 from ..entries.state import storable_note
-from ..storage.changes import Line, line_of
-from ..storage.store import TRIES, Store
+from ..store.changes import Line, line_of
+from ..store.store import TRIES, Store
 
 #: As many as there may be: each is looked at for each entry that is due.
 _MOST = 100

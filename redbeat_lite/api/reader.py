@@ -23,9 +23,9 @@ from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..runs.run import Row
 from ..runs.run_store import RunStore, rows_in
 from ..settings import Settings
-from ..storage.records import PAGE, Stored, chunks
-from ..storage.scripts import checked
-from ..storage.store import Asked, Store
+from ..store.records import PAGE, Stored, chunks
+from ..store.scripts import checked
+from ..store.store import Asked, Store
 from .change_log import last_change
 
 logger = get_logger(f"celery.{__name__}")

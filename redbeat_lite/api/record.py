@@ -10,9 +10,9 @@ from ..entries.fields import is_name
 from ..entries.freezes import Freezes
 from ..runs.run import Run
 from ..runs.run_store import rows_in
-from ..storage.changes import Change
-from ..storage.scripts import checked
-from ..storage.store import Asked
+from ..store.changes import Change
+from ..store.scripts import checked
+from ..store.store import Asked
 from .change_log import Scan, kept_change
 from .reader import Reader, there
 from .run_history import RunHistory, RunQuery

@@ -20,8 +20,8 @@ from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..runs.run import Outcome, Row, Run, run_of, sign_of
 from ..runs.run_store import RunStore, line_in, rows_in
-from ..storage.records import PAGE, chunks
-from ..storage.scripts import Call
+from ..store.records import PAGE, chunks
+from ..store.scripts import Call
 from .reader import Reader
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

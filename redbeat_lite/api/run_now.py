@@ -23,10 +23,10 @@ from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, 
 from ..once.lock_store import LockStore
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
-from ..storage.changes import line_of
-from ..storage.connections import FAULTS
-from ..storage.records import AT_ONCE, chunks
-from ..storage.time_limits import brief_walk
+from ..store.changes import line_of
+from ..store.connections import FAULTS
+from ..store.records import AT_ONCE, chunks
+from ..store.time_limits import brief_walk
 from .reader import Reader, check_complete
 
 #: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.

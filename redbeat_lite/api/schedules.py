@@ -40,11 +40,11 @@ from ..entries.stored_entry import removal
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
-from ..storage.changes import Change, line_of
-from ..storage.records import PAGE, chunks
-from ..storage.redis_values import text
-from ..storage.store import TRIES, Store
-from ..storage.time_limits import brief_walk
+from ..store.changes import Change, line_of
+from ..store.records import PAGE, chunks
+from ..store.redis_values import text
+from ..store.store import TRIES, Store
+from ..store.time_limits import brief_walk
 from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import Scan, recorded

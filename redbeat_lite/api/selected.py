@@ -13,9 +13,9 @@ from ..entries.freezes import Freezes
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
-from ..storage.changes import Line, line_of
-from ..storage.records import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
-from ..storage.redis_values import text, texts
+from ..store.changes import Line, line_of
+from ..store.records import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..store.redis_values import text, texts
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer

@@ -25,10 +25,10 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import decode, edit_of
 from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
-from ..storage.changes import Action, Line, line_of
-from ..storage.records import PAGE, Edit, Stored
-from ..storage.store import TRIES
-from ..storage.time_limits import brief_walk
+from ..store.changes import Action, Line, line_of
+from ..store.records import PAGE, Edit, Stored
+from ..store.store import TRIES
+from ..store.time_limits import brief_walk
 from .calendars import Calendars
 from .reader import Reader
 

@@ -26,15 +26,15 @@ from ..entries.lifecycle import retry_delay
 from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
 from ..once.lock_store import LockStore
+from ..rules import every
+from ..rules.misfire import Plan
 from ..runs.run import BACKFILL_HEADER, LETTERS
 from ..runs.run_store import RunKeys
-from ..schedules import every
-from ..schedules.misfire import Plan
 from ..settings import MAX_HISTORY
-from ..storage.changes import line_of
-from ..storage.leader_store import LeaderStore
-from ..storage.records import Advance, Refrozen, Stored
-from ..storage.redis_values import text
+from ..store.changes import line_of
+from ..store.leader_store import LeaderStore
+from ..store.records import Advance, Refrozen, Stored
+from ..store.redis_values import text
 from .beat_state import BeatState
 from .dispatch.dispatcher import BatchSender
 from .dispatch.planner import Ahead, Job, Planner, quarantined

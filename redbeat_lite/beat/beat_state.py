@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from .._base.clock import elapsed
 from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost
-from ..storage.json_values import dumps
+from ..store.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
 

@@ -27,8 +27,8 @@ from ..entries.sendable import check_options
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
 from ..settings import Settings
-from ..storage.records import PAGE, Stored, chunks
-from ..storage.store import Store
+from ..store.records import PAGE, Stored, chunks
+from ..store.store import Store
 from .beat_token import Beat
 from .status import present
 

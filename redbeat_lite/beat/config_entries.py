@@ -37,13 +37,13 @@ from ..entries.on_calendar import on
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, in_zone, listed
-from ..schedules import Question
-from ..schedules.calendars import Calendar
+from ..rules import Question
+from ..rules.calendars import Calendar
 from ..settings import Settings
-from ..storage.changes import line_of
-from ..storage.leader_store import LeaderStore
-from ..storage.records import Edit, Refused, Stored, Term
-from ..storage.time_limits import brief_walk
+from ..store.changes import line_of
+from ..store.leader_store import LeaderStore
+from ..store.records import Edit, Refused, Stored, Term
+from ..store.time_limits import brief_walk
 from .config_check import checked_entry, fault_text, is_shared
 from .status import present
 

@@ -12,8 +12,8 @@ from .._base.errors import UnsupportedFormat
 from .._base.times import to_ms
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
-from ..storage.leader_store import LeaderStore
-from ..storage.records import AT_ONCE, Edit, Refrozen, Stored, Term
+from ..store.leader_store import LeaderStore
+from ..store.records import AT_ONCE, Edit, Refrozen, Stored, Term
 from .beat_state import BeatState
 from .leader import Leader
 

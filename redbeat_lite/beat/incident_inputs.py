@@ -21,11 +21,11 @@ from ..expect import Expect
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
 from ..runs.incident_fold import Watched
-from ..storage.changes import decode_change, decode_last
-from ..storage.records import PAGE, Stored, chunks
-from ..storage.redis_values import UNREADABLE as UNREADABLE_LINE
-from ..storage.redis_values import newest_first, server_ms
-from ..storage.store import Store
+from ..store.changes import decode_change, decode_last
+from ..store.records import PAGE, Stored, chunks
+from ..store.redis_values import UNREADABLE as UNREADABLE_LINE
+from ..store.redis_values import newest_first, server_ms
+from ..store.store import Store
 from .dispatch.deadlines import Deadlines
 
 #: Actions after which the time for the next success of an entry begins again.

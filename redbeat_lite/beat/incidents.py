@@ -24,9 +24,9 @@ from ..runs.incident_fold import Deadline, Seen, fold
 from ..runs.incident_store import Change, IncidentStore, Look, changes_of
 from ..runs.run_store import RunKeys
 from ..settings import Settings
-from ..storage.changes import line_of
-from ..storage.records import Edit, Lost, Stored, Term
-from ..storage.store import Store
+from ..store.changes import line_of
+from ..store.records import Edit, Lost, Stored, Term
+from ..store.store import Store
 from .beat_state import BeatState
 from .dispatch.deadlines import Deadlines
 from .incident_inputs import WatchedEntries, WatchedEntry, Workers, find_fresh_starts

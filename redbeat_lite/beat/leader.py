@@ -23,11 +23,11 @@ from .._base.clock import elapsed
 from .._base.errors import UnsupportedFormat
 from .._base.text import text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
-from ..storage.changes import line_of
-from ..storage.connections import Backend
-from ..storage.keys import UNDERSTOOD, Keys
-from ..storage.records import Lost, Term
-from ..storage.scripts import Scripts
+from ..store.changes import line_of
+from ..store.connections import Backend
+from ..store.keys import UNDERSTOOD, Keys
+from ..store.records import Lost, Term
+from ..store.scripts import Scripts
 from .beat_state import BeatState
 from .beat_token import Beat, beat_of, token_of
 from .stop import Stop

@@ -12,10 +12,10 @@ from celery.utils.log import get_logger
 from .._base.clock import elapsed, wall_ms
 from ..entries.words import counted
 from ..settings import Settings
-from ..storage.keys import check_types
-from ..storage.leader_store import LeaderStore
-from ..storage.records import Term
-from ..storage.server_check import Fault, failover, faults, server_of
+from ..store.keys import check_types
+from ..store.leader_store import LeaderStore
+from ..store.records import Term
+from ..store.server_check import Fault, failover, faults, server_of
 from .beat_state import BeatState
 from .beat_token import Beat
 from .config_check import log_differing, log_left_behind, log_not_stored

@@ -18,8 +18,8 @@ from .._base.times import from_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..runs.incident import LEADERLESS, Case
 from ..settings import Settings
-from ..storage.connections import FAULTS, Backend, refusal
-from ..storage.keys import ForeignKey, Keys
+from ..store.connections import FAULTS, Backend, refusal
+from ..store.keys import ForeignKey, Keys
 from .beat_state import BeatState
 from .dispatch.publisher import BrokerDown, Publisher
 from .leadership import Leadership

@@ -15,8 +15,8 @@ from .._base.threads import Ticker
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
 from ..settings import Settings, check_timezone
-from ..storage.leader_store import LeaderStore
-from ..storage.server_check import check_driver
+from ..store.leader_store import LeaderStore
+from ..store.server_check import check_driver
 from .announcer import Announcer
 from .backfills import BackfillPlanner, Backfills, BackfillSteps
 from .beat_state import BeatState

@@ -22,11 +22,11 @@ from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, entry_of, parts_of, state_of
-from ..schedules.zones import zone_name, zone_of
-from ..storage.changes import line_of
-from ..storage.json_values import dumps, loads_as
-from ..storage.leader_store import LeaderStore
-from ..storage.records import PAGE, Edit, Stored, Term, chunks
+from ..rules.zones import zone_name, zone_of
+from ..store.changes import line_of
+from ..store.json_values import dumps, loads_as
+from ..store.leader_store import LeaderStore
+from ..store.records import PAGE, Edit, Stored, Term, chunks
 from .config_entries import ConfigPauses
 
 logger = get_logger(f"celery.{__name__}")

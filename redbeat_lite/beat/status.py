@@ -20,11 +20,11 @@ from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
-from ..storage.json_values import loads_as
-from ..storage.keys import Keys
-from ..storage.records import Refused
-from ..storage.scripts import Call
-from ..storage.store import Store
+from ..store.json_values import loads_as
+from ..store.keys import Keys
+from ..store.records import Refused
+from ..store.scripts import Call
+from ..store.store import Store
 from .beat_token import beat_of
 
 #: Milliseconds after its due time at which an entry counts as overdue; a healthy beat never needs

@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError
 
 from .._base.clock import elapsed
 from .._base.text import text_of
-from ..storage.connections import FAULTS, Backend
+from ..store.connections import FAULTS, Backend
 
 logger = get_logger(f"celery.{__name__}")
 

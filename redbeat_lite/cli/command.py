@@ -21,14 +21,14 @@ from .._base.errors import EntryNotFound, RedbeatError
 from .._base.text import text_of
 from .._base.times import seconds_of
 from ..operate.clean_text import clean
-from ..storage.redis_values import text
+from ..store.redis_values import text
 from .output import JSON, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from ..api.schedules import Schedules
-    from ..storage.store import Store
+    from ..store.store import Store
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -179,8 +179,8 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
 
     from ..interchange.move_in import Unreadable
     from ..settings import Settings, key_root
-    from ..storage.connections import FAULTS, Backend, refusal
-    from ..storage.server_check import failover
+    from ..store.connections import FAULTS, Backend, refusal
+    from ..store.server_check import failover
 
     if isinstance(exc, EntryNotFound):
         return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
@@ -209,7 +209,7 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
 def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
     """Return the failure for an entry that is not stored, with where else it is."""
     from ..api.schedules import Schedules
-    from ..storage.connections import FAULTS
+    from ..store.connections import FAULTS
 
     schedules = Schedules(ctx.obj.app)
     try:
@@ -327,7 +327,7 @@ def completed(
         from celery.app.utils import find_app
 
         from ..settings import Settings
-        from ..storage.store import Store
+        from ..store.store import Store
 
         try:
             # The word after -A has not become an app yet.

@@ -28,7 +28,7 @@ from ..operate.option_values import fields_of, past_instant, schedule_of
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..runs.run import Run
 from ..settings import Settings
-from ..storage.connections import FAULTS
+from ..store.connections import FAULTS
 from .backfills import start_backfills
 from .command import (
     Failure,

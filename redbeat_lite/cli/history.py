@@ -17,8 +17,8 @@ from ..beat.status import status as read_status
 from ..entries.change_words import change_words
 from ..operate.option_values import parse_instant, parse_span, parse_time_of_day, past_instant
 from ..operate.texts import remark, run_time
+from ..rules.zones import portable
 from ..runs.run import NOT_DONE, Outcome
-from ..schedules.zones import portable
 from ..settings import Settings
 from .command import (
     bare_app,

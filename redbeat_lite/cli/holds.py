@@ -11,7 +11,7 @@ from ..api.schedules import Schedules
 from ..entries.selection import Selection
 from ..entries.words import counted
 from ..operate.option_values import coming_instant
-from ..schedules.calendars import Calendar
+from ..rules.calendars import Calendar
 from .command import (
     Failure,
     Group,

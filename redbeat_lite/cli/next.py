@@ -13,8 +13,8 @@ from .._base.times import to_ms
 from ..entries.selection import Selection
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.option_values import coming_instant
-from ..schedules import Manual, Question
-from ..schedules.zones import portable, zone_name, zone_of
+from ..rules import Manual, Question
+from ..rules.zones import portable, zone_name, zone_of
 from .command import (
     Failure,
     bare_app,

@@ -19,7 +19,7 @@ from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
 from ..operate.texts import status_lines
 from ..settings import Settings
-from ..storage.store import Store
+from ..store.store import Store
 from .command import (
     Length,
     bare_app,

@@ -29,8 +29,8 @@ from ..entries.words import counted
 from ..operate.clean_text import clean
 from ..operate.texts import distance
 from ..settings import Settings
-from ..storage.connections import FAULTS
-from ..storage.store import Store
+from ..store.connections import FAULTS
+from ..store.store import Store
 from .command import Failure, Length, bare_app, command, entry_names, load_schedules, option
 from .entries import why_nothing_listed
 from .options import selected, selecting

@@ -24,7 +24,7 @@ from celery import Celery
 from .._base.errors import ConfigurationError
 from .._base.urls import without_passwords
 from ..api.schedules import Schedules
-from ..schedules import every
+from ..rules import every
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..storage.json_values import loads
+from ..store.json_values import loads
 from .definition import encode, stored_value
 from .fields import FIELDS
 from .schedule_text import resolved_text, schedule_fields, schedule_text

@@ -16,10 +16,10 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.public import public
 from .._base.text import is_short_text
 from .._base.times import MAX_MS, to_ms
-from ..schedules import At, Every, Question, Rule, next_ms
+from ..rules import At, Every, Question, Rule, next_ms
 from ..settings import MAX_NAME
-from ..storage.json_values import dumps, loads, pack, unpack
-from ..storage.records import Edit, Stored
+from ..store.json_values import dumps, loads, pack, unpack
+from ..store.records import Edit, Stored
 from .entry import Entry
 from .state import EntryState
 

@@ -8,9 +8,9 @@ from datetime import datetime, tzinfo
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.times import from_ms
-from ..schedules import decode_schedule
-from ..storage.changes import Change
-from ..storage.json_values import loads
+from ..rules import decode_schedule
+from ..store.changes import Change
+from ..store.json_values import loads
 from .schedule_text import schedule_text
 from .words import in_zone, local
 

@@ -9,9 +9,9 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from .._base.times import from_ms
-from ..schedules import Rule
-from ..schedules.clock_changes import ZonedRule, naive, stretches
-from ..schedules.wall_times import before
+from ..rules import Rule
+from ..rules.clock_changes import ZonedRule, naive, stretches
+from ..rules.wall_times import before
 from .entry import Entry
 from .lifecycle import within
 from .words import listed

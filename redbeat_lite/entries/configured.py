@@ -9,8 +9,8 @@ from celery import Celery
 from celery.schedules import crontab
 
 from ..once.policy import Once, digest
-from ..schedules import Cron, Manual
-from ..schedules.misfire import Misfire
+from ..rules import Cron, Manual
+from ..rules.misfire import Misfire
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated

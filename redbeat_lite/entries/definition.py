@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import InvalidEntry
-from ..storage.json_values import MAX_BYTES, dumps
-from ..storage.keys import FORMAT
+from ..store.json_values import MAX_BYTES, dumps
+from ..store.keys import FORMAT
 from .fields import FIELDS
 from .unstored import readable_text
 

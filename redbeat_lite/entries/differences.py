@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .._base.actors import Who
-from ..storage.changes import Action, Difference, Line, line_of
-from ..storage.json_values import dumps, loads_as
-from ..storage.records import Stored
+from ..store.changes import Action, Difference, Line, line_of
+from ..store.json_values import dumps, loads_as
+from ..store.records import Stored
 
 #: Their values are left out: arguments, and what headers hold, are the business of those who run the task.
 _SILENT = ("args", "kwargs", "options")

@@ -15,11 +15,11 @@ from .._base.public import public
 from .._base.times import DURATION_FORMS
 from ..expect import Expect, Pause
 from ..once.policy import Once
+from ..rules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
+from ..rules.calendars import Calendar, without
+from ..rules.misfire import Misfire
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
-from ..schedules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
-from ..schedules.calendars import Calendar, without
-from ..schedules.misfire import Misfire
-from ..storage.changes import Change
+from ..store.changes import Change
 from .as_json import as_json
 from .field_types import Args, Changes, Kwargs, Policies, Schedule
 from .fields import (

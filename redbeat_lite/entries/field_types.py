@@ -10,8 +10,8 @@ from .._base.public import public
 from .._base.times import Duration
 from ..expect import Expect, Pause
 from ..once.policy import Conflict, Once, Scope
-from ..schedules.calendars import Calendar
-from ..schedules.misfire import Misfire, MisfirePolicy
+from ..rules.calendars import Calendar
+from ..rules.misfire import Misfire, MisfirePolicy
 
 if TYPE_CHECKING:  # Celery ships no types: to mypy its class is anything, such as None or a datetime
 

@@ -20,11 +20,11 @@ from .._base.times import DURATION_FORMS, YEAR, aware, length_of, seconds_of
 from ..expect import Expect, Pause
 from ..once.canvas import CANVAS, CANVASES, plain
 from ..once.policy import Once
-from ..schedules import Manual, coerce_schedule, decode_schedule, encode_schedule
-from ..schedules.calendars import Calendar
-from ..schedules.misfire import Misfire
+from ..rules import Manual, coerce_schedule, decode_schedule, encode_schedule
+from ..rules.calendars import Calendar
+from ..rules.misfire import Misfire
 from ..settings import MAX_HISTORY, MAX_NAME, key_root
-from ..storage.json_values import pack, unpack
+from ..store.json_values import pack, unpack
 from .foreign_fields import INSTEAD
 
 #: What belongs into the mapping ``once``, and is easily taken for a field of the entry.

@@ -11,8 +11,8 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import from_ms, to_ms
-from ..storage.changes import Change
-from ..storage.json_values import dumps, loads
+from ..store.changes import Change
+from ..store.json_values import dumps, loads
 from .entry import Entry
 from .selection import Selection
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import takewhile
 
 from .._base.times import MIN_MS, delay_ms, message_ms
+from ..rules import Question
 from ..runs.run import LIFE_MS, Row
-from ..schedules import Question
 from ..settings import MAX_HISTORY
 from .entry import Entry
 from .message import expires_with_gap, lock_life_ms

@@ -9,9 +9,9 @@ from datetime import datetime, tzinfo
 from .._base.errors import InvalidEntry
 from .._base.text import describe
 from .._base.times import MAX_MS
-from ..schedules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
-from ..schedules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
-from ..schedules.occurrences import offset_ms
+from ..rules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
+from ..rules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
+from ..rules.occurrences import offset_ms
 from .entry import Entry, written_form
 from .expected import check_expectation
 from .sent import and_sent

@@ -13,11 +13,11 @@ from celery.beat import BeatLazyFunc
 
 from .._base import times
 from ..expect import Expect
+from ..rules import Every, Question
+from ..rules.celery_schedules import familiar
+from ..rules.cron import Cron
+from ..rules.misfire import DEFAULT_GRACE_MS, Plan
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
-from ..schedules import Every, Question
-from ..schedules.celery_schedules import familiar
-from ..schedules.cron import Cron
-from ..schedules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
 from .expected import expected_of
 

@@ -9,9 +9,9 @@ from datetime import timedelta, tzinfo
 from .._base.errors import InvalidEntry
 from .._base.text import nearest_hint
 from .._base.times import from_ms
-from ..schedules import encode_schedule
-from ..schedules.calendars import Calendar, CalendarRule
-from ..schedules.misfire import Plan, Range
+from ..rules import encode_schedule
+from ..rules.calendars import Calendar, CalendarRule
+from ..rules.misfire import Plan, Range
 from . import lifecycle
 from .entry import Entry
 from .state import EntryState

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from .._base import times
 from .._base.public import public
-from ..schedules import Question
-from ..schedules.misfire import WalkOn, by_count
+from ..rules import Question
+from ..rules.misfire import WalkOn, by_count
 from . import lifecycle
 from .entry import Entry
 from .freezes import Freezes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from celery.schedules import BaseSchedule
 
-from ..schedules import Cron
-from ..schedules.cron import WEEKDAYS
-from ..schedules.wall_times import Days
+from ..rules import Cron
+from ..rules.cron import WEEKDAYS
+from ..rules.wall_times import Days
 
 #: The days that a rule matches are counted in this year, which has 365.
 _SAMPLE_YEAR = 2027

@@ -10,7 +10,7 @@
 =================================  ==========================================================
 
 The stored form counts milliseconds, which nobody wants to write or to read; see
-:mod:`redbeat_lite.schedules.stored_form`.
+:mod:`redbeat_lite.rules.stored_form`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery.schedules import BaseSchedule
 
 from .._base.errors import InvalidEntry
 from .._base.times import aware, duration_text, from_ms, length_of, to_ms
-from ..schedules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
+from ..rules import Every, SpreadSchedule, coerce_schedule, decode_schedule, encode_schedule
 from .words import in_zone
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from .._base.errors import InvalidEntry
 from .._base.text import is_short_text
 from ..settings import MAX_NAME
-from ..storage.json_values import dumps
-from ..storage.records import Stored
+from ..store.json_values import dumps
+from ..store.records import Stored
 from .entry import Entry
 from .fields import as_tags
 

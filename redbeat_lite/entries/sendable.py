@@ -10,7 +10,7 @@ from kombu.serialization import dumps as dump_message
 from kombu.serialization import registry
 
 from .._base.errors import InvalidEntry
-from ..storage.json_values import all_plain, pack
+from ..store.json_values import all_plain, pack
 from .entry import Entry
 
 

@@ -16,9 +16,9 @@ from uuid import UUID
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.ids import named_uuid, random_hex
 from .._base.times import MAX_MS, MIN_MS
+from ..rules import Question
 from ..runs.run import BACKFILLED
-from ..schedules import Question
-from ..storage.json_values import dumps, loads
+from ..store.json_values import dumps, loads
 from .sent import alone_in, beside_others, notes_of, shortened, times
 
 #: The namespace of all task ids made here: an arbitrary constant, which must never change.

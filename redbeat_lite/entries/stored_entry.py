@@ -8,10 +8,10 @@ from typing import Any
 from .._base.errors import CorruptEntry, UnsupportedFormat
 from .._base.text import text_of
 from ..settings import MAX_NAME
-from ..storage.changes import Line
-from ..storage.json_values import MAX_BYTES, loads
-from ..storage.keys import FORMAT
-from ..storage.records import Edit, Stored
+from ..store.changes import Line
+from ..store.json_values import MAX_BYTES, loads
+from ..store.keys import FORMAT
+from ..store.records import Edit, Stored
 from .entry import Entry
 from .fields import FIELDS
 from .lifecycle import due_time

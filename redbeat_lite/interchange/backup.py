@@ -30,11 +30,11 @@ from ..entries.on_calendar import given, moved
 from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
-from ..schedules.calendars import Calendar
+from ..rules.calendars import Calendar
 from ..settings import Settings
-from ..storage.changes import Action
-from ..storage.records import PAGE, Edit, Stored, chunks
-from ..storage.store import TRIES, Store
+from ..store.changes import Action
+from ..store.records import PAGE, Edit, Stored, chunks
+from ..store.store import TRIES, Store
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 
 

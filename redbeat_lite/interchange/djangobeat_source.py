@@ -15,10 +15,10 @@ from kombu.utils import json
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
 from ..entries.schedule_text import schedule_text
-from ..schedules import Cron, RRule, at
-from ..schedules.celery_schedules import crontab_rule
-from ..schedules.rrules import WEEKDAYS
-from ..schedules.wall_times import WallTimes
+from ..rules import Cron, RRule, at
+from ..rules.celery_schedules import crontab_rule
+from ..rules.rrules import WEEKDAYS
+from ..rules.wall_times import WallTimes
 from .move_in import Found, Left, Source, Unreadable
 
 #: Models of schedules. Each row names one.

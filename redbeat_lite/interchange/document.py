@@ -35,10 +35,10 @@ from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..entries.unstored import UnstoredSchedule
-from ..schedules import Question
-from ..schedules.calendars import Calendar
+from ..rules import Question
+from ..rules.calendars import Calendar
 from ..settings import Settings
-from ..storage.json_values import unpack
+from ..store.json_values import unpack
 
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250

@@ -28,10 +28,10 @@ from ..entries.fields import check_destination
 from ..entries.sendable import check_arguments, serializer_of
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, readable_parts
-from ..schedules import At, first_ms, next_ms
+from ..rules import At, first_ms, next_ms
 from ..settings import Settings
-from ..storage.records import PAGE, Edit, Stored, chunks
-from ..storage.store import Store
+from ..store.records import PAGE, Edit, Stored, chunks
+from ..store.store import Store
 
 #: Tolerance for the sun, in ms: two programs compute one sunset some fractions of a second apart,
 #: and sunsets are hours apart. Without it, a run that the old beat has sent would count as to come.

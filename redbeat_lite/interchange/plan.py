@@ -23,8 +23,8 @@ from ..entries.as_json import entry_fields
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.on_calendar import give_calendar
-from ..schedules import At, Manual
-from ..storage.store import Store
+from ..rules import At, Manual
+from ..store.store import Store
 from .document import Document, entry_from
 
 

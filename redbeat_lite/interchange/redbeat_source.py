@@ -19,13 +19,13 @@ from celery.schedules import crontab, schedule
 from redis.exceptions import ResponseError
 
 from .._base.errors import ConfigurationError, InvalidEntry
-from ..schedules import RRule, rrule
-from ..schedules.recurrence import FREQUENCIES
-from ..schedules.rrules import WEEKDAYS
+from ..rules import RRule, rrule
+from ..rules.recurrence import FREQUENCIES
+from ..rules.rrules import WEEKDAYS
 from ..settings import Settings
-from ..storage.connections import FAULTS, Backend
-from ..storage.records import PAGE, chunks
-from ..storage.redis_values import text
+from ..store.connections import FAULTS, Backend
+from ..store.records import PAGE, chunks
+from ..store.redis_values import text
 from .move_in import Found, Left, Source, Unreadable
 
 #: Options of celery-redbeat itself. It does not pass them to its client.

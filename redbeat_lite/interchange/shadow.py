@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from .._base import times
 from ..entries.preview import walk
-from ..schedules import At, Every, Rule
+from ..rules import At, Every, Rule
 from .move_in import Carried, Carrier, Found, Left
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.canvas import Signature
 
-from ..storage.json_values import dumps, pack
+from ..store.json_values import dumps, pack
 
 #: Name of the task that applies a canvas, its one argument.
 CANVAS = "redbeat_lite.canvas"

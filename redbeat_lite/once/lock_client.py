@@ -26,8 +26,8 @@ from .._base.times import seconds_of
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, Outcome, attempt_of
 from ..settings import Settings
-from ..storage.connections import Backend
-from ..storage.time_limits import retry_for
+from ..store.connections import Backend
+from ..store.time_limits import retry_for
 from . import parked_message
 from .claims import deadline_ms, expires_ms, has_expired, policy_of
 from .errors import LockUnavailable, OnceSkipped

@@ -42,12 +42,12 @@ from .._base.actors import who
 from ..runs.run import Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root
-from ..storage.changes import line_of
-from ..storage.connections import FAULTS
-from ..storage.keys import Keys
-from ..storage.records import chunks
-from ..storage.redis_values import server_ms, text, text_or_none, texts
-from ..storage.scripts import Scripts
+from ..store.changes import line_of
+from ..store.connections import FAULTS
+from ..store.keys import Keys
+from ..store.records import chunks
+from ..store.redis_values import server_ms, text, text_or_none, texts
+from ..store.scripts import Scripts
 
 #: Milliseconds after which a waiter or a standby that was woken and did not start is woken again.
 #: Each pause is twice as long as the one before it.

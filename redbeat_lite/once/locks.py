@@ -19,7 +19,7 @@ from celery.utils.log import get_logger
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import MAX_MS, Duration, from_ms
-from ..storage.redis_values import text_of_hash, texts
+from ..store.redis_values import text_of_hash, texts
 from .errors import LockLost, LockUnavailable
 from .lock_client import Hold, LockClient
 from .lock_store import Held

@@ -23,7 +23,7 @@ from .._base.clock import wall_ms
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import delay_ms
-from ..storage.time_limits import retry_for
+from ..store.time_limits import retry_for
 from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped

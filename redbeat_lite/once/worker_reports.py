@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .._base.clock import elapsed, wall_ms
-from ..storage.redis_values import server_ms
+from ..store.redis_values import server_ms
 from .lock_store import LockStore
 
 #: Seconds between two reports of a worker.

@@ -15,8 +15,8 @@ from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.preview import walk
-from ..schedules.misfire import WalkOn
-from ..storage.time_limits import brief_walk
+from ..rules.misfire import WalkOn
+from ..store.time_limits import brief_walk
 
 #: Time to look ahead for the runs of one entry.
 TEN_YEARS = timedelta(days=3653)

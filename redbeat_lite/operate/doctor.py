@@ -17,10 +17,10 @@ from ..beat.status import asking, reports_in, status_in
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
 from ..settings import Settings
-from ..storage.connections import FAULTS
-from ..storage.records import PAGE
-from ..storage.server_check import check_driver
-from ..storage.store import Store
+from ..store.connections import FAULTS
+from ..store.records import PAGE
+from ..store.server_check import check_driver
+from ..store.store import Store
 from . import entry_checks, run_time_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 

@@ -20,7 +20,7 @@ from ..once.canvas import CANVAS, sent
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
 from ..runs.run_store import RunStore
-from ..storage.records import PAGE, chunks
+from ..store.records import PAGE, chunks
 from .examination import Finding, Subject
 
 #: A freeze that lasts longer than this is worth a finding.

@@ -12,7 +12,7 @@ from ..beat.status import Status
 from ..entries.entry import Entry
 from ..once.worker_reports import WorkerReport
 from ..settings import Settings
-from ..storage.store import Store
+from ..store.store import Store
 
 #: From the least grave to the gravest: a note informs, a warning predicts trouble, an error
 #: is trouble now.

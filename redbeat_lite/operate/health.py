@@ -18,7 +18,7 @@ from ..beat.heartbeat import Health, judge
 from ..beat.status import LeaderStatus, StandBy, Status, status_of
 from ..runs.incident_store import IncidentStore
 from ..settings import RENEWALS_PER_LEASE, Settings
-from ..storage.connections import Backend
+from ..store.connections import Backend
 
 #: Shortest useful limit in seconds: a waiting loop gives two signs of life per second.
 _SHORTEST_LIMIT = 1.0

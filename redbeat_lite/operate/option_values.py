@@ -16,9 +16,9 @@ from typing import Any
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.times import seconds_of
 from ..entries.schedule_text import instant_from, schedule_from
-from ..schedules import at, cron, every, manual, rrule
-from ..schedules.zones import zone_of
-from ..storage.json_values import unpack
+from ..rules import at, cron, every, manual, rrule
+from ..rules.zones import zone_of
+from ..store.json_values import unpack
 
 #: Options of which one makes the schedule of an entry.
 KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")

@@ -13,9 +13,9 @@ from ..entries.entry import Entry
 from ..entries.lifecycle import within
 from ..entries.rule_words import either_day_words
 from ..entries.words import counted, listed
-from ..schedules import Every, next_ms
-from ..schedules.clock_changes import ZonedRule
-from ..schedules.zones import zone_name
+from ..rules import Every, next_ms
+from ..rules.clock_changes import ZonedRule
+from ..rules.zones import zone_name
 from .examination import Finding, Subject
 
 #: A calendar that ends within this time is worth a finding.

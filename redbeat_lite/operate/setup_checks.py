@@ -19,12 +19,12 @@ from ..entries.message import may_lose_retries
 from ..entries.sendable import queue_of
 from ..entries.words import counted, listed
 from ..once.worker_reports import read_clock
-from ..schedules import Question, next_ms
+from ..rules import Question, next_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
-from ..storage.json_values import loads_as
-from ..storage.redis_values import text
-from ..storage.server_check import failover, faults, server_of
-from ..storage.store import Store
+from ..store.json_values import loads_as
+from ..store.redis_values import text
+from ..store.server_check import failover, faults, server_of
+from ..store.store import Store
 from .examination import Finding, Subject
 
 #: Difference of two clocks, in seconds, that is an error and not only a warning.

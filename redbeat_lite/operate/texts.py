@@ -21,8 +21,8 @@ from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
-from ..storage.json_values import pack
-from ..storage.records import Refused
+from ..store.json_values import pack
+from ..store.records import Refused
 
 #: Last runs of an entry that a list shows.
 _LAST_RUNS = 5

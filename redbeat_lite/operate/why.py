@@ -14,9 +14,9 @@ from ..entries.entry import Entry
 from ..entries.lifecycle import due_time
 from ..entries.on_calendar import left_out_words
 from ..entries.words import counted, span
+from ..rules import Manual, Question
 from ..runs.run import Run
-from ..schedules import Manual, Question
-from ..storage.changes import Change
+from ..store.changes import Change
 from .why_case import (
     CHANGES,
     RECORD,

@@ -20,10 +20,10 @@ from ..entries.state import task_id
 from ..entries.words import in_zone
 from ..pipeline.pipeline_keys import run_of, turns_key
 from ..runs.run import Run
-from ..storage.changes import Change
-from ..storage.redis_values import texts
-from ..storage.scripts import checked
-from ..storage.store import Store, quarantined_in
+from ..store.changes import Change
+from ..store.redis_values import texts
+from ..store.scripts import checked
+from ..store.store import Store, quarantined_in
 
 if TYPE_CHECKING:
     from celery import Celery

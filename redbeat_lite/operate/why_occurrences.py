@@ -13,9 +13,9 @@ from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
 from ..entries.on_calendar import left_out_words
 from ..entries.words import counted
-from ..schedules import Every, Manual, Question, Rule, next_ms
-from ..schedules.celery_schedules import AnsweringRule, ForeignRule
-from ..schedules.clock_changes import ZonedRule, first_passing
+from ..rules import Every, Manual, Question, Rule, next_ms
+from ..rules.celery_schedules import AnsweringRule, ForeignRule
+from ..rules.clock_changes import ZonedRule, first_passing
 from .why_case import RULE, STATE, STORING, Case, Explanation, Reason, full
 
 _DAY = 86_400_000  # ms

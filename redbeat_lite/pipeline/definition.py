@@ -17,7 +17,7 @@ from celery.canvas import Signature
 from .._base.errors import CorruptEntry, InvalidEntry, UnsupportedFormat
 from .._base.ids import named_uuid
 from ..once.policy import check_seconds
-from ..storage.json_values import dumps, loads, pack, unpack
+from ..store.json_values import dumps, loads, pack, unpack
 
 #: Version of the stored definition.
 FORMAT = 1

@@ -21,11 +21,11 @@ from .._base.text import text_of
 from .._base.times import Duration
 from ..once.lock_store import DOWN
 from ..once.policy import check_seconds
-from ..storage.changes import Action, Line, line_of
-from ..storage.connections import FAULTS, UNREACHABLE
-from ..storage.keys import Keys
-from ..storage.redis_values import text
-from ..storage.scripts import Scripts
+from ..store.changes import Action, Line, line_of
+from ..store.connections import FAULTS, UNREACHABLE
+from ..store.keys import Keys
+from ..store.redis_values import text
+from ..store.scripts import Scripts
 from . import run_status, step_params
 from .definition import Definition
 from .pipeline_store import Outbox, PipelineStore, store_of

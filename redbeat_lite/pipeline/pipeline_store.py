@@ -12,9 +12,9 @@ from celery import Celery
 from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
-from ..storage.redis_values import server_ms, text, text_or_none, texts
-from ..storage.scripts import Scripts
-from ..storage.time_limits import retry_for
+from ..store.redis_values import server_ms, text, text_or_none, texts
+from ..store.scripts import Scripts
+from ..store.time_limits import retry_for
 from .definition import MAX_STEPS, Definition
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
 from .run_status import LIVE

@@ -28,7 +28,7 @@ from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import DELIVERY
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..runs.run import attempt_of
-from ..storage.connections import FAULTS
+from ..store.connections import FAULTS
 from . import step_params
 from .definition import Definition
 from .pipeline_keys import START

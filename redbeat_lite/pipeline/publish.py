@@ -29,7 +29,7 @@ from ..once.lock_store import DOWN
 from ..once.policy import Once
 from ..once.task import Task
 from ..runs.run import NESTING, Attempt, Fate, Outcome
-from ..storage.json_values import pack, unpack
+from ..store.json_values import pack, unpack
 from . import step_params
 from .definition import Definition, Step, task_id
 from .pipeline_keys import run_of, turn

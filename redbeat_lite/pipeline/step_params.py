@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
-from ..storage.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
+from ..store.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 from .definition import check_params
 
 #: Fields that a step of a task process may return around the params.

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Self, get_args
 
 from .._base.public import public
 from .._base.times import from_ms
-from ..storage.json_values import dumps, loads_as
+from ..store.json_values import dumps, loads_as
 
 Kind = Literal[
     "missed",
@@ -127,7 +127,7 @@ class Case(NamedTuple):
         """Read a field of the hash.
 
         Raises:
-            one of :data:`redbeat_lite.storage.redis_values.UNREADABLE`: it is not an incident.
+            one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
         """
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..storage.keys import Keys
-from ..storage.records import Term, check_term
-from ..storage.redis_values import readable, text
-from ..storage.scripts import Scripts
+from ..store.keys import Keys
+from ..store.records import Term, check_term
+from ..store.redis_values import readable, text
+from ..store.scripts import Scripts
 from .incident import Case
 from .incident_fold import Deadline, Decision, End, Failures
 from .run import BACKFILLED, LIFE_MS, Row

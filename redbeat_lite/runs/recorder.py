@@ -16,7 +16,7 @@ from .._base.lazy import lazy
 from .._base.text import describe
 from .._base.threads import Ticker
 from ..settings import Settings
-from ..storage.connections import FAULTS, Backend
+from ..store.connections import FAULTS, Backend
 from .run import Fate
 from .run_store import BATCH, RunStore
 

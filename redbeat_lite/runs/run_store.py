@@ -44,8 +44,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ..settings import key_root
-from ..storage.redis_values import newest_first, readable, text
-from ..storage.scripts import Call, Scripts
+from ..store.redis_values import newest_first, readable, text
+from ..store.scripts import Call, Scripts
 from .run import BACKFILLED, LETTERS, NOT_DONE, OUTCOMES, Fate, Row
 
 #: Most fates in one call of ``runs/record``. 100 keep the server busy for some 3 ms.

@@ -13,9 +13,9 @@ from .._base.lazy import lazy
 from .._base.text import without_values
 from ..api.schedules import Schedules
 from ..entries.selection import is_pattern
-from ..schedules.zones import portable
+from ..rules.zones import portable
 from ..settings import Settings
-from ..storage.store import Store
+from ..store.store import Store
 from .access import Access
 from .http import Request, Response
 from .read_cache import ReadCache

@@ -22,7 +22,7 @@ from ..operate.option_values import (
     fields_of,
     schedule_of,
 )
-from ..schedules import every
+from ..rules import every
 from .call import Call, SharedParts
 from .http import Response
 

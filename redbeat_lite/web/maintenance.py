@@ -16,7 +16,7 @@ from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
 from ..operate.texts import backfill_status
-from ..storage.json_values import loads
+from ..store.json_values import loads
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .editing import visible_arguments

@@ -26,7 +26,7 @@ from ..operate.texts import entry_lines, status_lines, value_text
 from ..operate.why import explain
 from ..operate.why_case import gather
 from ..runs.run import NOT_DONE, Run
-from ..storage.changes import OF_OTHERS, Change
+from ..store.changes import OF_OTHERS, Change
 from .actions import BULK_ACTIONS
 from .call import Call, EntryFilter, SharedParts
 from .editing import ARGUMENTS, visible_arguments

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from .._base.clock import elapsed
-from ..storage.connections import UNREACHABLE
+from ..store.connections import UNREACHABLE
 
 #: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
 _FRESH = 2.0

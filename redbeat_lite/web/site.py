@@ -24,7 +24,7 @@ from .._base.errors import (
 )
 from .._base.text import text_of
 from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
-from ..storage.connections import FAULTS, UNREACHABLE
+from ..store.connections import FAULTS, UNREACHABLE
 from .access import Access, from_this_machine, is_embedded, is_own_post
 from .call import Call, Handler, SharedParts
 from .http import MAX_BODY, Request, Response

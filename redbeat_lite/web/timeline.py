@@ -14,8 +14,8 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
-from ..schedules.misfire import WalkOn
-from ..storage.time_limits import brief_walk
+from ..rules.misfire import WalkOn
+from ..store.time_limits import brief_walk
 from .call import Call, EntryFilter, SharedParts
 from .http import Response
 

@@ -29,7 +29,7 @@ from redbeat_lite import (
 from redbeat_lite.api import calendars
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import gather
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.store import Store
 from tests.support.beats import KEYS
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock

@@ -29,7 +29,7 @@ from redbeat_lite import (
     every,
 )
 from redbeat_lite.once.canvas import CANVAS
-from redbeat_lite.schedules.intervals import Every
+from redbeat_lite.rules.intervals import Every
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat

@@ -17,9 +17,9 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from redbeat_lite.operate.coming_runs import runs_between
-from redbeat_lite.storage import time_limits
-from redbeat_lite.storage.records import Stored
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store import time_limits
+from redbeat_lite.store.records import Stored
+from redbeat_lite.store.store import Store
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued

@@ -19,8 +19,8 @@ from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every, man
 from redbeat_lite.entries import selection
 from redbeat_lite.entries.selection import Selection, matches
 from redbeat_lite.runs.run import Outcome
-from redbeat_lite.storage.records import Stored
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.records import Stored
+from redbeat_lite.store.store import Store
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock

@@ -17,9 +17,9 @@ from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.once.lock_store import Held, LockStore
-from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.redis_values import server_ms
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.leader_store import LeaderStore
+from redbeat_lite.store.redis_values import server_ms
+from redbeat_lite.store.store import Store
 from tests.beat.incidents import Stage
 from tests.beat.ways import Setup, exactly_once
 from tests.support.frozen import NOW, Clock

@@ -15,8 +15,8 @@ from celery.schedules import BaseSchedule
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
 from redbeat_lite.beat.dispatch import dispatcher, planner
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.records import Advance, Term
+from redbeat_lite.store.leader_store import LeaderStore
+from redbeat_lite.store.records import Advance, Term
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, every, locks
-from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import Setup, exactly_once
 from tests.support.beats import KEYS
 from tests.support.frozen import Clock

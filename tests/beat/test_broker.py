@@ -15,8 +15,8 @@ from kombu.common import Broadcast
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
-from redbeat_lite.storage.connections import FAULTS
-from redbeat_lite.storage.records import Mark
+from redbeat_lite.store.connections import FAULTS
+from redbeat_lite.store.records import Mark
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches

@@ -12,8 +12,8 @@ import redis
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.change_words import last_sign_of_life
-from redbeat_lite.storage.json_values import dumps
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.json_values import dumps
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.frozen import Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
 from tests.support.waiting import eventually

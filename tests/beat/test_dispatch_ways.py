@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, every, locks
-from redbeat_lite.storage.records import Lost
+from redbeat_lite.store.records import Lost
 from tests.beat.ways import WAYS, Setup, exactly_once
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat

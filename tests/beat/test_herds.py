@@ -21,10 +21,10 @@ from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.records import Advance, Edit, Stored, Term
+from redbeat_lite.store.leader_store import LeaderStore
+from redbeat_lite.store.records import Advance, Edit, Stored, Term
 from tests.harness.queues import check_queue
-from tests.storage.test_commit_model import ends
+from tests.store.test_commit_model import ends
 from tests.support.examples import examples
 from tests.support.frozen import Clock
 from tests.support.kombus import needs_batches

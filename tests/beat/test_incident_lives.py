@@ -12,7 +12,7 @@ from redbeat_lite._base.times import from_ms
 from redbeat_lite.beat.incident_inputs import Workers
 from redbeat_lite.runs.run import EXPECT_HEADER, Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
 

@@ -19,7 +19,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.incidents import Stage
 from tests.support.cases import together
 from tests.support.frozen import Clock

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.records import Edit
+from redbeat_lite.store.records import Edit
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp
 from tests.support.messages import of_entry

@@ -15,7 +15,7 @@ from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.storage.records import Stored
+from redbeat_lite.store.records import Stored
 
 NOW = 1_800_000_000_000
 

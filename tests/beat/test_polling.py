@@ -16,7 +16,7 @@ from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.interchange.document import state_fields, state_from
-from redbeat_lite.schedules import Question
+from redbeat_lite.rules import Question
 from redbeat_lite.testing import schedule_clock
 from tests.beat.moments import nominals
 from tests.support.frozen import NOW, Clock

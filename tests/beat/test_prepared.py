@@ -29,7 +29,7 @@ from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite.beat.dispatch.message_templates import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries.message import Occurrence
-from redbeat_lite.storage.records import Command
+from redbeat_lite.store.records import Command
 from tests.support.examples import examples
 from tests.support.in_process import MakeApp
 from tests.support.kombus import needs_batches

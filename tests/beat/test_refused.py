@@ -10,7 +10,7 @@ import redis
 from redbeat_lite import Schedules, every
 from redbeat_lite.beat.status import status
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.storage.records import Refused
+from redbeat_lite.store.records import Refused
 from tests.beat.poison import CannotBeRead, CannotTell, NeitherTrueNorFalse
 from tests.support.beats import KEYS
 from tests.support.in_process import MakeApp, MakeBeat, one_turn

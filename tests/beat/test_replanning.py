@@ -14,7 +14,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
-from redbeat_lite.storage.leader_store import LeaderStore
+from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.moments import nominals
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW, Clock

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from redbeat_lite import cron
-from redbeat_lite.schedules.celery_schedules import familiar
+from redbeat_lite.rules.celery_schedules import familiar
 from tests.support.cases import together
 from tests.support.kombus import needs_batches
 from tests.support.messages import queued

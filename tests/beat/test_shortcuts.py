@@ -17,7 +17,7 @@ from redbeat_lite._base.times import iso
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import _PREFIX, EntryState, task_id
-from redbeat_lite.schedules.misfire import plan_misfires
+from redbeat_lite.rules.misfire import plan_misfires
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.kombus import needs_batches

@@ -13,9 +13,9 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
-from redbeat_lite.storage.records import Lost, Stored, Term
-from redbeat_lite.storage.scripts import Scripts
-from redbeat_lite.storage.server_check import server_of
+from redbeat_lite.store.records import Lost, Stored, Term
+from redbeat_lite.store.scripts import Scripts
+from redbeat_lite.store.server_check import server_of
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, every
-from redbeat_lite.storage.leader_store import LeaderStore
-from redbeat_lite.storage.records import Advance, Term
+from redbeat_lite.store.leader_store import LeaderStore
+from redbeat_lite.store.records import Advance, Term
 from tests.beat.moments import after, nominals
 from tests.support.frozen import NOW, Clock
 from tests.support.kombus import needs_batches

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Calendar, Schedules, cron
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli
 
 TODAY = datetime.now(UTC).date()

@@ -24,7 +24,7 @@ from redbeat_lite.cli.output import table
 from redbeat_lite.entries.schedule_text import schedule_text, schedule_words
 from redbeat_lite.entries.words import span
 from redbeat_lite.operate.texts import distance
-from redbeat_lite.storage.records import Refused
+from redbeat_lite.store.records import Refused
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
 from tests.support.cases import together

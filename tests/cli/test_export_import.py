@@ -21,8 +21,8 @@ from redbeat_lite._base.times import to_ms
 from redbeat_lite.api import writer
 from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.operate.texts import next_run
-from redbeat_lite.storage.records import Edit, Stored
-from redbeat_lite.storage.store import Store
+from redbeat_lite.store.records import Edit, Stored
+from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.run_rows import RunRows

@@ -17,8 +17,8 @@ from redbeat_lite.api.record import StoredRecord, read_record
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Run
-from redbeat_lite.storage.changes import Change
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.changes import Change
+from redbeat_lite.store.redis_values import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together

@@ -13,8 +13,8 @@ from redbeat_lite import Entry, every
 from redbeat_lite._base.times import MAX_MS
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import MAX_BYTES, MAX_NOTE, EntryState
-from redbeat_lite.schedules import Question
-from redbeat_lite.schedules.misfire import Plan
+from redbeat_lite.rules import Question
+from redbeat_lite.rules.misfire import Plan
 from tests.support.cases import together
 from tests.support.examples import examples
 

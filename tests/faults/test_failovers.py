@@ -11,7 +11,7 @@ from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.connections import Backend
+from redbeat_lite.store.connections import Backend
 from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.faults.scenario import PERIOD_MS, load
 from tests.harness.queues import check_messages, queued

@@ -22,8 +22,8 @@ from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.storage.json_values import MAX_BYTES, loads, unpack
-from redbeat_lite.storage.records import Stored
+from redbeat_lite.store.json_values import MAX_BYTES, loads, unpack
+from redbeat_lite.store.records import Stored
 from tests.support.messages import of_entry
 
 NOW = 1_800_000_000_000

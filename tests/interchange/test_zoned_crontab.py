@@ -10,8 +10,8 @@ from celery.schedules import crontab
 
 from redbeat_lite import rrule
 from redbeat_lite.interchange.djangobeat_source import zoned_crontab
-from redbeat_lite.schedules import rule_of
-from redbeat_lite.schedules.celery_schedules import crontab_rule
+from redbeat_lite.rules import rule_of
+from redbeat_lite.rules.celery_schedules import crontab_rule
 from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -6,15 +6,15 @@ from tests.mutations.mutation import Mutation
 
 _WAYS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_dispatch_transports.py")
 _TICKS = ("tests/beat/test_tick_failed_publish.py", "tests/beat/test_tick_clock.py")
-_SCRIPTS = ("tests/storage/test_scripts.py",)
+_SCRIPTS = ("tests/store/test_scripts.py",)
 _KILLS = ("tests/faults/test_kill.py",)
 _FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
 _PREPARED = ("tests/beat/test_prepared.py", "tests/beat/test_dispatch_queues.py")
 _BROKERS = ("tests/faults/test_brokers.py", "tests/acceptance/test_outage.py")
 _LOCKS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_terms.py")
 
-_COMMIT = "storage/scripts/lua/schedule/commit.lua"
-_PEEK = "storage/scripts/lua/schedule/peek.lua"
+_COMMIT = "store/scripts/lua/schedule/commit.lua"
+_PEEK = "store/scripts/lua/schedule/peek.lua"
 _LEADS = "if not leads(KEYS[1], ARGV[1], ARGV[2]) then"
 _DISPATCHER = "beat/dispatch/dispatcher.py"
 _COMMITTER = "beat/dispatch/committer.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-_LIFE = ("tests/beat/test_tick_misfires.py", "tests/schedules/test_misfire.py")
+_LIFE = ("tests/beat/test_tick_misfires.py", "tests/rules/test_misfire.py")
 _CLOCK = ("tests/beat/test_tick_clock.py",)
 _BACKFILLS = ("tests/beat/test_backfills.py", "tests/entries/test_backfill.py")
 _BACKFILL_FAULTS = ("tests/faults/test_backfills.py",)
@@ -47,7 +47,7 @@ ENTRIES = (
     ),
     Mutation(
         name="the grace of skip ignores the gap to the next run",
-        file="schedules/misfire.py",
+        file="rules/misfire.py",
         old="grace = min(grace, (missed.following - latest) // 4)",
         new="pass",
         promise="test_guarantees.py::TestMissedRuns::test_skip_sends_none_that_is_late",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-_SCRIPTS = ("tests/storage/test_scripts.py",)
+_SCRIPTS = ("tests/store/test_scripts.py",)
 _CONFIG = ("tests/beat/test_config_entries.py", "tests/beat/test_interleavings.py")
 _FLUSH = ("tests/acceptance/test_flush.py",)
 _FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
 _API = ("tests/api/test_schedules_mapping.py", "tests/api/test_schedules_add.py")
 
-_PUT = "storage/scripts/lua/schedule/put.lua"
-_QUARANTINE = "storage/scripts/lua/schedule/quarantine.lua"
+_PUT = "store/scripts/lua/schedule/put.lua"
+_QUARANTINE = "store/scripts/lua/schedule/quarantine.lua"
 _FREEZING = "beat/freezing.py"
 
 SCHEDULE = (
@@ -153,7 +153,7 @@ SCHEDULE = (
     ),
     Mutation(
         name="every prefix names the same keys",
-        file="storage/keys.py",
+        file="store/keys.py",
         old='return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))',
         new='return cls(*(f"{{redbeat-lite}}:{part}" for part in cls.__slots__))',
         promise="test_guarantees.py::TestEdits::test_two_prefixes_are_two_schedules",

@@ -13,8 +13,8 @@ _LOCKS = (
     "tests/once/test_scripts_waiters.py",
 )
 
-_BEGIN = "storage/scripts/lua/once/begin.lua"
-_END = "storage/scripts/lua/once/end.lua"
+_BEGIN = "store/scripts/lua/once/begin.lua"
+_END = "store/scripts/lua/once/end.lua"
 
 WORKERS = (
     Mutation(
@@ -64,7 +64,7 @@ WORKERS = (
     ),
     Mutation(
         name="the lock of a long task is not renewed",
-        file="storage/scripts/lua/once/renew.lua",
+        file="store/scripts/lua/once/renew.lua",
         old="redis.call('PEXPIRE', KEYS[2], lease)\n",
         new="",
         promise="test_work.py::TestOnce::test_a_block_that_lasts_for_longer_than_the_lease_keeps_its_lock",
@@ -73,7 +73,7 @@ WORKERS = (
     ),
     Mutation(
         name="a lock is taken at publish although another task holds it",
-        file="storage/scripts/lua/once/take.lua",
+        file="store/scripts/lua/once/take.lua",
         old="elseif owner or redis.call('EXISTS', waiters) == 1 then",
         new="elseif redis.call('EXISTS', waiters) == 1 then",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
@@ -82,7 +82,7 @@ WORKERS = (
     ),
     Mutation(
         name="a lock is taken at publish although a task waits for it",
-        file="storage/scripts/lua/once/take.lua",
+        file="store/scripts/lua/once/take.lua",
         old="elseif owner or redis.call('EXISTS', waiters) == 1 then",
         new="elseif owner then",
         promise="test_work.py::TestOnce::test_who_comes_while_a_task_waits_does_not_overtake_it",
@@ -100,7 +100,7 @@ WORKERS = (
     ),
     Mutation(
         name="a late report of a beginning replaces the end of a run",
-        file="storage/scripts/lua/shared/record.lua",
+        file="store/scripts/lua/shared/record.lua",
         old="if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then",
         new="if attempt < number then",
         promise="test_work.py::TestRecords::test_a_report_that_is_sent_twice_counts_once",

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from redbeat_lite import install
 from redbeat_lite.once.canvas import CANVAS
 from redbeat_lite.once.task import Task
-from redbeat_lite.storage.json_values import pack, unpack
+from redbeat_lite.store.json_values import pack, unpack
 
 Make = Callable[[], Any]
 

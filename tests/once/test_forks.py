@@ -32,7 +32,7 @@ from redbeat_lite.once.lock_store import Held
 from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.connections import Backend
+from redbeat_lite.store.connections import Backend
 from tests.once.alone import HANGS, Work, alone, fork, in_thread
 from tests.support.nursery import ROOT
 from tests.support.waiting import eventually

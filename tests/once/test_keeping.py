@@ -27,7 +27,7 @@ from redbeat_lite.once.run_lifecycle import finish
 from redbeat_lite.once.worker import keeper
 from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.once.worker.keeper import Heartbeat, Keeper
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.server import Server
 from tests.support.waiting import eventually
 

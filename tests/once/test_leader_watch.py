@@ -12,8 +12,8 @@ from celery import Celery
 from redbeat_lite import Schedules, every
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.worker.keeper import Keeper, look_for_leader
-from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.redis_values import server_ms
 
 KEYS = Keys.of("redbeat-lite")
 

@@ -23,7 +23,7 @@ from redbeat_lite.once.lock_store import Held, LockStore, Wanted
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker_reports import workers
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ import pytest
 from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
 from redbeat_lite.once.lock_store import LockStore, Wanted
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import begin, claim, held
 from tests.support.waiting import eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redbeat_lite.once.lock_store import LockStore, Seen
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import begin, held
 from tests.support.waiting import eventually
 

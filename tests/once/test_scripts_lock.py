@@ -10,7 +10,7 @@ import pytest
 
 from redbeat_lite.once.claims import take
 from redbeat_lite.once.lock_store import KEPT_MS, Held, LockStore, Seen
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake
 from tests.support.waiting import eventually

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from redbeat_lite.once.lock_store import KEPT_MS, LockStore, Wanted
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import begin, held, wake
 from tests.support.waiting import eventually
 

@@ -16,8 +16,8 @@ from redbeat_lite.entries.unstored import UnstoredSchedule
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import Case, Gap
 from redbeat_lite.runs.run import Run
-from redbeat_lite.storage.changes import Change
-from redbeat_lite.storage.records import Refused
+from redbeat_lite.store.changes import Change
+from redbeat_lite.store.records import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 3, 2, 13, 7, tzinfo=BERLIN)

@@ -21,7 +21,7 @@ from redbeat_lite.__main__ import main
 from redbeat_lite.beat.heartbeat import HeartbeatFile
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS, conf, leads
 from tests.support.processes import ROOT, Process, celery_beat, run_celery
 from tests.support.server import Server, free_port

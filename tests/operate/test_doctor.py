@@ -24,7 +24,7 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.examination import Finding
 from redbeat_lite.operate.run_time_checks import hot_spots
 from redbeat_lite.pipeline.pipeline_keys import START
-from redbeat_lite.schedules import next_ms
+from redbeat_lite.rules import next_ms
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
 from tests.support.frozen import Clock
@@ -107,7 +107,7 @@ class TestServer:
 
     def test_a_server_that_is_too_old(self, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not found(app, "version")
-        monkeypatch.setattr("redbeat_lite.storage.server_check.OLDEST", (99, 1))
+        monkeypatch.setattr("redbeat_lite.store.server_check.OLDEST", (99, 1))
         finding = the(app, "version")
         assert finding.severity == "error"
         assert "99.1 or later" in finding.todo

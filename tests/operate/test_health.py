@@ -28,9 +28,9 @@ from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
 from redbeat_lite.beat.status import Status, status_of
 from redbeat_lite.operate.health import cluster_health, default_limit, health
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.keys import FORMAT
-from redbeat_lite.storage.redis_values import server_ms
-from redbeat_lite.storage.scripts import Scripts, source
+from redbeat_lite.store.keys import FORMAT
+from redbeat_lite.store.redis_values import server_ms
+from redbeat_lite.store.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled
 from tests.support.commands import commands
 from tests.support.processes import Process, celery

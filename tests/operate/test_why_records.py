@@ -15,7 +15,7 @@ from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.words import in_zone
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import Explanation, gather
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.in_process import KEY, MakeBeat
 

@@ -8,7 +8,7 @@ from redbeat_lite import Entry, at, cron, every, manual, rrule
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.operate.why_occurrences import Span, around
-from redbeat_lite.schedules import next_ms
+from redbeat_lite.rules import next_ms
 from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t
 from tests.support.cases import together
 

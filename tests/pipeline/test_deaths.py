@@ -21,7 +21,7 @@ from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.runs.run import HISTORY_HEADER, NESTING
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.store.scripts import Scripts
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, note_successes, record
 from tests.pipeline.steps import make_app

@@ -14,7 +14,7 @@ from redbeat_lite import lock, locks
 from redbeat_lite.pipeline import pipeline_store, publish, sweep
 from redbeat_lite.pipeline.pipeline_run import PipelineRun
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
-from redbeat_lite.storage.redis_values import server_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, record, states
 from tests.pipeline.steps import LEASE, make_app

@@ -15,7 +15,7 @@ from redbeat_lite.pipeline import progress_line, sweep
 from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.pipeline.publish import conclude
-from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.store.scripts import Scripts
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
 from tests.pipeline.steps import make_app

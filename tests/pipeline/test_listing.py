@@ -17,8 +17,8 @@ from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of
-from redbeat_lite.storage.json_values import loads
-from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.store.json_values import loads
+from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import record
 from tests.pipeline.steps import make_app
 from tests.support.cases import together

@@ -18,9 +18,9 @@ from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.pipeline import State, pipeline_store, publish, sweep
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
-from redbeat_lite.storage import time_limits
-from redbeat_lite.storage.redis_values import server_ms
-from redbeat_lite.storage.scripts import Scripts
+from redbeat_lite.store import time_limits
+from redbeat_lite.store.redis_values import server_ms
+from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import Lab, handle, record
 from tests.pipeline.steps import make_app
 from tests.support.waiting import eventually

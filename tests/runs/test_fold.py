@@ -11,7 +11,7 @@ from redbeat_lite._base.times import from_ms
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_fold import Deadline, Decision, End, Failures, Seen, Watched, fold
 from redbeat_lite.runs.run import Outcome, Row
-from redbeat_lite.storage.redis_values import UNREADABLE
+from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
 
 NOW = 1_772_452_000_000

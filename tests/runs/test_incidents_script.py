@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import Change, IncidentStore, Look
-from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.records import Lost, Term
+from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.records import Lost, Term
 from tests.support.examples import examples
 from tests.support.server import Server
 

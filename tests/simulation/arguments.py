@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from redbeat_lite.storage.keys import Keys
+from redbeat_lite.store.keys import Keys
 from tests.simulation.server import ModelServer
 
 KEYS = Keys.of("t")

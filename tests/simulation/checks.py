@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.scripts import _sha
+from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
 from tests.simulation.holdings import count_objects
 from tests.simulation.values import SortedSet, Stream, Value

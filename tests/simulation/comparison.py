@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.storage.scripts import source
+from redbeat_lite.store.scripts import source
 from tests.simulation.contracts import Call, Calls
 from tests.simulation.real_server import Foreign, Outcome, RealServer, kept
 from tests.simulation.server import ModelServer

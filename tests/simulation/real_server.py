@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from redbeat_lite.storage.scripts import source
+from redbeat_lite.store.scripts import source
 from tests.simulation.contracts import Call
 from tests.simulation.numbers import format_score
 from tests.simulation.values import CommandError, Database, Members, SortedSet, Stream

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redbeat_lite import Scheduler
-from redbeat_lite.storage.keys import Keys
-from redbeat_lite.storage.scripts import _sha
+from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker

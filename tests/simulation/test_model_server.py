@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite.storage.scripts import _FILES
+from redbeat_lite.store.scripts import _FILES
 from tests.simulation.comparison import Comparison, Difference, comparable
 from tests.simulation.contracts import CONTRACTS
 from tests.simulation.real_server import OPTIONS

@@ -16,7 +16,7 @@ import pytest
 
 from redbeat_lite import Scheduler
 from redbeat_lite.beat import wakeup
-from redbeat_lite.storage import scripts
+from redbeat_lite.store import scripts
 from tests.simulation.faults import KINDS
 from tests.simulation.holdings import count_objects
 from tests.simulation.network import Loss

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.storage.keys import Keys
+from redbeat_lite.store.keys import Keys
 from tests.support.messages import Message, of_entry, queued
 from tests.support.processes import Process
 from tests.support.waiting import eventually

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
-from redbeat_lite.storage import records, time_limits
+from redbeat_lite.store import records, time_limits
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 

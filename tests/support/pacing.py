@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 _ORDER = ("faults", "acceptance", "once", "pipeline", "operate", "cli", "interchange", "topologies", "beat", "api")
 
 #: Where tests share nothing that takes time to make; elsewhere those of one file share processes.
-_APART = ("tests/faults/", "tests/acceptance/test_", "tests/schedules/", "tests/beat/test_prepared")
+_APART = ("tests/faults/", "tests/acceptance/test_", "tests/rules/", "tests/beat/test_prepared")
 
 #: But what these have in common takes longer to make than all of their tests.
 _TOGETHER = ("tests/acceptance/test_readme.py", "tests/acceptance/test_wheel.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from redbeat_lite.schedules import Rule
+from redbeat_lite.rules import Rule
 
 
 def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:

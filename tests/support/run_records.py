@@ -14,8 +14,8 @@ from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.storage.redis_values import server_ms
-from redbeat_lite.storage.scripts import source
+from redbeat_lite.store.redis_values import server_ms
+from redbeat_lite.store.scripts import source
 from tests.support.messages import of_entry
 
 #: What a worker's script does about deadlines.

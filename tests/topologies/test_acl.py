@@ -21,8 +21,8 @@ import redbeat_lite
 from redbeat_lite import Entry, PipelineRun, Scheduler, Schedules, at, every, manual
 from redbeat_lite.cli import redbeat
 from redbeat_lite.operate.doctor import examine
-from redbeat_lite.storage.scripts import source
-from redbeat_lite.storage.server_check import faults, server_of
+from redbeat_lite.store.scripts import source
+from redbeat_lite.store.server_check import faults, server_of
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
 from tests.support.processes import ROOT, Process, celery
@@ -75,7 +75,7 @@ def test_the_page_has_the_users() -> None:
 @pytest.mark.parametrize("user", ["beat", "worker"])
 def test_each_command_of_a_script_is_granted(user: str) -> None:
     granted = {word[1:] for word in rules()[user] if word.startswith("+")}
-    lua = resources.files("redbeat_lite.storage.scripts").joinpath("lua")
+    lua = resources.files("redbeat_lite.store.scripts").joinpath("lua")
     others = ("shared", *(("schedule", "leader") if user == "worker" else ()))  # no worker edits, and none leads
     for folder in (folder for folder in lua.iterdir() if folder.name not in others):
         for script in (f"{folder.name}/{file.name.removesuffix('.lua')}" for file in folder.iterdir()):

@@ -24,7 +24,7 @@ from redbeat_lite.pipeline import sweep
 from redbeat_lite.runs.run import Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.connections import Backend
+from redbeat_lite.store.connections import Backend
 from tests.support.kombus import BATCHES
 from tests.support.messages import of_entry
 from tests.support.run_records import Worker

@@ -17,7 +17,7 @@ import redbeat_lite
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.cli import redbeat
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.connections import FAULTS, Backend
+from redbeat_lite.store.connections import FAULTS, Backend
 from tests.support.server import Server, free_port
 from tests.support.tls import Authority
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.settings import Settings
-from redbeat_lite.storage.connections import Backend
+from redbeat_lite.store.connections import Backend
 from tests.support.deployments import Sentinels
 from tests.support.processes import Process
 from tests.support.waiting import eventually

@@ -18,8 +18,8 @@ from redbeat_lite._base.actors import Who
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.storage.changes import line_of
-from redbeat_lite.storage.json_values import dumps
+from redbeat_lite.store.changes import line_of
+from redbeat_lite.store.json_values import dumps
 from redbeat_lite.web import RIGHTS, Access, Request, Site
 from redbeat_lite.web.routes import ROUTES
 from tests.support.beats import KEYS

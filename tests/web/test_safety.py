@@ -26,9 +26,9 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.operate.clean_text import clean
 from redbeat_lite.pipeline.pipeline_store import store_of
+from redbeat_lite.rules.misfire import Plan
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.schedules.misfire import Plan
-from redbeat_lite.storage.records import Refused
+from redbeat_lite.store.records import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES

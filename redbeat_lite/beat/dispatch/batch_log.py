@@ -15,7 +15,7 @@ from ...entries.message import may_lose_retries
 from ...entries.stored_entry import shown_name
 from ...entries.words import counted
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
-from ...storage.records import Bad
+from ...store.records import Bad
 from ..beat_state import BeatState
 from .deadlines import Deadlines
 from .planner import Job

@@ -14,11 +14,11 @@ from redis.exceptions import NoPermissionError
 from ..._base.text import text_of
 from ...entries import lifecycle
 from ...entries.on_calendar import with_left_out
+from ...rules.misfire import Plan, Range
 from ...runs.run import LIFE_MS, Outcome, Row
 from ...runs.run_store import RunKeys
-from ...schedules.misfire import Plan, Range
-from ...storage.leader_store import LeaderStore
-from ...storage.records import ANY_REVISION, Advance, Command, Lost, Refrozen, Term
+from ...store.leader_store import LeaderStore
+from ...store.records import ANY_REVISION, Advance, Command, Lost, Refrozen, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog

@@ -21,8 +21,8 @@ from ..._base.clock import elapsed, wall_ms
 from ..._base.text import describe
 from ...entries.message import Occurrence
 from ...once.claims import headers as once_headers
-from ...storage.leader_store import LeaderStore
-from ...storage.records import Bad, Command, Lost, Refrozen, Stored, Term
+from ...store.leader_store import LeaderStore
+from ...store.records import Bad, Command, Lost, Refrozen, Stored, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog

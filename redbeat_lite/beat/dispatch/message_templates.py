@@ -40,8 +40,8 @@ from ..._base.errors import InvalidEntry
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, traceparent
-from ...storage.json_values import dumps, pack
-from ...storage.records import Command
+from ...store.json_values import dumps, pack
+from ...store.records import Command
 
 logger = get_logger("celery.beat")
 

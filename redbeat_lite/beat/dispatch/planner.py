@@ -23,10 +23,10 @@ from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...once.claims import Claim, queue_of
 from ...once.policy import Once
-from ...schedules import every
-from ...schedules.misfire import Plan
-from ...storage.json_values import MAX_BYTES, dumps
-from ...storage.records import Bad, Command, Stored
+from ...rules import every
+from ...rules.misfire import Plan
+from ...store.json_values import MAX_BYTES, dumps
+from ...store.records import Bad, Command, Stored
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500

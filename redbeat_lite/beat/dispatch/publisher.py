@@ -27,9 +27,9 @@ from ..._base.text import text_of
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
 from ...settings import Settings
-from ...storage.connections import LOOK_UNANSWERED
-from ...storage.leader_store import LeaderStore
-from ...storage.records import Command, Lost, Term
+from ...store.connections import LOOK_UNANSWERED
+from ...store.leader_store import LeaderStore
+from ...store.records import Command, Lost, Term
 from .message_templates import Prepared, obstacle
 from .redis_batch import RedisBatch, puts_as_kombu
 

@@ -18,7 +18,7 @@ from redis.exceptions import (
 )
 
 from ..._base.ids import random_hex
-from ...storage.records import Command, Mark
+from ...store.records import Command, Mark
 
 #: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.
 #: If one answers a command in a pipeline, as when kombu declares a queue, redis-py names that

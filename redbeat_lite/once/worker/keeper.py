@@ -24,9 +24,9 @@ from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
 from ...runs.run import LIFE_MS, sign_of
 from ...runs.run_store import RunKeys
-from ...storage.keys import Keys
-from ...storage.redis_values import server_ms
-from ...storage.server_check import check_driver
+from ...store.keys import Keys
+from ...store.redis_values import server_ms
+from ...store.server_check import check_driver
 from ..install import adopt
 from ..lock_client import PER_LEASE, Hold, LockClient
 from ..lock_store import DOWN

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from ..._base.text import describe
-from ...storage.redis_values import server_ms, text, texts
+from ...store.redis_values import server_ms, text, texts
 from ..lock_client import LockClient
 
 logger = get_logger(f"celery.{__name__}")

@@ -1,0 +1,462 @@
+"""Cron expressions as schedules.
+
+The dialect is croniter's, without a field for the year, and without random values. Some ranges mean
+something else than in croniter, as they do in most crons: ``5-5`` is one value and not the whole
+cycle, and a step keeps its stride if a range wraps (``50-10/20`` is 50 and 10). Whole names
+(``monday``), ``5L`` and ``5,6#3`` are accepted too. The page about time has the table.
+
+``H`` is as in Jenkins: one value of its field, ``H(0-5)`` one of a range, which may wrap, ``H/15``
+and ``H(0-29)/10`` every so many from a first value on. The entry's name decides which. Without a
+range, a day of the month is one that every month has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple, NoReturn
+
+from croniter import croniter
+
+from .._base.errors import InvalidEntry
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import seconds_of
+from .clock_changes import CountedRule, zoned
+from .rule import SpreadSchedule, drawn
+from .wall_times import Days, WallTimes
+from .zones import portable, zone_of
+
+MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+ALIASES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+#: Longer text is no rule that a person wrote.
+MAX_LENGTH = 500
+#: A value or ``*``, with the end of a range and a step.
+_ITEM = re.compile(r"(\*|[a-z\d]+)(?:-([a-z\d]+))?(?:/(\d+))?", re.ASCII)
+#: H with a range and a step.
+_H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/(\d+))?", re.ASCII)
+_HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
+
+
+@public
+def cron(
+    expression: str,
+    *,
+    tz: str | tzinfo | None = None,
+    seconds: Literal["first", "last"] = "last",
+) -> Cron:
+    """Run when the clock on the wall matches.
+
+    Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers,
+    names (``jan``, ``fri``), ranges (which wrap: ``22-4``, ``fri-mon``), steps, lists, ``L`` (the
+    last day of the month), ``15W`` (the weekday nearest to the 15th), ``fri#2`` (the second
+    Friday), ``L5`` (the last Friday), ``@daily`` and its like. When both days are restricted,
+    either is enough.
+
+    ``H`` is one value of its field, which the name of the entry decides: ``H H(0-5) * * *`` is once
+    each night, at a minute that few other entries have; ``H/15`` is every fifteen minutes.
+
+    A *fixed* hour (``2``, ``1-5``) runs once per local day across clock changes, a *running* one
+    (``*``, ``*/2``) in every real hour. See `redbeat_lite.rules.clock_changes`.
+
+    Parameters:
+        tz: the zone of the wall: an IANA name, an offset, or a ZoneInfo; default: the Celery app's.
+        seconds: the place of the seconds among six fields; croniter's ``second_at_beginning`` is
+            ``"first"``.
+
+    Raises:
+        InvalidEntry: the expression is malformed or never matches, or the zone is unknown here.
+    """
+    return Cron(expression, tz=tz, seconds=seconds)
+
+
+class Cron(SpreadSchedule):
+    """The schedule that `cron` makes."""
+
+    def __init__(
+        self,
+        expression: str,
+        *,
+        tz: str | tzinfo | None = None,
+        seconds: Literal["first", "last"] = "last",
+    ) -> None:
+        if not isinstance(expression, str):
+            hint = 'for example "0 3 * * *"'
+            raise InvalidEntry("schedule", "a cron expression as text", expression, hint=hint)
+        self.expression = " ".join(expression.split())
+        self.seconds = seconds
+        self.spread = _HAS_H.search(self.expression) is not None
+        self.resolved = None if self.spread else self.expression
+        # With every value that H can have, so that an error in another field is noticed now.
+        checked = self.resolved or resolve(self.expression, seconds, None)
+        parse(checked, seconds, self.expression)
+        self.zone = None if tz is None else zone_of(tz)
+        super().__init__()
+
+    @property
+    def times(self) -> WallTimes:
+        return parse(self._require_resolved(), self.seconds, self.expression)
+
+    def in_zone(self, zone: tzinfo) -> CountedRule:
+        """Return the rule in its own zone, or in ``zone`` if it has none."""
+        return zoned(self.times, portable(zone) if self.zone is None else self.zone)
+
+    def next_ms(self, ms: int) -> int | None:
+        return self.in_zone(self.tz).next_ms(ms)
+
+    def _resolve(self, name: str) -> str:
+        return resolve(self.expression, self.seconds, name)
+
+    def _key(self) -> tuple[object, ...]:
+        return self.expression.lower(), self.tz_name, self.seconds
+
+    def __repr__(self) -> str:
+        arguments = [repr(self.expression)]
+        if self.zone is not None:
+            arguments.append(f"tz={self.tz_name!r}")
+        if self.seconds != "last":
+            arguments.append(f"seconds={self.seconds!r}")
+        return f"cron({', '.join(arguments)})"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of an expression: its bounds, and the names of its values."""
+
+    name: str
+    column: int
+    low: int
+    high: int
+    words: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.high - self.low + 1
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Numbers by name, whole or its first three letters."""
+        numbers = {word: self.low + index for index, word in enumerate(self.words)}
+        return numbers | {word[:3]: number for word, number in numbers.items()}
+
+
+SECOND = Field("seconds", 5, 0, 59)
+MINUTE = Field("minutes", 0, 0, 59)
+HOUR = Field("hours", 1, 0, 23)
+DAY = Field("day of month", 2, 1, 31)
+MONTH = Field("month", 3, 1, 12, MONTHS)
+WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS)
+_FIELDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
+
+
+class Item(NamedTuple):
+    """Values of one item of a comma list, in ascending order, and its step."""
+
+    values: tuple[int, ...]
+    step: int
+
+
+@lru_cache(maxsize=2048)
+def parse(expression: str, seconds: str = "last", written: str | None = None) -> WallTimes:
+    """Return the wall-clock times that an expression names.
+
+    Parameters:
+        expression: five fields (minute, hour, day of month, month, day of week), six with seconds,
+            or ``@daily`` and its like, without ``H``.
+        seconds: the place of the seconds among six fields, ``"first"`` or ``"last"``.
+        written: the expression with ``H``, which errors show.
+
+    Raises:
+        InvalidEntry: the expression is malformed, or matches no day at all.
+    """
+    second, minute, hour, day, month, weekday = split(expression, seconds)
+    parser = Parser(written or expression)
+    # People read the minutes first, so errors name the first wrong field in this order.
+    minutes = parser.numbers(minute, MINUTE)
+    hours = parser.items(hour, HOUR)
+    times = WallTimes(
+        hours=_values(hours),
+        minutes=minutes,
+        seconds=parser.numbers(second, SECOND),
+        days=parser.days(day, month, weekday),
+        running=runs_every_hour(hours),
+    )
+    if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
+        expected = "an expression that matches some day"
+        hint = "to run by hand only, write manual()"
+        raise InvalidEntry("schedule", expected, parser.expression, hint=hint)
+    return times
+
+
+def runs_every_hour(items: list[Item]) -> bool:
+    """Return whether an hour field names all 24 hours, or has a step over more than one hour."""
+    if len(_values(items)) == HOUR.size:
+        return True
+    return any(item.step > 1 and len(item.values) > 1 for item in items)
+
+
+def _values(items: Iterable[Item]) -> tuple[int, ...]:
+    return tuple(sorted({value for item in items for value in item.values}))
+
+
+def split(expression: str, seconds: str) -> list[str]:
+    """Return the six fields in lower case, seconds first: ``"0"`` if an expression has none.
+
+    Raises InvalidEntry if there are not five or six.
+    """
+    if seconds not in ("first", "last"):
+        raise InvalidEntry("seconds", '"first" or "last"', seconds)
+    if len(expression) > MAX_LENGTH:
+        expected = f"a cron expression of at most {MAX_LENGTH} characters"
+        raise InvalidEntry("schedule", expected, expression)
+    lowered = expression.strip().lower()
+    if lowered.startswith("@") and lowered not in ALIASES:
+        raise InvalidEntry("schedule", "a cron expression", expression, hint=_alias_hint(lowered))
+    texts = ALIASES.get(lowered, lowered).split()
+    if len(texts) == 5:
+        return ["0", *texts]
+    if len(texts) == 6 and seconds == "first":
+        return texts
+    if len(texts) == 6:
+        return [texts[5], *texts[:5]]
+    expected = "a cron expression of five or six fields"
+    raise InvalidEntry("schedule", expected, expression, hint=_length_hint(texts))
+
+
+def _alias_hint(lowered: str) -> str:
+    if lowered.startswith("@every"):
+        return _interval_hint(lowered.removeprefix("@every"))
+    if lowered == "@reboot":
+        return "a schedule has no start of its own: send the task when your program starts"
+    return nearest_hint(lowered, ALIASES) or f"there are {', '.join(ALIASES)}"
+
+
+def _length_hint(texts: list[str]) -> str:
+    """Return what to write instead of an expression with too few or too many fields."""
+    text = " ".join(texts)
+    if len(texts) == 7:
+        return "there is no field for the year: use end_at or at(...)"
+    if f"@{text}" in ALIASES:
+        return f"did you mean @{text}?"
+    if 0 < len(texts) < 5 and re.fullmatch(r"[\d*/,? -]+", text, re.ASCII):
+        completed = " ".join(texts + ["*"] * (5 - len(texts)))
+        with suppress(InvalidEntry):
+            parse(completed)
+            return f"did you mean {completed!r}?"
+    if seconds_of(text) or re.search(r"\d ?(?:[smhdw]|ms|(?:sec|min|hour|day|week)[a-z]*)\b", text):
+        return _interval_hint(text)
+    return 'for example "0 3 * * *"'
+
+
+def _interval_hint(text: str) -> str:
+    if seconds_of(text):
+        return f'write every("{text.strip()}")'
+    return 'an interval is written every("5m")'
+
+
+class Parser:
+    """Parser of the fields of one expression, which its errors show."""
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+
+    def numbers(self, text: str, field: Field) -> tuple[int, ...]:
+        return _values(self.items(text, field))
+
+    def items(self, text: str, field: Field) -> list[Item]:
+        return [self.item(part, field) for part in text.split(",")]
+
+    def item(self, part: str, field: Field) -> Item:
+        """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
+
+        ``5/15`` goes on to the end of the field.
+        """
+        match = _ITEM.fullmatch(part)
+        if match is None or (match[1] == "*" and match[2]):
+            self.refuse(field, part, _hint(part, field))
+        step = int(match[3] or 1)
+        if step == 0:
+            self.refuse(field, part, _hint(part, field))
+        first = field.low
+        last = field.high
+        if match[1] != "*":
+            first = self.number(match[1], field, part)
+            if match[2] or not match[3]:
+                last = self.number(match[2] or match[1], field, part)
+        if field is WEEKDAY and first == 7:
+            first = 0
+            last %= 7
+        if first < last:
+            return Item(_expand_range(field, first, last, step), step)
+        # croniter reads these in other ways: 5-5 as the whole cycle, and a range that wraps with a new stride.
+        width = 1 if first == last else last - first + 1 + field.size
+        places = range(first - field.low, first - field.low + width, step)
+        return Item(tuple(sorted({field.low + place % field.size for place in places})), step)
+
+    def number(self, text: str, field: Field, part: str) -> int:
+        """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
+        number = int(text) if text.isdecimal() else field.numbers.get(text, -1)
+        highest = 7 if field is WEEKDAY else field.high
+        if not field.low <= number <= highest:
+            self.refuse(field, part, _hint(part, field))
+        return number
+
+    def days(self, day: str, month: str, weekday: str) -> Days:
+        months = self.numbers(month, MONTH)
+        nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
+        nearest_weekday = 0
+        month_days: tuple[int, ...] = ()
+        if nearest:
+            number = nearest[1] or nearest[2]
+            nearest_weekday = self.number(number, DAY, number)
+        else:
+            month_days = self.month_days(day)
+        weekdays, nth_weekdays = self.weekdays(weekday)
+        return Days(
+            months,
+            month_days=month_days,
+            last_day="l" in day.split(","),
+            nearest_weekday=nearest_weekday,
+            weekdays=weekdays,
+            nth_weekdays=nth_weekdays,
+            either=_is_restricted(day) and _is_restricted(weekday),
+        )
+
+    def month_days(self, text: str) -> tuple[int, ...]:
+        """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
+        parts = ["*" if text == "?" else part for part in text.split(",")]
+        if "lw" in parts or "wl" in parts:
+            rule = "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=..."
+            self.refuse(DAY, text, f'the last weekday of the month is rrule("{rule}")')
+        before_last = re.search(r"(?<![^,])l-(\d{1,2})(?![^,])", text, re.ASCII)
+        if before_last:
+            rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(before_last[1]) + 1};BYHOUR=..."
+            self.refuse(DAY, text, f'{before_last[1]} days before the last one is rrule("{rule}")')
+        if "w" in text:
+            self.refuse(DAY, text, "W stands alone, with one day: 15W")
+        plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
+        return _values(self.item(part, DAY) for part in plain)
+
+    def weekdays(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """Return the plain weekdays and the numbered ones of the day-of-week field.
+
+        It has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the last one.
+        """
+        plain: list[Item] = []
+        numbered: set[tuple[int, int]] = set()
+        for part in ["*"] if text == "?" else text.split(","):
+            last = re.fullmatch(r"l([0-7]|[a-z]{3,9})|([0-7]|[a-z]{3,9})l", part)
+            days, hash_sign, nth = part.partition("#")
+            if last:
+                day = last[1] or last[2]
+                numbered.add((self.number(day, WEEKDAY, day) % 7, -1))
+            elif not hash_sign:
+                plain.append(self.item(part, WEEKDAY))
+            elif re.fullmatch("[1-5]", nth):
+                numbered.update((day, int(nth)) for day in self.item(days, WEEKDAY).values)
+            else:
+                self.refuse(WEEKDAY, part, "the number after # is 1 to 5")
+        return _values(plain), tuple(sorted(numbered))
+
+    def refuse(self, field: Field, text: str, hint: str | None = None) -> NoReturn:
+        expected = f"{field.name} of {field.low} to {7 if field is WEEKDAY else field.high}"
+        if field.words:
+            expected += f" or {field.words[0][:3]} to {field.words[-1][:3]}"
+        place = f'in "{self.expression}"'
+        raise InvalidEntry("schedule", expected, text, hint=f"{place}; {hint}" if hint else place)
+
+
+@lru_cache(maxsize=1024)
+def _expand_range(field: Field, first: int, last: int, step: int) -> tuple[int, ...]:
+    """Return the values of a range, as croniter finds them in the column of a field."""
+    columns = ["*"] * 6
+    columns[field.column] = f"{first}-{last}/{step}"
+    values = croniter.expand(" ".join(columns))[0][field.column]
+    if values == ["*"]:
+        return tuple(range(field.low, field.high + 1))
+    return tuple(values)
+
+
+def _is_restricted(text: str) -> bool:
+    return text not in ("*", "?", "*/1")
+
+
+def _hint(text: str, field: Field) -> str | None:
+    """Return what is wrong with an item of a field, or the name that it may mean."""
+    if re.match(r"-\d", text):
+        return "there are no negative values"
+    if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
+        return "a step is a number from 1 on"
+    if re.search(r"(?<![a-z])[lw](?![a-z])", text):
+        last = "write L or 15W as the day of month, L5 or 5L as the day of week"
+        return f"{last}, without a range or a step"
+    if re.match(r"r(\W|$)", text):
+        return "R would be another time in each process; H in its place goes by the entry's name"
+    unknown = [word for word in re.findall("[a-z]+", text) if word not in field.numbers]
+    return nearest_hint(unknown[0] if unknown else text, field.numbers)
+
+
+@lru_cache(maxsize=2048)
+def resolve(expression: str, seconds: str, name: str | None) -> str:
+    """Return a cron expression with a value in place of each ``H``.
+
+    Parameters:
+        name: of the entry; None for all values that each ``H`` may have.
+
+    Raises:
+        InvalidEntry: an ``H`` is malformed, or there are not five or six fields.
+    """
+    parser = Parser(expression)
+    texts = []
+    for field, text in zip(_FIELDS, split(expression, seconds), strict=True):
+        parts = [_resolve_item(part, field, parser, name) for part in text.split(",")]
+        texts.append(",".join(parts))
+    if len(expression.split()) == 5:
+        return " ".join(texts[1:])
+    if seconds == "last":
+        texts = [*texts[1:], texts[0]]
+    return " ".join(texts)
+
+
+def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> str:
+    if not part.startswith("h"):
+        return part
+    match = _H_ITEM.fullmatch(part)
+    if match is None:
+        parser.refuse(field, part, "H is written H, H/15, H(0-29) or H(0-29)/10")
+    first = field.low
+    last = 28 if field is DAY else field.high  # no month has fewer days
+    if match[1]:
+        first = parser.number(match[1], field, part)
+        last = parser.number(match[2], field, part)
+    width = last - first + 1
+    if first > last:
+        width += field.size
+    width = min(width, field.size)
+    step = min(int(match[3]), width) if match[3] else width
+    if step == 0:
+        parser.refuse(field, part, "a step is a number from 1 on")
+    places = range(width)
+    if name is not None:
+        # Not the digest of croniter, which has the same value in all fields.
+        places = range(drawn(f"{field.column}:{name}", step), width, step)
+    values = [field.low + (first - field.low + place) % field.size for place in places]
+    if len(values) == 1:
+        return str(values[0])
+    return f"{values[0]}-{values[-1]}/{places.step}"

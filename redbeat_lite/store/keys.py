@@ -1,0 +1,239 @@
+"""The data model: every key of the schedule, what it holds, and what type it has.
+
+Locks, pipelines and records of runs have keys of their own, in ``keys`` of their rooms. All keys
+begin with ``{p}``. This is the prefix in braces, as in ``{redbeat-lite}:due``, or a prefix that
+has braces at its end, as in ``myapp:{beat}:due``. So Redis Cluster puts them in one hash slot, and
+a script may use them together.
+
+``{p}:due`` (sorted set)
+    name of an entry -> due time in whole epoch ms; ``+inf`` for an entry that will not fire by
+    itself, because it is paused, disabled or finished. Every stored entry has a score, so one
+    ``ZRANGE`` lists all of them in due order.
+``{p}:entries`` (hash)
+    name -> definition, versioned JSON (:mod:`redbeat_lite.entries.definition`)
+``{p}:state`` (hash)
+    name -> state, compact text (:mod:`redbeat_lite.entries.state`)
+``{p}:leader`` (hash, expires with the leader's lease)
+    ``token``, ``term``, ``host``, ``pid`` and ``since`` of the leader; ``format``, the highest
+    that it understands; ``report``, JSON that each renewal writes
+``{p}:beats`` (sorted set, expires an hour after the last sign of life)
+    token of a beat (``host:pid:random:owner``) -> time of its next sign of life, in epoch ms of the
+    server
+``{p}:meta`` (hash)
+    - ``format``: version of the schedule
+    - ``term``: number of the last term
+    - ``clock``: last reading of the leader's wall clock
+    - ``ticked``: last sign of life of any leader's loop, in epoch ms of the server
+    - ``commit``: id of the leader's last commit, and the reply to it
+    - ``config:<owner>``: JSON list of the names of that owner's config entries
+    - ``refused``: JSON of :class:`redbeat_lite.store.records.Refused`, until a leader reads its
+      configuration again
+    - ``removed``: not empty if config entries were removed by hand, until the leader restores them
+    - ``pauses``: random, and changed by every pause and resumption, so that the leader reads which
+      config entries are paused
+    - ``freezes``: text of :class:`redbeat_lite.entries.freezes.Freezes`
+    - ``zones``: JSON list of the time zones that entries were planned by
+    - ``ahead``: clock reading, if entries were planned by a clock that was ahead of the leader's
+    - ``mark``: random; by it the leader recognises this database through its connection to the
+      broker
+    - ``feed``: id up to which a leader has read the ends of runs
+``{p}:quarantine`` (hash)
+    name -> JSON of the error, and of the definition and state that could not be used
+``{p}:calendars`` (hash)
+    name of a calendar -> text of its name with its revision, its last date and its days
+``{p}:backfills:due``, ``:entries``, ``:state``, ``:quarantine`` (as above)
+    backfills by their ids (:mod:`redbeat_lite.entries.backfill`)
+``{p}:changes`` (stream)
+    record of changes, about the last 10,000 lines, one per call
+    (:mod:`redbeat_lite.store.changes`)
+``{p}:changed`` (hash)
+    name -> last change of this entry, with the version and generation after it. Those of removed
+    entries are kept, too. If they are more than 10,000, or about as many as there are entries, any
+    of them may be dropped.
+``{p}:reply:<id>`` (string, expires after a minute)
+    reply to one call that has written entries. A client that has lost the reply sends the call
+    again and gets the same reply.
+``{p}:wake`` (channel)
+    message to the waiting beat that something has changed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from .._base.ids import random_hex
+from ..settings import key_root
+from .redis_values import text
+
+#: Version of a schedule without freezes.
+FORMAT = 1
+
+#: Version of a schedule from its first freeze on. A beat that does not know freezes would send
+#: frozen entries.
+FREEZING = 2
+
+#: Highest version that this process understands. It does not touch a schedule with a higher one.
+UNDERSTOOD = FREEZING
+
+#: Type of each key that exists once, by its name after the prefix.
+TYPES = {
+    "due": "zset",
+    "entries": "hash",
+    "state": "hash",
+    "leader": "hash",
+    "beats": "zset",
+    "meta": "hash",
+    "quarantine": "hash",
+    "calendars": "hash",
+    "changes": "stream",
+    "changed": "hash",
+    "backfills:due": "zset",
+    "backfills:entries": "hash",
+    "backfills:state": "hash",
+    "backfills:quarantine": "hash",
+    "backfills:changed": "hash",
+    "runs:feed": "stream",
+    "runs:incidents": "hash",
+    "runs:closed": "stream",
+    "runs:deadlines": "zset",
+    "runs:failures": "hash",
+    "runs:alive": "zset",
+    "once:index": "zset",
+    "once:fence": "string",
+    "once:workers": "hash",
+    "guard:index": "zset",
+    "pipelines": "zset",
+    "ended-runs": "zset",
+}
+
+#: Type of the keys that exist once per entry, lock or task, by the beginning of their names.
+_FAMILIES = {
+    "runs:of:": "zset",
+    "once:lock:": "hash",
+    "once:wait:": "zset",
+    "once:parked:": "hash",
+    "guard:": "hash",
+    "turns:": "zset",
+    "reply:": "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of the keys and the channel under one prefix."""
+
+    due: str
+    entries: str
+    state: str
+    leader: str
+    beats: str
+    meta: str
+    quarantine: str
+    calendars: str
+    changes: str
+    changed: str
+    wake: str
+
+    @classmethod
+    def of(cls, prefix: str) -> Keys:
+        """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
+        return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))
+
+    def new_reply(self) -> str:
+        """Return a new key for the reply to one call."""
+        return self.reply(random_hex())
+
+    def reply(self, call: str) -> str:
+        """Return the key for the reply to the call with this id."""
+        return f"{self.prefix}:reply:{call}"
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of all keys, for example ``"{redbeat-lite}"``; :meth:`of` accepts it, too."""
+        return self.leader.removesuffix(":leader")
+
+    @property
+    def of_backfills(self) -> Keys:
+        """Keys of the backfills, which are a schedule of their own with the same leader."""
+        own = ("due", "entries", "state", "quarantine", "changed")
+        return replace(self, **{part: f"{self.prefix}:backfills:{part}" for part in own})
+
+
+class ForeignKey(ResponseError):
+    """One of our keys has a type that we never give it, so another program uses the key.
+
+    Parameters:
+        key: its full name.
+        found: the type that it has.
+        expected: the type that we give it.
+    """
+
+    def __init__(self, key: str, found: str, expected: str) -> None:
+        super().__init__(key, found, expected)
+        self.key = key
+        self._text = (
+            f"{key} is a {found}, not a {expected}, so another program uses this key. "
+            "Delete the key, or choose another redbeat_lite_key_prefix"
+        )
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
+    """Raise ForeignKey if another program uses one of our keys. Takes one round trip.
+
+    Parameters:
+        root: the beginning of all keys, such as ``{redbeat-lite}``.
+        others: keys that exist once per entry, lock or task, and are to be checked as well.
+    """
+    error = _first_foreign(client, [*(f"{root}:{name}" for name in TYPES), *others])
+    if error is not None:
+        raise error
+
+
+def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> ForeignKey | None:
+    """Return the error that names the key if a command failed because of the type of a key of ours.
+
+    Parameters:
+        command: the command with its arguments, as it was sent.
+        exc: the error of the server, which names no key.
+    """
+    if "WRONGTYPE" not in str(exc):
+        return None
+    keys = command[1:2]
+    if command[0] == "EVALSHA":
+        keys = command[3 : 3 + command[2]]
+    return _first_foreign(client, [text(key) for key in keys])
+
+
+def _first_foreign(client: Any, keys: Sequence[str]) -> ForeignKey | None:
+    """Return the error for the first of these keys that has a foreign type."""
+    expected_types = {}
+    for key in keys:  # A key may come twice.
+        expected = _type_of(key)
+        if expected is not None:
+            expected_types[key] = expected
+    pipe = client.pipeline(transaction=False)
+    for key in expected_types:
+        pipe.type(key)
+    replies = pipe.execute() if expected_types else []
+    for (key, expected), reply in zip(expected_types.items(), replies, strict=True):
+        if text(reply) not in (expected, "none"):
+            return ForeignKey(key, text(reply), expected)
+    return None
+
+
+def _type_of(key: str) -> str | None:
+    """Return the type that we give a key; ``None`` if the key is not ours."""
+    _, _, name = key.partition("}:")
+    if name in TYPES:
+        return TYPES[name]
+    for beginning, kind in _FAMILIES.items():
+        if name.startswith(beginning):
+            return kind
+    return None

@@ -1,0 +1,418 @@
+"""The stored schedule: entries, their quarantine, calendars, freezes, and configurations.
+
+Calls that only the leader may make are in :mod:`.leader_store`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, pairwise
+from typing import Any, Self, cast
+
+from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry, UnsupportedFormat
+from ..rules.calendars import Calendar
+from ..settings import Settings
+from .changes import Line, fields_by_change
+from .connections import Backend
+from .json_values import dumps, loads, loads_as
+from .keys import FREEZING, UNDERSTOOD, Keys
+from .records import (
+    PAGE,
+    PARKED,
+    Edit,
+    Refused,
+    Stored,
+    Term,
+    by_due,
+    check_term,
+    chunks,
+    due_of,
+    entries_of,
+    entries_read,
+)
+from .redis_values import text
+from .scripts import Call, checked
+
+#: Attempts of an edit while other writers change the same entry. An entry that runs every 50 ms
+#: can lose this race a few times in a row, but not fifty times.
+TRIES = 50
+
+#: A script or a command that is sent together with others.
+Asked = Call | tuple[Any, ...]
+
+
+class Store:
+    """Reads and writes entries under one prefix."""
+
+    def __init__(self, backend: Backend, keys: Keys) -> None:
+        self.backend = backend
+        self.keys = keys
+
+    @classmethod
+    def of(cls, settings: Settings, *, timeout: float | None = None) -> Self:
+        """Return the store of an app's settings, with a backend that connects at the first use."""
+        return cls(Backend(settings, timeout=timeout), Keys.of(settings.key_prefix))
+
+    @property
+    def _client(self) -> Any:
+        return self.backend.client
+
+    def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        return self.backend.scripts.run(name, keys, args)
+
+    # -- reading entries by name -------------------------------------------------------------------
+
+    def read(self, names: Sequence[str | bytes]) -> list[Stored]:
+        """Return the entries of these names, in one round trip.
+
+        An entry that is not stored has neither definition nor state.
+        """
+        return self._read_with(names)[0] if names else []
+
+    def _read_with(
+        self,
+        names: Sequence[str | bytes],
+        *asked: Asked,
+    ) -> tuple[list[Stored], list[Any]]:
+        """Return the entries of these names and the replies to ``asked``, in one round trip.
+
+        An exception stands for the reply of what has failed.
+        """
+        # A script and no transaction, because redis-py before 6.2 has no transactions for a
+        # cluster.
+        reading = Call("schedule/read", [self.keys.entries, self.keys.state, self.keys.due], names)
+        entries, *replies = self.backend.scripts.together([reading, *asked])
+        [parts] = checked([entries])
+        return entries_read(names, *parts), replies
+
+    def read_with_change(
+        self,
+        name: str,
+        *asked: Asked,
+    ) -> tuple[Stored, bytes | None, bytes, list[Any]]:
+        """Return an entry, its last change, :meth:`freezes`, and the replies to ``asked``.
+
+        All of it takes one round trip.
+        """
+        own = (("HGET", self.keys.meta, "freezes"), ("HGET", self.keys.changed, name))
+        (stored,), (freezes, changed, *replies) = self._read_with([name], *own, *asked)
+        checked([freezes, changed])
+        return stored, changed, freezes or b"", replies
+
+    def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
+        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
+        for chunk in chunks(names, PAGE):
+            yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
+
+    def exists(self, name: str) -> bool:
+        """Return whether an entry of this name is stored."""
+        return bool(self._client.hexists(self.keys.entries, name))
+
+    def existing(self, names: Iterable[str]) -> set[str]:
+        """Return those of these names that are stored, 1,000 in a round trip."""
+        stored = set()
+        for chunk in chunks(names, PAGE):
+            scores = self._client.zmscore(self.keys.due, chunk)
+            stored |= {name for name, score in zip(chunk, scores, strict=True) if score is not None}
+        return stored
+
+    # -- reading entries in due order --------------------------------------------------------------
+
+    def page(self, offset: int, limit: int) -> list[Stored]:
+        """Return at most ``limit`` entries from rank ``offset`` on, in one round trip."""
+        keys = (self.keys.due, self.keys.entries, self.keys.state)
+        return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1)))
+
+    def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
+        """Yield all entries in due order, a page per round trip. No page takes long.
+
+        An entry that moves while the pages are read may be read twice, and is yielded once. An
+        entry that moves to a part that has been read already is yielded at the end.
+
+        Parameters:
+            first: entries of the first page, if the caller may need no more. Each page is twice as
+                long as the one before it.
+        """
+        seen: set[bytes] = set()
+        offset = 0
+        size = first or PAGE
+        last = (0.0, b"")
+        while page := self.page(offset, size):
+            if offset and by_due(page[0]) > last:
+                # Entries before the last one that was read have left, so others moved up and were
+                # missed.
+                offset = max(offset - PAGE // 2, 0)
+                continue
+            last = by_due(page[-1])
+            yield [stored for stored in page if stored.name not in seen]
+            seen.update(stored.name for stored in page)
+            if len(page) < size:
+                break
+            offset += len(page) - 1
+            size = min(2 * size, PAGE)
+        if not offset:  # The first page was all.
+            return
+        # Even an empty page is yielded, so that the caller can do other work in between.
+        for chunk in chunks(self.scan(), PAGE):
+            names = {name for name, _ in chunk} - seen
+            yield [*self.present(names)]
+            seen |= names
+
+    def pages(self) -> Iterator[Stored]:
+        """Yield all entries one by one, as :meth:`paged` reads them."""
+        return chain.from_iterable(self.paged())
+
+    def scan(self, beginning: str = "") -> Iterator[tuple[bytes, float]]:
+        """Yield all names with their due times, in no order, 1,000 in a round trip.
+
+        A name that is stored during the whole scan is among them, even if its due time changes.
+
+        Parameters:
+            beginning: only names that begin with this text.
+        """
+        pattern = None
+        if beginning:
+            pattern = re.sub(r"([*?\[\]\\])", r"\\\1", beginning) + "*"
+        pairs = self._client.zscan_iter(self.keys.due, match=pattern, count=PAGE)
+        return cast(Iterator[tuple[bytes, float]], pairs)
+
+    def names(self) -> list[bytes]:
+        """Return all names in due order, and by name if they are due at the same instant."""
+        scores = dict(self.scan())  # A scan may return a name twice.
+        return sorted(scores, key=lambda name: (scores[name], name))
+
+    def due_at(self, score: int, offset: int, limit: int) -> list[bytes]:
+        """Return at most ``limit`` names of entries due at ``score`` (epoch ms), in order."""
+        return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
+
+    def asking_names(self, first: int, number: int) -> Asked:
+        """Return the command that reads names in due order from a rank on; 10,000 take 2 ms."""
+        return "ZRANGE", self.keys.due, first, first + number - 1
+
+    def parked(self) -> int:
+        """Return the rank of the first entry that will not fire by itself."""
+        return int(self._client.zcount(self.keys.due, "-inf", f"({PARKED}"))
+
+    def count(self) -> int:
+        """Return how many entries are stored."""
+        return int(self._client.hlen(self.keys.entries))
+
+    def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
+        """Return :meth:`count`, :meth:`freezes` and the replies to ``asked``, in one round trip."""
+        own = (("HLEN", self.keys.entries), ("HGET", self.keys.meta, "freezes"))
+        total, freezes, *replies = checked(self.backend.scripts.together([*own, *asked]))
+        return total, freezes or b"", replies
+
+    def counting_due(self, edges: Sequence[int]) -> list[Asked]:
+        """Return the quick commands that count due entries between instants.
+
+        Parameters:
+            edges: instants in epoch ms. The first command counts up to the first of them, and the
+                last command counts from the last of them on.
+        """
+        spans = pairwise(("-inf", *edges, PARKED))
+        return [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in spans]
+
+    # -- writing entries ---------------------------------------------------------------------------
+
+    def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
+        """Make edits, 1,000 in a round trip, and record them; return for each whether it was made.
+
+        Raises:
+            UnsupportedFormat: a newer redbeat_lite uses this prefix. Nothing was written.
+            Lost: the term is over. The rest of the edits was not written.
+        """
+        keys = self.keys
+        where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
+        made: list[bool] = []
+        for chunk in chunks(edits, PAGE):
+            lines = fields_by_change(edit.line for edit in chunk)
+            number = {change: place for place, change in enumerate(lines, 1)}
+            line_numbers = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
+            args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", ""))]
+            args += (line_numbers, len(lines), *chain.from_iterable(lines.items()))
+            for edit in chunk:
+                args += (edit.name, edit.expected or b"", edit.state or "", edit.definition or "")
+                args.append(due_of(edit.score))
+            own = (keys.changes, keys.changed, keys.new_reply())
+            reply = self._run("schedule/put", (*where, *own), args)
+            check_term(reply)
+            _check_format(reply)
+            made += [result == "1" for result in text(reply[1])]
+        return made
+
+    def rewrite(
+        self,
+        names: Iterable[str | bytes],
+        decide: Callable[[Stored], Sequence[Edit]],
+        term: Term | None = None,
+        at_once: int = PAGE,
+    ) -> list[str | bytes]:
+        """Make the edits that ``decide`` returns for stored entries; return the edited names.
+
+        If another writer changes an entry meanwhile, it is read again and ``decide`` is called
+        again.
+
+        Parameters:
+            at_once: edits per script.
+
+        Raises:
+            Lost: as :meth:`put`.
+        """
+        edited: list[str | bytes] = []
+        for chunk in chunks(names, at_once):
+            left: Sequence[str | bytes] = chunk
+            for _ in range(TRIES):
+                edits = [edit for stored in self.read(left) for edit in decide(stored)]
+                tried = [*zip(edits, self.put(edits, term), strict=True)]
+                edited += [edit.name for edit, is_made in tried if is_made]
+                left = [edit.name for edit, is_made in tried if not is_made]
+                if not left:
+                    break
+        return edited
+
+    def record(self, line: Line, names: Sequence[str]) -> None:
+        """Record a change that is no edit of an entry, with at most 1,000 names."""
+        keys = (self.keys.changes, self.keys.new_reply())
+        self._run("schedule/note_change", keys, (line.change, *names))
+
+    # -- quarantine --------------------------------------------------------------------------------
+
+    def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
+        """Return all records of the quarantine, or about ``limit`` of them, by name.
+
+        A record has ``error``, ``definition``, ``state`` and ``at``.
+        """
+        key = self.keys.quarantine
+        if limit:
+            _, records = self._client.hscan(key, count=limit)
+        else:
+            records = self._client.hgetall(key)
+        return {text(name): quarantined_in(raw) for name, raw in records.items()}
+
+    def discard(self, name: str, line: Line) -> bool:
+        """Forget an entry that is in quarantine, and record it; return whether it was there."""
+        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self.keys.new_reply())
+        return bool(self._run("schedule/discard", keys, (name, line.change)))
+
+    # -- calendars ---------------------------------------------------------------------------------
+
+    def calendars(self) -> dict[str, Calendar]:
+        """Return the stored calendars that can be read, by name, in one round trip."""
+        calendars = {}
+        for name, raw in self._client.hgetall(self.keys.calendars).items():
+            calendar = _calendar_of(raw)
+            if calendar is not None:
+                calendars[text(name)] = calendar
+        return calendars
+
+    def put_calendar(self, name: str, calendar: Calendar) -> tuple[Calendar, bool]:
+        """Store a calendar as the next revision, unless it is the same.
+
+        Returns:
+            The stored calendar, and whether it was written.
+
+        Raises:
+            EntryChanged: other writers change it all the time.
+        """
+        key = self.keys.calendars
+        for _ in range(TRIES):
+            raw = self._client.hget(key, name)
+            before = _calendar_of(raw)
+            revision = 1
+            if before is not None:
+                if (before.days, before.until) == (calendar.days, calendar.until):
+                    return before, False
+                revision += before.revision
+            stored = replace(calendar, name=name, revision=revision)
+            if self._run("schedule/calendar", [key], [name, raw or b"", stored.encode()]):
+                return stored, True
+        raise EntryChanged(f"calendar {name!r} is being changed too often")
+
+    def restore_calendar(self, calendar: Calendar) -> None:
+        """Store a calendar with the revision that it has, unless one of its name is stored."""
+        self._client.hsetnx(self.keys.calendars, calendar.name, calendar.encode())
+
+    # -- freezes -----------------------------------------------------------------------------------
+
+    def freezes(self) -> bytes:
+        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`, if there are any."""
+        return self._client.hget(self.keys.meta, "freezes") or b""
+
+    def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
+        """Store the text of the freezes and wake the beat, if the stored text is still ``before``.
+
+        Returns:
+            Whether it was stored.
+
+        Raises:
+            UnsupportedFormat: the beat that leads does not know freezes.
+        """
+        recorded = ("", "") if line is None else (line.change, dumps(line.fields))
+        keys = (self.keys.meta, self.keys.changes, self.keys.leader)
+        args = (before, after, self.keys.wake, *recorded, FREEZING)
+        reply = self._run("schedule/freezes", keys, args)
+        if reply == -1:
+            words = "the beat that leads is of an earlier version, and would send what is frozen"
+            raise UnsupportedFormat(words)
+        return bool(reply)
+
+    # -- configurations ----------------------------------------------------------------------------
+
+    def refused(self) -> Refused:
+        """Return the config entries that the last beat to read its configuration has refused."""
+        return Refused.decode(self._client.hget(self.keys.meta, "refused") or b"")
+
+    def owners(self) -> set[str]:
+        """Return the owners that have stored config entries."""
+        fields = map(text, self._client.hkeys(self.keys.meta))
+        return {field.removeprefix("config:") for field in fields if field.startswith("config:")}
+
+    def config_names(self, owner: str) -> set[str]:
+        """Return the names of the config entries that ``owner`` stored last."""
+        raw = self._client.hget(self.keys.meta, f"config:{owner}")
+        return {name for name in loads_as(list, raw) if isinstance(name, str)}
+
+    def add_config_names(self, owner: str, names: Iterable[str]) -> None:
+        """Remember that these config entries are of ``owner``, too.
+
+        Callers do so before they store the entries. A config entry whose name is not remembered
+        would never be removed.
+        """
+        before = self.config_names(owner)
+        after = before.union(names)
+        if after != before:
+            self.set_config_names(owner, after)
+
+    def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
+        """Remember which config entries ``owner`` has stored."""
+        self.remember(f"config:{owner}", dumps(sorted(names)), term)
+
+    def remember(self, field: str, value: str, term: Term | None) -> None:
+        """Set a field of ``meta``."""
+        args = (*(term or ("", "")), field, value)
+        check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
+
+
+def quarantined_in(raw: bytes) -> dict[str, Any]:
+    """Return one record of the quarantine, as :meth:`Store.quarantined` does."""
+    try:
+        record = loads(raw)
+    except CorruptEntry as exc:
+        return {"error": f"quarantine record: {exc}"}
+    return record if isinstance(record, dict) else {"error": "quarantine record is no object"}
+
+
+def _calendar_of(raw: object) -> Calendar | None:
+    with suppress(InvalidEntry):
+        return Calendar.decode(text(raw))
+    return None
+
+
+def _check_format(reply: Any) -> None:
+    if reply[0] == -1:
+        understood = f"this redbeat_lite reads up to {UNDERSTOOD}: update it"
+        raise UnsupportedFormat(f"the schedule in Redis has format {reply[1]}; {understood}")

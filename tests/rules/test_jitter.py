@@ -1,0 +1,60 @@
+"""Jitter: the same offset for the same occurrence, on any machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat_lite import Entry, every
+from redbeat_lite.entries import lifecycle
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.rules.occurrences import offset_ms
+from tests.support.examples import examples
+
+
+def test_an_occurrence_has_the_same_offset_in_another_process() -> None:
+    code = "from redbeat_lite.rules.occurrences import offset_ms; print(offset_ms('nightly', 1767225600000, 90000))"
+    seeded = {"PYTHONHASHSEED": "1"}
+    other = subprocess.run([sys.executable, "-c", code], env=seeded, capture_output=True, text=True, check=True)
+    assert other.stdout == f"{offset_ms('nightly', 1767225600000, 90000)}\n"
+    assert offset_ms("nightly", 1767225600000, 90000) == 86628, "an upgrade must not move what is due"
+
+
+@examples(40)
+@given(st.text(), st.integers(0, 2**45), st.integers(0, 10**7), st.none() | st.integers(1, 10**7))
+def test_the_offset_stays_in_its_bounds_and_below_the_next_occurrence(
+    name: str, nominal: int, jitter: int, gap: int | None
+) -> None:
+    offset = offset_ms(name, nominal, jitter, gap)
+    assert 0 <= offset <= jitter
+    assert gap is None or offset < gap
+
+
+def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
+    by_name = Counter(offset_ms(f"entry-{i}", 1767225600000, 9) for i in range(10_000))
+    by_time = Counter(offset_ms("nightly", 1767225600000 + i * 60_000, 9) for i in range(10_000))
+    for spread in (by_name, by_time):
+        assert set(spread) == set(range(10)), "both ends are drawn"
+        assert all(850 < count < 1150 for count in spread.values())
+
+
+@pytest.mark.parametrize("misfire", ["coalesce", "all"])
+def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
+    entry = Entry("job", "add", every(60), jitter=50, misfire=misfire)
+    for minute in range(300):
+        state = EntryState(1, "g", 60_000 * minute)
+        due = lifecycle.score(entry, state.nominal, UTC)
+        assert due is not None
+        for late in (30_000, 65_000, 200_000):
+            plan = lifecycle.plan(entry, state, due + late, UTC)
+            own = [lifecycle.score(entry, nominal, UTC) or 0 for nominal in plan.emit]
+            assert own
+            assert max(own) <= due + late
+            if misfire == "all":
+                assert plan.skipped == 0

@@ -1,0 +1,240 @@
+"""Misfires: which missed occurrences are sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, schedule
+
+from redbeat_lite._base.errors import InvalidEntry
+from redbeat_lite._base.times import to_ms
+from redbeat_lite.rules import at, cron, every, next_ms, rrule, rule_of
+from redbeat_lite.rules.misfire import CHUNK, WALK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
+from tests.support.cases import together
+
+T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
+MINUTE = 60_000
+HOURLY = rule_of(cron("0 * * * *"), UTC)
+YEAR = 365 * 86_400_000
+
+
+def minutes(*numbers: int) -> tuple[int, ...]:
+    return tuple(T + number * MINUTE for number in numbers)
+
+
+@together(
+    ("misfire", "emitted"),
+    [
+        ("coalesce", minutes(9)),
+        ("skip", ()),
+        ("all", minutes(*range(10))),
+        (Misfire("all", limit=3), minutes(0, 1, 2)),
+        (Misfire("all", limit=10), minutes(*range(10))),
+        (Misfire("all", limit=50), minutes(*range(10))),
+        (Misfire("all", grace=180), minutes(7, 8, 9)),
+        (Misfire("all", grace=180, limit=2), minutes(7, 8)),
+        (Misfire("skip", grace=180), minutes(7, 8, 9)),
+        (Misfire("coalesce", grace=30), minutes(9)),
+        (Misfire("coalesce", grace=29), ()),
+    ],
+)
+def test_ten_missed_periods_give_one_none_or_each(misfire: str | Misfire, emitted: tuple[int, ...]) -> None:
+    now = T + 9 * MINUTE + MINUTE // 2
+    done = plan_misfires(every(60), T, now, Misfire.of(misfire))
+    skipped = [each for each in minutes(*range(10)) if each not in emitted]
+    assert done[:3] == (emitted, T + 10 * MINUTE, len(skipped))
+    assert [ms for each in done.ranges for ms in range(each.first, each.last + 1, MINUTE)] == skipped
+    assert sum(each.number for each in done.ranges) == len(skipped)
+
+
+@together("policy", ["coalesce", "skip", "all"])
+@together("late", [0, 1, 200])
+def test_an_occurrence_on_time_is_sent_under_every_policy(policy: str, late: int) -> None:
+    assert plan_misfires(every(1), T, T + late, Misfire(policy)) == Plan((T,), T + 1000, 0)
+
+
+def test_skip_forgives_a_fail_over_of_an_hourly_entry_and_nothing_longer() -> None:
+    assert plan_misfires(HOURLY, T, T + 4500, Misfire("skip")).emit == (T,)
+    assert plan_misfires(HOURLY, T, T + 5001, Misfire("skip")) == Plan((), T + 3_600_000, 1, (Range(T, T, 1),))
+
+
+def test_skip_forgives_a_quarter_of_a_short_interval() -> None:
+    assert plan_misfires(every(4), T, T + 1000, Misfire("skip")).emit == (T,)
+    assert plan_misfires(every(4), T, T + 1001, Misfire("skip")).emit == ()
+
+
+@pytest.mark.parametrize("rule", [HOURLY, every(3600), every(3600, align=True), rule_of(rrule("FREQ=HOURLY"), UTC)])
+def test_one_that_is_skipped_is_a_range_of_one(rule: Any) -> None:
+    hour = 60 * MINUTE
+    assert plan_misfires(rule, T, T + hour, Misfire()) == Plan((T + hour,), T + 2 * hour, 1, (Range(T, T, 1),))
+    done = plan_misfires(rule, T, T + 4 * hour, Misfire("all", grace=3 * 3600, limit=3))
+    assert done.ranges == (Range(T, T, 1), Range(T + 4 * hour, T + 4 * hour, 1))
+
+
+def test_a_delay_by_jitter_is_not_late() -> None:
+    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip"), delay=90_000).emit == (T,)
+    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip")).emit == ()
+
+
+def test_what_all_has_no_room_for_is_left_to_the_next_round() -> None:
+    now = T + 1200 * MINUTE
+    first = plan_misfires(every(60), T, now, Misfire("all"))
+    assert first == Plan(minutes(*range(CHUNK)), T + CHUNK * MINUTE, 0)
+    second = plan_misfires(every(60), first.next or 0, now, Misfire("all"))
+    third = plan_misfires(every(60), second.next or 0, now, Misfire("all"))
+    assert len(first.emit + second.emit + third.emit) == 1201
+    assert third.next == now + MINUTE
+
+
+def test_a_one_off_that_comes_late_is_sent_and_finished() -> None:
+    once = at(datetime(2026, 1, 1, tzinfo=UTC))
+    assert plan_misfires(once, T, T + YEAR, Misfire()) == Plan((T,), None, 0)
+    assert plan_misfires(once, T, T + 5001, Misfire("skip")) == Plan((), None, 1, (Range(T, T, 1),))
+
+
+def test_the_last_run_finishes_the_entry_and_what_would_follow_is_not_skipped() -> None:
+    now = T + 9 * MINUTE
+    assert plan_misfires(every(60), T, now, Misfire("all"), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
+    assert plan_misfires(every(60), T, now, Misfire("all", limit=4), runs_left=4) == Plan(minutes(0, 1, 2, 3), None, 0)
+    assert plan_misfires(every(60), T, now, Misfire("all", limit=2), runs_left=4) == Plan(
+        minutes(0, 1), T + 10 * MINUTE, 8, (Range(*minutes(2, 9), 8),)
+    )
+    assert plan_misfires(every(60), T, now, Misfire(), runs_left=1)[:3] == (minutes(9), None, 9)
+    assert plan_misfires(every(60), T, now, Misfire(), runs_left=0) == Plan((), None, 0)
+
+
+def test_an_occurrence_at_the_end_exists_and_none_after_it() -> None:
+    end = T + 5 * MINUTE
+    assert plan_misfires(every(60), T, T + YEAR, Misfire("all"), end=end) == Plan(minutes(*range(6)), None, 0)
+    assert plan_misfires(every(60), T, T + YEAR, Misfire(), end=end)[:3] == (minutes(5), None, 5)
+    assert plan_misfires(every(60), end, end, Misfire(), end=end) == Plan((end,), None, 0)
+    assert plan_misfires(every(60), end + 1, end + 2, Misfire(), end=end) == Plan((), None, 0)
+
+
+@together(
+    ("rule", "missed"),
+    [
+        (every(0.05), YEAR // 50 + 1),
+        (every(60, align=True), YEAR // MINUTE + 1),
+        (rule_of(cron("* * * * *", tz="Europe/Berlin"), UTC), YEAR // MINUTE + 1),
+        (rule_of(cron("* * * * * *", tz="America/New_York"), UTC), YEAR // 1000 + 1),
+    ],
+)
+@together("misfire", ["coalesce", "skip", Misfire("all", limit=1000), Misfire("all", grace=3600)])
+def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfire: str | Misfire) -> None:
+    begun = time.thread_time()
+    done = plan_misfires(rule, T, T + YEAR, Misfire.of(misfire))
+    assert time.thread_time() - begun < 0.25
+    if Misfire.of(misfire).grace is None:
+        assert len(done.emit) + done.skipped == missed
+        assert done.next == next_ms(rule, T + YEAR)
+
+
+def test_a_rule_that_cannot_be_counted_is_walked_in_rounds() -> None:
+    rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
+    now = T + 3 * WALK * MINUTE
+    emitted, skipped, rounds, nominal = [], 0, 0, T
+    while nominal <= now:
+        done = plan_misfires(rule, nominal, now, Misfire())
+        emitted += done.emit
+        skipped, rounds, nominal = skipped + done.skipped, rounds + 1, done.next or now + 1
+    assert (emitted, skipped, rounds) == ([now], 3 * WALK, 4)
+
+
+def test_a_limit_holds_for_a_rule_that_is_walked_in_rounds() -> None:
+    rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
+    now = T + 3 * WALK * MINUTE
+    done = plan_misfires(rule, T, now, Misfire("all", limit=2))
+    assert done.emit == minutes(0, 1)
+    assert done.next == now + MINUTE
+
+
+def test_a_clock_set_back_delays_nothing_by_more_than_its_interval() -> None:
+    now = T - 2 * 3_600_000
+    assert pull_back(every(10), T, now) == now + 10_000
+    assert pull_back(HOURLY, T, now) == now + 3_600_000
+    assert pull_back(HOURLY, T, T - 5) == T
+
+
+@together("back", [0, 1, 9_999, 10_000, 10_001, 30_000, 7_200_000])
+@together("phase", [1, 4_321, 10_000])
+def test_a_clock_set_back_leaves_an_interval_its_phase(back: int, phase: int) -> None:
+    now = T - back
+    found = pull_back(every(10), T + phase, now)
+    assert now < found <= now + 10_000
+    assert (T + phase - found) % 10_000 == 0
+
+
+def test_a_clock_set_back_repeats_no_run_of_an_interval_within_one_occurrence() -> None:
+    # By the old clock it was sent at T, and it is 4 s earlier now.
+    assert pull_back(every(10), T + 10_000, T - 4_000, last=T) == T + 10_000
+
+
+def test_a_clock_set_back_lets_nothing_run_before_its_start() -> None:
+    assert pull_back(every(10), T, T - 3_600_000, start=T) == T
+    assert pull_back(every(10), T + 50_000, T - 3_600_000, start=T) == T
+    assert pull_back(HOURLY, T, T - 3_600_000, start=T - 1) == T
+    assert pull_back(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T - 5, start=None) == T
+
+
+def test_looking_ahead_keeps_the_phase_of_an_interval() -> None:
+    assert ahead_ms(every(10), T, T + 25_000) == T + 30_000
+    assert ahead_ms(every(10), T, T) == T + 10_000
+    assert ahead_ms(every(10), T, T - 1) == T
+    assert ahead_ms(rule_of(rrule("FREQ=SECONDLY"), UTC), T, T + YEAR) == T + YEAR + 1000
+    assert ahead_ms(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T) is None
+
+
+def test_a_schedule_of_somebody_elses_is_planned_too() -> None:
+    class Odd(BaseSchedule):
+        def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+            rest = 7 - (self.now() - last_run_at).total_seconds()
+            return rest <= 0, max(rest, 0)
+
+    assert plan_misfires(rule_of(Odd(), UTC), T, T + 20_000, Misfire("all")).emit == (T, T + 7000, T + 14_000)
+
+
+def test_the_rounded_interval_of_celery_is_planned_too() -> None:
+    rule = rule_of(schedule(3600, relative=True), UTC)
+    assert plan_misfires(rule, T + 10, T + 2 * 3_600_000, Misfire("all")).emit == (T + 10, T + 3_600_000, T + 7_200_000)
+
+
+@pytest.mark.parametrize(
+    ("misfire", "stored"),
+    [
+        (Misfire(), "coalesce"),
+        (Misfire("skip"), "skip"),
+        (Misfire("all", limit=5), {"policy": "all", "limit": 5}),
+        (Misfire("all", grace=timedelta(minutes=1)), {"policy": "all", "grace": 60.0}),
+    ],
+)
+def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
+    assert misfire.encode() == stored
+    assert Misfire.of(json.loads(json.dumps(stored))) == misfire
+    assert Misfire.of(misfire) is misfire
+
+
+@together(
+    ("value", "field", "words"),
+    [
+        ("coalese", "misfire.policy", "did you mean 'coalesce'?"),
+        ({"policy": "all", "grase": 5}, "misfire.grase", "did you mean 'grace'?"),
+        ({"grace": -1}, "misfire.grace", "-1"),
+        ({"grace": float("nan")}, "misfire.grace", "nan"),
+        ({"grace": "5x"}, "misfire.grace", "'5x'"),
+        ({"limit": 0}, "misfire.limit", "1 to 1000"),
+        ({"limit": 1001}, "misfire.limit", "1001"),
+        ({"limit": True}, "misfire.limit", "True"),
+        (5, "misfire", "got 5"),
+        (None, "misfire", "got None"),
+    ],
+)
+def test_a_malformed_policy_names_field_and_value(value: Any, field: str, words: str) -> None:
+    with pytest.raises(InvalidEntry) as refused:
+        Misfire.of(value)
+    assert refused.value.field == field
+    assert words in str(refused.value)

@@ -1,0 +1,95 @@
+"""The scripts that keep to freezes, each against a real server by its contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite._base.actors import Who
+from redbeat_lite._base.errors import UnsupportedFormat
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.store.changes import decode_change, line_of
+from redbeat_lite.store.connections import Backend
+from redbeat_lite.store.leader_store import LeaderStore
+from redbeat_lite.store.records import Advance, Edit, Refrozen, Term
+from tests.store.test_scripts import backend, leading, store, wake_messages
+from tests.support.beats import KEYS
+from tests.support.messages import heard
+
+__all__ = ["backend", "leading", "store"]
+
+FROZEN = line_of(Who("ada", "cli"), "frozen", "deploy", (("until", None, "noon"),))
+
+
+def test_freezes_are_stored_where_they_are_as_they_were_read(store: LeaderStore, client: redis.Redis) -> None:
+    pubsub = wake_messages(client)
+    assert store.freezes() == b""
+    assert store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert heard(pubsub) == b"freezes"
+    assert store.set_freezes(b"", b"r1|[]", FROZEN), "sent again, as where the reply was lost"
+    assert not store.set_freezes(b"", b"r2|[]", FROZEN)
+    assert store.set_freezes(b"r1|[]", b"r2|[]")
+    assert store.freezes() == b"r2|[]"
+    [line] = [decode_change(*each) for each in client.xrange(KEYS.changes)]
+    assert (line.action, line.actor, line.note, line.fields) == ("frozen", "ada", "deploy", (("until", None, "noon"),))
+    pubsub.close()
+
+
+def test_no_beat_leads_that_does_not_know_freezes_once_there_are_some(
+    store: LeaderStore, leading: Term, backend: Backend, client: redis.Redis
+) -> None:
+    def leads(format: int) -> Any:
+        keys, line = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes), FROZEN.change
+        return backend.scripts.run("leader/acquire", keys, ("token", 4000, "host", 1, format, line))
+
+    client.hdel(KEYS.leader, "format")  # one that says nothing of it
+    with pytest.raises(UnsupportedFormat, match="earlier version, and would send what is frozen"):
+        store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert store.freezes() == b""
+    client.delete(KEYS.leader)
+    assert leads(1)[0] == 1, "it may lead while there are none"
+    client.delete(KEYS.leader)
+    assert store.set_freezes(b"", b"r1|[]", FROZEN)
+    assert leads(1) == [-1, 2]
+    assert leads(2)[0] == 1
+    store.put([Edit("a", None, EntryState.new(1000).encode(), "{}", 1000)])
+    assert store.set_freezes(b"r1|[]", b"r2|[]")
+    client.delete(KEYS.leader)
+    assert leads(1) == [-1, 2], "whatever was written since"
+
+
+def test_peek_tells_of_another_revision_and_reads_nothing_then(store: LeaderStore, leading: Term) -> None:
+    store.put([Edit("a", None, EntryState.new(1000).encode(), "{}", 1000)])
+    assert len(store.peek(leading, 3000, 10)[0]) == 1
+    store.set_freezes(b"", b"r1|[]")
+    for known in (b"", b"r", b"r1|", b"r12"):
+        with pytest.raises(Refrozen) as caught:
+            store.peek(leading, 3000, 10, known)
+        assert caught.value.args == (b"r1|[]",)
+    assert len(store.peek(leading, 3000, 10, b"r1")[0]) == 1
+    assert store.peek(leading, 3000, 0, b"r1") == ([], 1000)
+
+
+def test_commit_refuses_what_was_planned_under_another_revision(
+    store: LeaderStore, leading: Term, client: redis.Redis
+) -> None:
+    state = EntryState.new(1000)
+    store.put([Edit("a", None, state.encode(), "{}", 1000)])
+    step = Advance(b"a", state.guard, EntryState.new(2000).encode(), 2000, (("lpush", "queue", "m"),))
+    store.set_freezes(b"", b"r1|[]")
+    for known in (b"", b"r", b"r2"):
+        with pytest.raises(Refrozen):
+            store.commit(leading, 1000, [step], revision=known)
+    assert not client.exists("queue")
+    assert store.commit(leading, 1000, [step], revision=b"r1") == [True]
+    assert store.commit(leading, 1000, [step]) == [False], "whatever the revision, for what is out"
+    assert client.llen("queue") == 1
+
+
+def test_the_names_of_one_due_time_are_read_in_slices(store: LeaderStore, client: redis.Redis) -> None:
+    client.zadd(KEYS.due, {"before": 999, "after": 1001, **{f"e{at}": 1000 for at in range(5)}})
+    assert store.due_at(1000, 0, 3) == [b"e0", b"e1", b"e2"]
+    assert store.due_at(1000, 2, 4) == [b"e2", b"e3", b"e4"]
+    assert store.due_at(1002, 0, 3) == []
