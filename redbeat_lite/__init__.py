@@ -1,6 +1,7 @@
 """A Celery beat scheduler that keeps its schedule in Redis.
 
-Names are imported at their first use, so that ``import redbeat_lite`` costs next to nothing and connects to nothing.
+Names are imported at their first use, so that ``import redbeat_lite`` costs next to nothing and
+connects to nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""``python -m redbeat_lite``: the demo, and a probe that is quick because it loads neither Celery nor an app."""
+"""``python -m redbeat_lite``: the demo, and a probe that is quick because it loads neither Celery
+nor an app.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from ._version import __version__
 from .cli.command import Group, Length
 
 
-# Not with click's own code for wrong words, 2, which is reserved where Docker asks for a container's health.
+# Not with click's own code for wrong words, 2, which is reserved where Docker asks for a
+# container's health.
 @click.group(cls=Group)
 @click.version_option(__version__, prog_name="redbeat_lite")
 def main() -> None:
@@ -17,7 +20,9 @@ def main() -> None:
 
 
 @main.command(cls=click.Command)
-@click.option("--seconds", type=click.FloatRange(min=1), help="End after so many seconds; else on Ctrl-C.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), help="End after so many seconds; else on Ctrl-C."
+)
 def demo(seconds: float | None) -> None:
     """Start a private server, a worker, two beats and the page, and watch."""
     from .demo.run import run
@@ -30,9 +35,13 @@ def demo(seconds: float | None) -> None:
 
 @main.command(cls=click.Command)
 @click.argument("file")
-@click.option("--limit", type=Length(1.0), default="30s", show_default=True, help="How long it may be silent.")
+@click.option(
+    "--limit", type=Length(1.0), default="30s", show_default=True, help="How long it may be silent."
+)
 def health(file: str, limit: float) -> None:
-    """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well, else 1."""
+    """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well,
+    else 1.
+    """
     from .beat.heartbeat import judge
     from .cli.output import say
 

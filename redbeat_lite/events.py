@@ -1,7 +1,7 @@
 """Hooks: what a beat tells whoever wants to know, without ever waiting for them.
 
-Every subscriber has a queue and a thread of its own, so that one that hangs or raises delays neither the beat nor
-another subscriber.
+Every subscriber has a queue and a thread of its own, so that one that hangs or raises delays
+neither the beat nor another subscriber.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _ATTRIBUTE = "_redbeat_lite_hooks"
 
 
 class Dispatched(NamedTuple):
-    """An occurrence is in the queue. ``lateness`` is in seconds, from its due time on, jitter included."""
+    """An occurrence is in the queue. ``lateness`` is in seconds, from its due time on, jitter
+    included.
+    """
 
     name: str
     task: str
@@ -80,7 +82,8 @@ class Ticked(NamedTuple):
 class IncidentOpened(NamedTuple):
     """An expectation does not hold. Told at least once; the same incident has the same ``id``.
 
-    ``kind`` is one of those of :class:`redbeat_lite.Incident`; ``entry`` is ``None`` where it is the whole schedule.
+    ``kind`` is one of those of :class:`redbeat_lite.Incident`; ``entry`` is ``None`` where it is
+    the whole schedule.
     """
 
     id: str
@@ -123,8 +126,9 @@ _METHODS: dict[type, str] = {
 class Hooks:
     """What a beat tells. Override what you want to hear, and hand an instance to :func:`subscribe`.
 
-    The methods run in a thread of their own, one event after the other. What they raise is logged once and goes no
-    further. Whoever is slower than the beat for long loses events, which is logged once too.
+    The methods run in a thread of their own, one event after the other. What they raise is logged
+    once and goes no further. Whoever is slower than the beat for long loses events, which is logged
+    once too.
     """
 
     def dispatched(self, event: Dispatched) -> None:

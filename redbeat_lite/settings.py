@@ -58,38 +58,49 @@ def key_root(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that a user can set. Durations are in seconds here; an app may use every form of a duration.
+    """Everything that a user can set. Durations are in seconds here; an app may use every form of a
+    duration.
 
     Parameters:
-        url: the Redis server or servers that hold the schedule; the broker's URL if the broker is a Redis.
-        redis_options: further keyword arguments of the redis-py client; also ``master_name`` and ``sentinel_kwargs``.
-        key_prefix: beginning of all keys. Schedules under different prefixes are independent. The keys have the prefix
-            in braces, unless it ends with braces of its own, such as ``"myapp:{beat}"``.
-        owner: owner of the entries of ``beat_schedule``; entries of another owner are never touched.
+        url: the Redis server or servers that hold the schedule; the broker's URL if the broker is a
+            Redis.
+        redis_options: further keyword arguments of the redis-py client; also ``master_name`` and
+            ``sentinel_kwargs``.
+        key_prefix: beginning of all keys. Schedules under different prefixes are independent. The
+            keys have the prefix in braces, unless it ends with braces of its own, such as
+            ``"myapp:{beat}"``.
+        owner: owner of the entries of ``beat_schedule``; entries of another owner are never
+            touched.
         lease: seconds that a silent leader stays leader. 1 to 86,400.
         batch_size: entries per round trip, 1 to 5,000.
         expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
-        clock_slack: seconds that the clocks of beats and workers may differ. A message that expires with its interval
-            lives that much longer. 0 to 86,400.
+        clock_slack: seconds that the clocks of beats and workers may differ. A message that expires
+            with its interval lives that much longer. 0 to 86,400.
         misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
         once_lease: lease of a once-lock. 1 to 86,400.
-        history: default of an entry's ``history``, the number of its last runs that are remembered. 0 to 1,000.
-        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, except ``succeed_every``,
-            because that depends on the rule of one entry.
+        history: default of an entry's ``history``, the number of its last runs that are remembered.
+            0 to 1,000.
+        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, except
+            ``succeed_every``, because that depends on the rule of one entry.
         publish_timeout: seconds after which a publish that hangs is given up. 0.1 to 86,400.
-        stall_timeout: seconds without progress after which a leader stops renewing its lease. 1 to 86,400.
+        stall_timeout: seconds without progress after which a leader stops renewing its lease. 1 to
+            86,400.
         dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
-        traceparent: whether each message of the beat has the W3C header of this name, with a trace of its own.
+        traceparent: whether each message of the beat has the W3C header of this name, with a trace
+            of its own.
         metrics_port: port of the beat's metrics for Prometheus, 1 to 65,535.
         metrics_host: IP address of the metrics; ``"0.0.0.0"`` for all addresses of the machine.
-        heartbeat_file: a file that the beat touches every second while its loop runs; its directory must exist.
+        heartbeat_file: a file that the beat touches every second while its loop runs; its directory
+            must exist.
         heartbeat_url: a URL of http or https that the leader requests every minute.
         notify: URLs of services, in the form of apprise, that receive incidents.
     """
 
     # The URL and the options may contain a password, so repr() does not show them.
     url: str = field(repr=False)
-    redis_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    redis_options: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
     key_prefix: str = "redbeat-lite"
     owner: str = "celery"
     lease: float = 4.0
@@ -125,7 +136,10 @@ class Settings:
         _check_number("publish_timeout", self.publish_timeout, 0.1)
         _check_number("stall_timeout", self.stall_timeout, 1.0)
         is_long_enough = self.stall_timeout > self.publish_timeout
-        expected = f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish counts as a hang"
+        expected = (
+            f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish "
+            "counts as a hang"
+        )
         _require("stall_timeout", is_long_enough, expected, self.stall_timeout)
         _check_whole("batch_size", self.batch_size, 1, 5000)
         _check_whole("history", self.history, 0, MAX_HISTORY)
@@ -133,7 +147,9 @@ class Settings:
         _require("expires", _is_expires(self.expires), expected, self.expires)
         _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
         _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
-        _require("traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent)
+        _require(
+            "traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent
+        )
         _check_metrics(self.metrics_port, self.metrics_host)
         _check_notify(self.notify)
         _check_heartbeat(self.heartbeat_url, self.heartbeat_file)
@@ -147,15 +163,15 @@ class Settings:
     def from_app(cls, app: Celery, *, url: str | None = None) -> Settings:
         """Read the settings of a Celery app.
 
-        Django's form works too: with ``config_from_object(..., namespace="CELERY")`` the setting ``url`` is
-        ``CELERY_REDBEAT_LITE_URL``, and without a namespace ``REDBEAT_LITE_URL``.
+        Django's form works too: with ``config_from_object(..., namespace="CELERY")`` the setting
+        ``url`` is ``CELERY_REDBEAT_LITE_URL``, and without a namespace ``REDBEAT_LITE_URL``.
 
         Parameters:
             url: replaces the setting where no server is asked.
 
         Raises:
-            ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery ignores, a setting has
-                two values in two spellings, or there is no Redis to use.
+            ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery
+                ignores, a setting has two values in two spellings, or there is no Redis to use.
         """
         values = {name: _value(app, name) for name in _names_set(app)}
         for name in _DURATIONS & values.keys():
@@ -167,9 +183,15 @@ class Settings:
             values["url"] = url
         elif values.get("url") is None:
             values["url"] = _broker_url(app)
-            values["redis_options"] = {**_broker_tls(app), **_mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {
+                **_broker_tls(app),
+                **_mapping(values.get("redis_options", {})),
+            }
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
-            values["redis_options"] = {**_broker_sentinel(app), **_mapping(values.get("redis_options", {}))}
+            values["redis_options"] = {
+                **_broker_sentinel(app),
+                **_mapping(values.get("redis_options", {})),
+            }
         remember_passwords((values.get("heartbeat_url"), values.get("notify")))
         remember_passwords((values["url"], values.get("redis_options")))
         remember_passwords((app.conf.broker_write_url, app.conf.broker_transport_options))
@@ -196,10 +218,12 @@ def check_timezone(app: Celery) -> None:
         _ = app.timezone
     except Exception:  # noqa: BLE001 - zoneinfo raises KeyError, ValueError or OSError.
         expected = 'the name of a time zone such as "Europe/Berlin"'
-        raise ConfigurationError(f"timezone: expected {expected}, got {app.conf.timezone!r}") from None
+        raise ConfigurationError(
+            f"timezone: expected {expected}, got {app.conf.timezone!r}"
+        ) from None
 
 
-# -- Names of settings -------------------------------------------------------------------------------------------------
+# -- Names of settings ----------------------------------------------------------------------------
 
 
 def _names_set(app: Celery) -> list[str]:
@@ -209,7 +233,8 @@ def _names_set(app: Celery) -> list[str]:
     """
     # This loads a configuration that is still pending. Only then the app knows its namespace.
     keys = [str(key) for key in app.conf]
-    # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours alike by mistake.
+    # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours
+    # alike by mistake.
     start = (app.conf.prefix or "CELERY_").lower()
     names = []
     for key in keys:
@@ -226,7 +251,9 @@ def _check_spelling(namespace: str, key: str, name: str) -> None:
     candidates = [name]
     if name not in known_names:
         candidates = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
-    valid_keys = [spelling for candidate in candidates for spelling in _spellings(namespace, candidate)]
+    valid_keys = [
+        spelling for candidate in candidates for spelling in _spellings(namespace, candidate)
+    ]
     if key not in valid_keys:
         nearest = difflib.get_close_matches(key, valid_keys, n=1, cutoff=0)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
@@ -254,11 +281,13 @@ def _value(app: Celery, name: str) -> Any:
         return app.conf[own]
     values = [app.conf[key] for key in (own, other) if key in app.conf]
     if len(values) == 2 and values[0] != values[1]:
-        raise ConfigurationError(f"{own} and {other} are both set, to different values; set one of them")
+        raise ConfigurationError(
+            f"{own} and {other} are both set, to different values; set one of them"
+        )
     return values[0]
 
 
-# -- Settings of the broker --------------------------------------------------------------------------------------------
+# -- Settings of the broker -----------------------------------------------------------------------
 
 
 def _broker_url(app: Celery) -> str:
@@ -269,7 +298,8 @@ def _broker_url(app: Celery) -> str:
     if scheme in urls.SCHEMES:
         return servers[0]
     raise ConfigurationError(
-        f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold the schedule"
+        f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) "
+        "cannot hold the schedule"
     )
 
 
@@ -285,7 +315,7 @@ def _broker_sentinel(app: Celery) -> dict[str, Any]:
     return {name: options[name] for name in ("master_name", "sentinel_kwargs") if name in options}
 
 
-# -- Checks ------------------------------------------------------------------------------------------------------------
+# -- Checks ---------------------------------------------------------------------------------------
 
 
 def _require(name: str, is_right: bool, expected: str, value: object) -> None:
@@ -299,7 +329,9 @@ def _check_url(value: object) -> None:
         raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
     scheme = urls.scheme_of(value)
     if scheme not in urls.SCHEMES:
-        raise ConfigurationError(f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}")
+        raise ConfigurationError(
+            f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}"
+        )
     try:
         if scheme in urls.SINGLE:
             urls.connection_options(value)
@@ -307,7 +339,8 @@ def _check_url(value: object) -> None:
             urls.addresses_and_options(value)
     except ValueError:
         raise ConfigurationError(
-            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special characters of the "
+            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special "
+            "characters of the "
             "password in percent form; host, port or database cannot be read"
         ) from None
 
@@ -317,10 +350,15 @@ def _check_options(url: str, options: Any) -> None:
     scheme = urls.scheme_of(url)
     if scheme in urls.SENTINEL and not options.get("master_name"):
         raise ConfigurationError(
-            f"{PREFIX}redis_options: expected the master_name that the sentinels of {PREFIX}url watch, got none"
+            f"{PREFIX}redis_options: expected the master_name that the sentinels of "
+            f"{PREFIX}url watch, got none"
         )
-    if scheme in urls.CLUSTER and (urls.addresses_and_options(url)[1].get("db") or options.get("db")):
-        raise ConfigurationError(f"{PREFIX}url: expected database 0, the only one of a Redis Cluster")
+    if scheme in urls.CLUSTER and (
+        urls.addresses_and_options(url)[1].get("db") or options.get("db")
+    ):
+        raise ConfigurationError(
+            f"{PREFIX}url: expected database 0, the only one of a Redis Cluster"
+        )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -362,7 +400,9 @@ def _expectation(value: object) -> Expect | None:
     except InvalidEntry as exc:
         raise ConfigurationError(f"{PREFIX}{exc}") from None
     is_right = expect is None or (expect is not False and expect.succeed_every is None)
-    _require("expect", is_right, "None or a mapping of start_within, finish_within and failures", value)
+    _require(
+        "expect", is_right, "None or a mapping of start_within, finish_within and failures", value
+    )
     return expect or None
 
 
@@ -373,14 +413,21 @@ def _check_metrics(port: object, host: object) -> None:
         is_address = isinstance(host, str) and bool(ip_address(host))
     except ValueError:
         is_address = False
-    _require("metrics_host", is_address, "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0", host)
+    _require(
+        "metrics_host",
+        is_address,
+        "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0",
+        host,
+    )
 
 
 def _check_notify(value: object) -> None:
     # The URLs contain secrets, so the error shows none of them.
     is_list = isinstance(value, (list, tuple))
     if not is_list or not all(isinstance(url, str) and "://" in url for url in value):  # type: ignore[attr-defined]
-        raise ConfigurationError(f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host")
+        raise ConfigurationError(
+            f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host"
+        )
 
 
 def _check_heartbeat(url: object, file: object) -> None:
@@ -402,4 +449,9 @@ def _is_web_url(url: object) -> bool:
     except ValueError:
         return False
     # urllib would take a user and a password before the host as a part of its name.
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and parts.username is None
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and has_port
+        and parts.username is None
+    )

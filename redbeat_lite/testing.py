@@ -1,4 +1,5 @@
-"""Seeing in a test when an app's schedule fires, and what a pipeline does, without a beat, a worker or a server.
+"""Seeing in a test when an app's schedule fires, and what a pipeline does, without a beat, a worker
+or a server.
 
 Freezing the clock needs freezegun, from the ``testing`` extra; planning alone does not.
 """
@@ -58,17 +59,20 @@ def schedule_clock(
     app: Celery | None = None,
     entries: Iterable[Entry] | Mapping[str, Mapping[str, Any]] = (),
 ) -> ScheduleClock:
-    """A clock that stands at ``start`` over the schedule of an app, as if its very first beat were started then.
+    """A clock that stands at ``start`` over the schedule of an app, as if its very first beat were
+    started then.
 
-    Nothing is sent and no server is asked. When something fires is decided by the code of the beat itself.
+    Nothing is sent and no server is asked. When something fires is decided by the code of the beat
+    itself.
 
     Parameters:
-        start: ISO 8601 text such as ``"2026-03-29 00:00"``, or a datetime; one without a zone is read in ``tz``.
-        tz: the zone in which times are read and shown; by default the app's. Which zone a schedule runs in is the
-            app's and the entry's affair, as ever.
+        start: ISO 8601 text such as ``"2026-03-29 00:00"``, or a datetime; one without a zone is
+            read in ``tz``.
+        tz: the zone in which times are read and shown; by default the app's. Which zone a schedule
+            runs in is the app's and the entry's affair, as ever.
         app: whose ``beat_schedule`` runs; by default the current app.
-        entries: more entries, as :class:`redbeat_lite.Entry` or in the form of ``beat_schedule``; one with the name of
-            an entry of the app takes its place.
+        entries: more entries, as :class:`redbeat_lite.Entry` or in the form of ``beat_schedule``;
+            one with the name of an entry of the app takes its place.
 
     Raises:
         InvalidEntry: an entry is wrong; a beat would log that and go on without it.
@@ -84,17 +88,21 @@ def schedule_clock(
 class ScheduleClock:
     """What :func:`schedule_clock` makes.
 
-    As a context manager it freezes the time of the process, by freezegun: ``datetime.now(tz)`` and ``time.time()`` say
-    what the clock says, and a naive ``datetime.now()`` says it in UTC.
+    As a context manager it freezes the time of the process, by freezegun: ``datetime.now(tz)`` and
+    ``time.time()`` say what the clock says, and a naive ``datetime.now()`` says it in UTC.
     """
 
-    def __init__(self, start: datetime, zone: tzinfo, entries: Mapping[str, Entry], app_zone: tzinfo) -> None:
+    def __init__(
+        self, start: datetime, zone: tzinfo, entries: Mapping[str, Entry], app_zone: tzinfo
+    ) -> None:
         self._zone = zone
         self._now = start
         self._entries = entries
         for entry in entries.values():
             _begin(entry, to_ms(start), app_zone)
-        due = sorted((each for each in entries.values() if each.due is not None), key=attrgetter("due"))
+        due = sorted(
+            (each for each in entries.values() if each.due is not None), key=attrgetter("due")
+        )
         self._stream = walk(due, now=to_ms(start), zone=app_zone)
         self._ahead = next(self._stream, None)
         self._freezer: Any = None
@@ -106,24 +114,34 @@ class ScheduleClock:
         return self._now.astimezone(self._zone)
 
     def run(self, until: str | datetime | Duration = timedelta(days=1)) -> list[Fired]:
-        """Move on to ``until``, and list what fired on the way: from the present instant on, before ``until``.
+        """Move on to ``until``, and list what fired on the way: from the present instant on, before
+        ``until``.
 
         Parameters:
-            until: ISO 8601 text or a datetime as for ``start``, or how far to go in real time: seconds, a
-                timedelta or a text such as ``"1h30m"``. A day is
-                24 hours, which is not from midnight to midnight where the clocks change: there, name the end.
+            until: ISO 8601 text or a datetime as for ``start``, or how far to go in real time:
+                seconds, a timedelta or a text such as ``"1h30m"``. A day is 24 hours, which is not
+                from midnight to midnight where the clocks change: there, name the end.
         """
         return list(self.walk(until))
 
     def walk(self, until: str | datetime | Duration = timedelta(days=1)) -> Iterator[Fired]:
-        """As :meth:`run`, occurrence by occurrence: in the body of a loop over it, it is the time at which each fires.
+        """As :meth:`run`, occurrence by occurrence: in the body of a loop over it, it is the time
+        at which each fires.
 
         The clock has reached ``until`` when the loop is through.
         """
-        far = None if isinstance(until, str) and until.isdecimal() else seconds_of(until)  # 20261201 is a day
-        end = _instant("until", until, self._zone) if far is None else self._now + timedelta(seconds=far)
+        far = (
+            None if isinstance(until, str) and until.isdecimal() else seconds_of(until)
+        )  # 20261201 is a day
+        end = (
+            _instant("until", until, self._zone)
+            if far is None
+            else self._now + timedelta(seconds=far)
+        )
         if end < self._now:
-            raise ValueError(f"until: expected an instant that is still to come, got {until!r} at {self.now}")
+            raise ValueError(
+                f"until: expected an instant that is still to come, got {until!r} at {self.now}"
+            )
         while self._ahead is not None and self._ahead.at < end:
             upcoming, self._ahead = self._ahead, next(self._stream, None)
             self._stand_at(upcoming.at)
@@ -134,7 +152,9 @@ class ScheduleClock:
         try:
             from freezegun import freeze_time
         except ImportError:
-            needed = "freezegun is needed; in the checkout of redbeat_lite: pip install '.[testing]'"
+            needed = (
+                "freezegun is needed; in the checkout of redbeat_lite: pip install '.[testing]'"
+            )
             raise ConfigurationError(needed) from None
         self._freezer = freeze_time(self._now)
         self._frozen = self._freezer.start()
@@ -160,18 +180,23 @@ class ScheduleClock:
         )
 
 
-def _entries(app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]) -> dict[str, Entry]:
+def _entries(
+    app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]
+) -> dict[str, Entry]:
     settings = Settings.from_app(app, url=NO_SERVER)
     added = more.items() if isinstance(more, Mapping) else ((entry.name, entry) for entry in more)
     given = {**as_written(app.conf.beat_schedule or {}), **as_written(dict(added))}
     # A copy: an Entry of the caller's gets no state from here.
-    return {name: copy(config_entry(settings, name, fields, app=app)) for name, fields in given.items()}
+    return {
+        name: copy(config_entry(settings, name, fields, app=app)) for name, fields in given.items()
+    }
 
 
 def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
     lifecycle.check(entry, start, zone)
     state = lifecycle.created(entry, start, zone)
-    # A new entry waits for what is later than its creation. A day that begins at midnight has its midnight's runs.
+    # A new entry waits for what is later than its creation. A day that begins at midnight has its
+    # midnight's runs.
     at_start = next_ms(entry.rule(zone), start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)

@@ -1,4 +1,6 @@
-"""For ``include = ["redbeat_lite.worker"]`` in a configuration: workers do what :func:`redbeat_lite.install` says."""
+"""For ``include = ["redbeat_lite.worker"]`` in a configuration: workers do what
+:func:`redbeat_lite.install` says.
+"""
 
 from __future__ import annotations
 

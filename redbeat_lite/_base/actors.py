@@ -87,7 +87,9 @@ def who(actor: str | None = None) -> Who:
 def check_actor(actor: object) -> str:
     """Return the actor, or raise InvalidEntry if it cannot be one."""
     if not is_short_text(actor, MAX_ACTOR):
-        raise InvalidEntry("actor", f"text of 1 to {MAX_ACTOR} characters without control characters", actor)
+        raise InvalidEntry(
+            "actor", f"text of 1 to {MAX_ACTOR} characters without control characters", actor
+        )
     return actor
 
 

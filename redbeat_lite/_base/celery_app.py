@@ -76,7 +76,8 @@ def broker_connection(app: Celery) -> Any:
     except ValueError:
         # Kombu's error quotes the URL, and special characters of the password are the usual cause.
         raise ConfigurationError(
-            "broker_url: expected the URL of a broker, with special characters of the password in percent form; it "
+            "broker_url: expected the URL of a broker, with special characters of the "
+            "password in percent form; it "
             "cannot be read"
         ) from None
 

@@ -39,7 +39,13 @@ class InvalidEntry(RedbeatError, ValueError):
     """
 
     def __init__(
-        self, field: str, expected: str, value: object, *, entry: str | None = None, hint: str | None = None
+        self,
+        field: str,
+        expected: str,
+        value: object,
+        *,
+        entry: str | None = None,
+        hint: str | None = None,
     ) -> None:
         self.field = field
         self.expected = expected
@@ -58,11 +64,15 @@ class InvalidEntry(RedbeatError, ValueError):
         return _rebuild_invalid, (self.field, self.expected, self.value, self.entry, self.hint)
 
 
-def _rebuild_invalid(field: str, expected: str, value: object, entry: str | None, hint: str | None) -> InvalidEntry:
+def _rebuild_invalid(
+    field: str, expected: str, value: object, entry: str | None, hint: str | None
+) -> InvalidEntry:
     return InvalidEntry(field, expected, value, entry=entry, hint=hint)
 
 
-def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Collection[str]) -> Mapping[str, Any]:
+def check_field_names(
+    parent: str, fields: Mapping[str, Any], known_names: Collection[str]
+) -> Mapping[str, Any]:
     """Return the fields of something if all of their names are known.
 
     Parameters:
@@ -74,7 +84,9 @@ def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Colle
     for name in fields:
         if name not in known_names:
             expected = f"one of the fields {', '.join(known_names)}"
-            raise InvalidEntry(f"{parent}.{name}", expected, name, hint=nearest_hint(name, known_names))
+            raise InvalidEntry(
+                f"{parent}.{name}", expected, name, hint=nearest_hint(name, known_names)
+            )
     return fields
 
 

@@ -69,7 +69,9 @@ class Ticker:
         failure: text of the log line after an exception; the name of the thread by default.
     """
 
-    def __init__(self, name: str, seconds: Callable[[], float], call: Callable[[], object], failure: str = "") -> None:
+    def __init__(
+        self, name: str, seconds: Callable[[], float], call: Callable[[], object], failure: str = ""
+    ) -> None:
         self._seconds = seconds
         self._call = call
         self._failure = failure or name

@@ -142,7 +142,9 @@ def _seconds_of_text(text: str) -> float | None:
     return ms / 1000 if math.isfinite(ms) else None
 
 
-def length_of(field: str, value: object, bounds: str, least: float, most: float = math.inf) -> float:
+def length_of(
+    field: str, value: object, bounds: str, least: float, most: float = math.inf
+) -> float:
     """Return the seconds of a duration that lies between ``least`` and ``most`` seconds.
 
     Parameters:

@@ -112,4 +112,6 @@ def _spelled_for_redis_py(url: str) -> str:
         query = dict(parse_qsl(parts.query))
         database = query.pop("virtual_host", query.pop("db", "0")).lstrip("/")
         return f"unix://{parts.netloc}{unquote(parts.path)}?db={database}"
-    return re.sub(r"ssl_cert_reqs=CERT_(\w+)", lambda match: f"ssl_cert_reqs={match[1].lower()}", url)
+    return re.sub(
+        r"ssl_cert_reqs=CERT_(\w+)", lambda match: f"ssl_cert_reqs={match[1].lower()}", url
+    )

@@ -23,10 +23,12 @@ from ..store.store import Store
 
 @public
 class Calendars(MutableMapping[str, Calendar]):
-    """The stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process sees the same.
+    """The stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process
+    sees the same.
 
-    ``calendars[name] = calendar`` stores one and edits the entries that name it, 250 in a step. Interrupted, it is done
-    by storing the same once more: that makes no new revision. All entries are read for it, 1,000 in a round trip.
+    ``calendars[name] = calendar`` stores one and edits the entries that name it, 250 in a step.
+    Interrupted, it is done by storing the same once more: that makes no new revision. All entries
+    are read for it, 1,000 in a round trip.
     """
 
     def __init__(self, store: Store, zone: tzinfo, who: Callable[[], Who]) -> None:
@@ -50,7 +52,8 @@ class Calendars(MutableMapping[str, Calendar]):
         """Store a calendar, and plan its entries by it.
 
         Raises:
-            InvalidEntry: it is no calendar, or no name; or an entry grows too large with it: all others are edited.
+            InvalidEntry: it is no calendar, or no name; or an entry grows too large with it: all
+                others are edited.
         """
         if "@" in check_name("name", name):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
@@ -58,7 +61,9 @@ class Calendars(MutableMapping[str, Calendar]):
             raise InvalidEntry("calendar", "a Calendar", calendar)
         stored, is_new = self._store.put_calendar(name, calendar)
         if is_new:
-            self._store.record(line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), [])
+            self._store.record(
+                line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), []
+            )
         self._plan_anew(name)
 
     def __delitem__(self, name: str) -> None:
@@ -71,7 +76,9 @@ class Calendars(MutableMapping[str, Calendar]):
         _ = self[name]
         for stored in self._store.pages():
             if _names(stored, name):
-                raise InvalidEntry("calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does")
+                raise InvalidEntry(
+                    "calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does"
+                )
         self._store.backend.client.hdel(self._store.keys.calendars, name)
         self._store.record(line_of(self._who(), "removed", f"calendar {name}"), [])
 
@@ -82,13 +89,19 @@ class Calendars(MutableMapping[str, Calendar]):
         return len(self.all())
 
     def settle(self, written: Iterable[Entry]) -> None:
-        """Plan anew what was written by a revision that was not the last any more: its edits may have passed it by."""
+        """Plan anew what was written by a revision that was not the last any more: its edits may
+        have passed it by.
+        """
         planned = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
-        for name in {each.name for each in planned.difference(self.all().values() if planned else ())}:
+        for name in {
+            each.name for each in planned.difference(self.all().values() if planned else ())
+        }:
             self._plan_anew(name)
 
     def _plan_anew(self, name: str) -> None:
-        """Edit the entries that name a calendar, until they are by what is stored: somebody may store another one."""
+        """Edit the entries that name a calendar, until they are by what is stored: somebody may
+        store another one.
+        """
         faults: dict[bytes, InvalidEntry] = {}
 
         def edits(stored: Stored) -> list[Edit]:
@@ -101,8 +114,20 @@ class Calendars(MutableMapping[str, Calendar]):
             except InvalidEntry as exc:
                 faults[stored.name] = exc
                 return []
-            later, line = moved(after, state, wall_ms(), self._zone), line_of_write(self._who(), stored, definition)
-            return [edit_of(after, later, self._zone, expected=stored.state, definition=definition, line=line)]
+            later, line = (
+                moved(after, state, wall_ms(), self._zone),
+                line_of_write(self._who(), stored, definition),
+            )
+            return [
+                edit_of(
+                    after,
+                    later,
+                    self._zone,
+                    expected=stored.state,
+                    definition=definition,
+                    line=line,
+                )
+            ]
 
         last = None
         while (calendar := self.all().get(name)) is not None and calendar != last:
@@ -115,6 +140,8 @@ class Calendars(MutableMapping[str, Calendar]):
 
 
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
-    """Whether an entry names a calendar, but for this revision. Most name none, which their text tells sooner."""
+    """Whether an entry names a calendar, but for this revision. Most name none, which their text
+    tells sooner.
+    """
     entry = readable_parts(stored)[0] if b'"calendar":' in (stored.definition or b"") else None
     return entry is not None and entry.calendar_name == name and entry.calendar != but

@@ -46,24 +46,26 @@ class FreezeList:
         seconds: Duration | None = None,
         note: str = "",
     ) -> Freeze:
-        """Keep entries from firing for a time. None is edited; messages that are out, and retries, go on.
+        """Keep entries from firing for a time. None is edited; messages that are out, and retries,
+        go on.
 
         At its end, each entry's misfire policy decides on the runs that were due meanwhile.
 
-        Once this has returned, nothing goes out that is sent in one step with the schedule; with a broker elsewhere,
-        nothing later than the batch that is under way.
+        Once this has returned, nothing goes out that is sent in one step with the schedule; with a
+        broker elsewhere, nothing later than the batch that is under way.
 
         Parameters:
             name, task: patterns, as of files: ``billing-*``.
             tag: one of the entry's tags.
             until: aware; when it ends.
-            seconds: for how long it holds, as seconds, a timedelta or a text such as ``"2h"``; in the place of
-                ``until``.
+            seconds: for how long it holds, as seconds, a timedelta or a text such as ``"2h"``; in
+                the place of ``until``.
             note: why.
 
         Raises:
             InvalidEntry: a parameter is wrong, or there are 100.
-            UnsupportedFormat: the beat that leads is of an earlier version, and would send what is frozen.
+            UnsupportedFormat: the beat that leads is of an earlier version, and would send what is
+                frozen.
         """
         now, selection = wall_ms(), Selection.of(name, tag, task)
         if (until is None) == (seconds is None):
@@ -78,11 +80,16 @@ class FreezeList:
         return freeze
 
     def restore(self, freeze: Freeze) -> None:
-        """Have one that there was, as a backup has it, unless it is there; raises as :meth:`add`."""
+        """Store a freeze of a backup, unless it is stored; raises as :meth:`add`."""
         fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
         told = tuple((field, None, value) for field, value in fields.items())
         line = line_of(self._who(), "frozen", freeze.note, told)
-        self._change(lambda found: found if any(each.id == freeze.id for each in found) else (*found, freeze), line)
+        self._change(
+            lambda found: (
+                found if any(each.id == freeze.id for each in found) else (*found, freeze)
+            ),
+            line,
+        )
 
     def thaw(self, id: str) -> None:
         """End a freeze before its time.
@@ -94,7 +101,9 @@ class FreezeList:
 
         def thawed(found: tuple[Freeze, ...]) -> list[Freeze]:
             if not any(each.id == id and each.holds(now) for each in found):
-                raise EntryNotFound(f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells")
+                raise EntryNotFound(
+                    f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
+                )
             return [each._replace(thawed=from_ms(now)) if each.id == id else each for each in found]
 
         self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))
@@ -121,7 +130,8 @@ class FreezeList:
             if (wanted := decide(known.all)) is known.all:
                 return
             later = known.replaced(*wanted)
-            # Beside them there are those that have ended, of which the beat has not seen to the end.
+            # Beside them there are those that have ended, of which the beat has not seen to the
+            # end.
             number = max(sum(each.holds(wall_ms()) for each in later.all), len(later.all) // 10)
             if number > _MOST:
                 raise InvalidEntry("freezes", f"at most {_MOST} of them", number)
@@ -131,4 +141,6 @@ class FreezeList:
 
 
 def _after(now: int, seconds: object) -> int:
-    return now + round(1000 * length_of("seconds", seconds, "a millisecond to 1,000 years", 0.001, _LONGEST))
+    return now + round(
+        1000 * length_of("seconds", seconds, "a millisecond to 1,000 years", 0.001, _LONGEST)
+    )

@@ -1,4 +1,6 @@
-"""Entries as the API reads them: decoded, with their state, and with what only the app's configuration holds."""
+"""Entries as the API reads them: decoded, with their state, and with what only the app's
+configuration holds.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Reader:
 
     @property
     def zone(self) -> tzinfo:
-        """That of the app. One that is wrong fails where it is needed, and keeps nobody from the rest."""
+        """That of the app. One that is wrong fails where it is needed, and keeps nobody from the
+        rest.
+        """
         zone: tzinfo = self.app.timezone
         return zone
 
@@ -59,12 +63,17 @@ class Reader:
         return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
     def whole(self, name: str) -> Entry:
-        """The entry of this name, with its state, its last change, and until when it is frozen; raises EntryNotFound
-        where there is none, and as :meth:`entry`."""
-        stored, kept, freezes, _ = self.store.read_with_change(name) if is_name(name) else (None, None, b"", [])
+        """The entry of this name, with its state, its last change, and until when it is frozen;
+        raises EntryNotFound where there is none, and as :meth:`entry`.
+        """
+        stored, kept, freezes, _ = (
+            self.store.read_with_change(name) if is_name(name) else (None, None, b"", [])
+        )
         return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))
 
-    def whole_of(self, there: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None) -> Entry:
+    def whole_of(
+        self, there: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None
+    ) -> Entry:
         """The same of what was read, and of its rows where they were; raises as :meth:`entry`."""
         entry = self.entry(there)
         if rows is not None:
@@ -99,11 +108,15 @@ class Reader:
         try:
             return self._entry(stored)
         except UNREADABLE as exc:
-            logger.warning("left out of the list, and of every run until it is mended: %s", text_of(exc))
+            logger.warning(
+                "left out of the list, and of every run until it is mended: %s", text_of(exc)
+            )
             return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
-        """Let these entries read their rows, those of all in one command when one of them is first asked for them."""
+        """Let these entries read their rows, those of all in one command when one of them is first
+        asked for them.
+        """
         names, found = [entry.name for entry in entries], dict[str, list[Row]]()
 
         def rows_of(name: str) -> list[Row]:
@@ -116,10 +129,14 @@ class Reader:
             entry.read_rows = partial(rows_of, entry.name)
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
-        """Read the rows of these entries, and in the same round trip what else is asked: the replies."""
+        """Read the rows of these entries, and in the same round trip what else is asked: the
+        replies.
+        """
         names = [entry.name for entry in entries]
         ask = [self.runs.asking(page, _ROWS) for page in chunks(names, PAGE)]
-        replies = checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
+        replies = (
+            checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
+        )
         read = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
         for entry, rows in zip(entries, read, strict=True):
             entry.read_rows = partial(list, rows)
@@ -147,7 +164,7 @@ class Reader:
         return chain.from_iterable(map(self.readable, self.store.paged(_FIRST)))
 
     def completed(self, entry: Entry) -> Entry:
-        """A config entry with what cannot be stored, where this app's own configuration holds it."""
+        """Return a config entry with its unstored parts, if this app's configuration has them."""
         if not entry.unstored or entry.owner != self.settings.owner:
             return entry
         fields = configured(self.app).get(entry.name)
@@ -176,5 +193,6 @@ def check_complete(entry: Entry, *needed: str) -> None:
     """Raise ConfigOwned if one of these fields is known to another app alone."""
     if not entry.unstored.keys().isdisjoint(needed):
         raise ConfigOwned(
-            f"entry {entry.name!r} holds what cannot be stored, and only the app of {entry.owner!r} knows; do it there"
+            f"entry {entry.name!r} holds what cannot be stored, and only the app of "
+            f"{entry.owner!r} knows; do it there"
         )

@@ -1,4 +1,6 @@
-"""One entry with its runs and its changes, read together in three round trips, however many they are."""
+"""One entry with its runs and its changes, read together in three round trips, however many they
+are.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class StoredRecord(NamedTuple):
     replies: list[Any]
 
 
-def read_record(reader: Reader, name: str, runs: int, scan: Scan, *questions: Asked) -> StoredRecord:
+def read_record(
+    reader: Reader, name: str, runs: int, scan: Scan, *questions: Asked
+) -> StoredRecord:
     """Read an entry, its last runs, and the record of changes.
 
     Parameters:

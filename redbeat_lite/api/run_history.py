@@ -50,7 +50,9 @@ class RunQuery:
     limit: int
 
     @classmethod
-    def of(cls, outcome: object, since: datetime | None, until: datetime | None, limit: int) -> Self:
+    def of(
+        cls, outcome: object, since: datetime | None, until: datetime | None, limit: int
+    ) -> Self:
         """Read what a user asks for; raises InvalidEntry, which names the parameter."""
         given = OUTCOMES if outcome is None else (outcome,) if isinstance(outcome, str) else outcome
         words = tuple(given) if isinstance(given, Iterable) else (given,)
@@ -66,7 +68,9 @@ class RunQuery:
     def spans(self, row: Row) -> bool:
         """Whether it lies between the two instants, or some of a range do."""
         last = row.nominal + (row.duration or 0) if row.is_range else row.nominal
-        return (self.since is None or last >= self.since) and (self.until is None or row.nominal <= self.until)
+        return (self.since is None or last >= self.since) and (
+            self.until is None or row.nominal <= self.until
+        )
 
 
 class RunHistory:
@@ -77,7 +81,9 @@ class RunHistory:
         self._settings = reader.settings
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
-    def of_all(self, wanted: RunQuery, names: Collection[str] | None, looked_at: int | None = None) -> list[Run]:
+    def of_all(
+        self, wanted: RunQuery, names: Collection[str] | None, looked_at: int | None = None
+    ) -> list[Run]:
         """Return what has ended of all entries, or of these, the last to end first.
 
         Parameters:
@@ -88,20 +94,31 @@ class RunHistory:
         return [*islice(found, wanted.limit)]
 
     def of_entry(self, given: str | Entry, wanted: RunQuery) -> list[Run]:
-        """The runs of one entry, or of that of a name, the newest first; raises EntryNotFound where there is none, and
-        nothing is recorded of one that there was, or CorruptEntry."""
-        entry, (rows, now) = (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
-        return self.of_rows(given.name if isinstance(given, Entry) else given, entry, rows, now, wanted)
+        """The runs of one entry, or of that of a name, the newest first; raises EntryNotFound where
+        there is none, and nothing is recorded of one that there was, or CorruptEntry.
+        """
+        entry, (rows, now) = (
+            (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
+        )
+        return self.of_rows(
+            given.name if isinstance(given, Entry) else given, entry, rows, now, wanted
+        )
 
-    def of_rows(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: RunQuery) -> list[Run]:
-        """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms of the server)."""
+    def of_rows(
+        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: RunQuery
+    ) -> list[Run]:
+        """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms
+        of the server).
+        """
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
         may_be = _UNDER_WAY.union(wanted.outcomes)
         known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
         # Where each is wanted, nothing is asked of more than are shown.
         size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
-        told = chain.from_iterable(self._told(name, entry, chunk, now) for chunk in chunks(known, size))
+        told = chain.from_iterable(
+            self._told(name, entry, chunk, now) for chunk in chunks(known, size)
+        )
         return [*islice((run for run in told if run.outcome in wanted.outcomes), wanted.limit)]
 
     def _stored(self, name: str) -> tuple[Entry | None, tuple[Sequence[Row], int]]:
@@ -145,13 +162,17 @@ class RunHistory:
             outcome: Outcome = "unknown" if expired else "waiting"
             yield replace(run, outcome=outcome, source="schedule")
 
-    def _recorded(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
-        """What rows tell, with what the lines that they name say besides, and the guards of those that run.
+    def _recorded(
+        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
+    ) -> Iterator[Run]:
+        """What rows tell, with what the lines that they name say besides, and the guards of those
+        that run.
 
         In one round trip, and one where the guard of one that runs says that it ended.
 
         Parameters:
-            now: epoch milliseconds of the server, before the guards are read: what is renewed meanwhile is not lost.
+            now: epoch milliseconds of the server, before the guards are read: what is renewed
+                meanwhile is not lost.
         """
         # Without a transaction, in which a cluster hands on what the server says as it is.
         pipe = self._store.client.pipeline(transaction=False)
@@ -178,9 +199,15 @@ class RunHistory:
             if outcome is not None:
                 guards[row] = outcome
         if entry is not None and entry.task == START:
-            guards |= self._pipelines([row for row, outcome in guards.items() if outcome == "unknown"])
+            guards |= self._pipelines(
+                [row for row, outcome in guards.items() if outcome == "unknown"]
+            )
         # What has ended since its row was read has another row by now.
-        newer = {row.task_id: row for row in self._rows(name)[0]} if "unknown" in guards.values() else {}
+        newer = (
+            {row.task_id: row for row in self._rows(name)[0]}
+            if "unknown" in guards.values()
+            else {}
+        )
         for row in rows:
             if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
                 yield from self._recorded(name, entry, [newer[row.task_id]], now)
@@ -212,7 +239,11 @@ class RunHistory:
         for row in rows:
             pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
         states = pipe.execute(raise_on_error=False)
-        return {row: "running" for row, state in zip(rows, states, strict=True) if state in (b"RUNNING", b"WAITING")}
+        return {
+            row: "running"
+            for row, state in zip(rows, states, strict=True)
+            if state in (b"RUNNING", b"WAITING")
+        }
 
 
 def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
@@ -230,8 +261,8 @@ def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
 def _of_guard(guard: Any, now: int) -> Outcome:
     """What has become of a run of which nobody has written the end, by the record of its guard.
 
-    Its end may not have come to be written down: where the guard says that it has ended, or has no record of it any
-    more, nobody knows how.
+    Its end may not have come to be written down: where the guard says that it has ended, or has no
+    record of it any more, nobody knows how.
     """
     state, until = guard if isinstance(guard, list) else (None, None)
     with suppress(ValueError):

@@ -29,23 +29,28 @@ from ..store.records import AT_ONCE, chunks
 from ..store.time_limits import brief_walk
 from .reader import Reader, check_complete
 
-#: Milliseconds that the message of an extra run lives at least, whatever the entry's interval: somebody waits for it.
+#: Milliseconds that the message of an extra run lives at least, whatever the entry's interval:
+#: somebody waits for it.
 _SHORTEST = 60_000
 
 #: Message header: that arguments were given for this run alone.
 ARGUMENTS_HEADER = "redbeat_other_arguments"
 
 
-def run_by_hand(reader: Reader, who: Who, entries: Sequence[Entry], given: dict[str, Any], note: str) -> dict[str, str]:
-    """Publish one task of each entry, with its own options, and arguments where none are given; return their ids.
+def run_by_hand(
+    reader: Reader, who: Who, entries: Sequence[Entry], given: dict[str, Any], note: str
+) -> dict[str, str]:
+    """Publish one task of each entry, with its own options, and arguments where none are given;
+    return their ids.
 
     Parameters:
         given: ``args`` and ``kwargs`` of this run, where it has others than the entry.
 
     Raises:
-        InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of the once-lock.
-        ConfigOwned: an entry has arguments that cannot be stored, and this app's configuration does not
-            have them; nothing was sent.
+        InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of
+            the once-lock.
+        ConfigOwned: an entry has arguments that cannot be stored, and this app's configuration does
+            not have them; nothing was sent.
     """
     for entry in entries:
         check_complete(entry, *{"args", "kwargs", "options"} - given.keys())
@@ -69,7 +74,11 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
         _give(app, task, entry, given)
     now = wall_ms()
     nominal, zone = entry.known_state.nominal, app.timezone
-    gap = lifecycle.gap_ms(entry, nominal, now, zone, brief_walk()) if expires_with_gap(entry) else None
+    gap = (
+        lifecycle.gap_ms(entry, nominal, now, zone, brief_walk())
+        if expires_with_gap(entry)
+        else None
+    )
     life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
     _evaluate(entry, entry)
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
@@ -77,7 +86,9 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
         entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
     ) as headers:
         extra = {**(headers or {}), ARGUMENTS_HEADER: True} if given else headers
-        emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
+        emitted = emission(
+            Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect
+        )
         options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)
@@ -105,7 +116,9 @@ def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
     check_arguments(entry, serializer_of(entry, app))
     why = misfit(task, entry)
     if why is not None:
-        raise InvalidEntry(next(iter(given)), f"what {entry.task} takes", given, entry=entry.name, hint=why)
+        raise InvalidEntry(
+            next(iter(given)), f"what {entry.task} takes", given, entry=entry.name, hint=why
+        )
 
 
 @contextmanager
@@ -121,7 +134,9 @@ def _once_lock(
     claim = Claim(*given, task=task, queue=queue, delay_ms=delay, life_ms=life)
     [taken] = take(locks, [claim])
     try:
-        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish and taken)}
+        yield {
+            ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish and taken)
+        }
     except BaseException:
         if taken:
             give_back(locks, [claim])

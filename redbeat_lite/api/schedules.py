@@ -110,7 +110,9 @@ class Schedules(MutableMapping[str, Entry]):
 
     @property
     def calendars(self) -> Calendars:
-        """The stored :class:`Calendar` objects, as a mapping from name to calendar; see :class:`Calendars`."""
+        """The stored :class:`Calendar` objects, as a mapping from name to calendar; see
+        :class:`Calendars`.
+        """
         return self._writer.calendars
 
     @lazy
@@ -123,7 +125,7 @@ class Schedules(MutableMapping[str, Entry]):
         """Occurrences of the past that are sent late, or once more; see :class:`Backfills`."""
         return Backfills(self._reader, lambda: self._writer.who)
 
-    # -- Reading ------------------------------------------------------------------------------------
+    # -- Reading ----------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Entry:
         """Return the entry of this name, with its state and its last change.
@@ -206,7 +208,9 @@ class Schedules(MutableMapping[str, Entry]):
         """
         self._reader.read_rows(entries)
 
-    def upcoming(self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None) -> Occurrences:
+    def upcoming(
+        self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None
+    ) -> Occurrences:
         """Return the next occurrences of all entries in order, as the beat itself would plan them.
 
         It reads only the entries that come first.
@@ -233,7 +237,9 @@ class Schedules(MutableMapping[str, Entry]):
         occurrences = self._upcoming(until, limit, freezes, once=True, ahead=keep)
         return [(occurrence, entries[occurrence.name]) for occurrence in occurrences]
 
-    def _upcoming(self, until: datetime, limit: int, freezes: Freezes | None, **options: Any) -> Occurrences:
+    def _upcoming(
+        self, until: datetime, limit: int, freezes: Freezes | None, **options: Any
+    ) -> Occurrences:
         check_count("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()
@@ -267,8 +273,8 @@ class Schedules(MutableMapping[str, Entry]):
         The history of an entry limits the number of its runs.
 
         Parameters:
-            name: an entry or its name; the entry may have been removed. ``None`` for the runs of all
-                entries whose end is recorded, the last to end first; several names for those of
+            name: an entry or its name; the entry may have been removed. ``None`` for the runs of
+                all entries whose end is recorded, the last to end first; several names for those of
                 these entries.
             outcome: only runs with this outcome, or with one of these.
             since: aware; only runs with a nominal time from then on.
@@ -342,7 +348,7 @@ class Schedules(MutableMapping[str, Entry]):
         check_count("limit", limit)
         return recorded(self._store, name, since, until, limit)
 
-    # -- Writing ------------------------------------------------------------------------------------
+    # -- Writing ----------------------------------------------------------------------------------
 
     def add(
         self,
@@ -414,8 +420,13 @@ class Schedules(MutableMapping[str, Entry]):
                 taken_names += self._writer.added(group, calendars, unknown_tasks)
         check_taken(taken_names)
 
-    def _replace_group(self, group: Sequence[Entry], calendars: StoredCalendars, unknown_tasks: set[str]) -> None:
-        checked = [self._writer.checked(entry, replaces=True, warn=False, calendars=calendars) for entry in group]
+    def _replace_group(
+        self, group: Sequence[Entry], calendars: StoredCalendars, unknown_tasks: set[str]
+    ) -> None:
+        checked = [
+            self._writer.checked(entry, replaces=True, warn=False, calendars=calendars)
+            for entry in group
+        ]
         self._writer.warn_of_unknown_tasks(checked, unknown_tasks)
         for entry in checked:
             encode(entry)  # It raises InvalidEntry for a value that cannot be stored.
@@ -437,8 +448,8 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Entry:
         """Change the named fields of an entry and keep the others; returns the changed entry.
 
-        It is not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed schedule
-        counts from now on and never fires for the past.
+        It is not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed
+        schedule counts from now on and never fires for the past.
 
         Parameters:
             if_version: change the entry only if it has this version.
@@ -507,10 +518,13 @@ class Schedules(MutableMapping[str, Entry]):
         """
         stored_note = storable_note(name, note)
         line = line_of(self._writer.who, "paused", stored_note)
-        return self._writer.restate(name, lambda entry: lifecycle.paused(entry.known_state, stored_note), line)
+        return self._writer.restate(
+            name, lambda entry: lifecycle.paused(entry.known_state, stored_note), line
+        )
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
-        """Let a paused entry fire again, from its next instant on. It does nothing to another entry.
+        """Let a paused entry fire again, from its next instant on. It does nothing to another
+        entry.
 
         Parameters:
             catch_up: treat the runs that the pause prevented as missed, so that the entry's misfire
@@ -522,7 +536,9 @@ class Schedules(MutableMapping[str, Entry]):
         line = line_of(self._writer.who, "resumed")
         return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
 
-    def run_now(self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = "") -> str:
+    def run_now(
+        self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = ""
+    ) -> str:
         """Publish one extra task with the entry's own options, and return its id.
 
         The next run of the entry stays the same. The task takes the entry's once-lock. If another
@@ -537,7 +553,8 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: ``args`` or ``kwargs`` cannot be sent, or the task does not take them;
                 ``note`` is too long.
             EntryNotFound: there is none.
-            ConfigOwned: its arguments cannot be stored, and this app's configuration does not have them.
+            ConfigOwned: its arguments cannot be stored, and this app's configuration does not have
+                them.
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         stored_note = storable_note(name, note)
@@ -549,8 +566,11 @@ class Schedules(MutableMapping[str, Entry]):
         task_ids = run_by_hand(self._reader, self._writer.who, [self[name]], arguments, stored_note)
         return task_ids[name]
 
-    def select(self, name: str = "*", *, tag: str | None = None, task: str | None = None) -> Selected:
-        """Select entries that are read, changed or run together. An entry must match every parameter.
+    def select(
+        self, name: str = "*", *, tag: str | None = None, task: str | None = None
+    ) -> Selected:
+        """Select entries that are read, changed or run together. An entry must match every
+        parameter.
 
         Parameters:
             name: pattern of names, as of files: ``billing-*``.
@@ -615,6 +635,6 @@ class _Values(ValuesView[Entry]):
 
 
 def check_count(field: str, value: object) -> None:
-    """Raise InvalidEntry, which names the parameter, unless the value can be a number of entries."""
+    """Raise InvalidEntry, which names the parameter, unless the value can be a count."""
     if type(value) is not int or value < 0:
         raise InvalidEntry(field, "a whole number from 0", value)

@@ -35,7 +35,8 @@ class Sample:
     reads the entries, 1,000 in a round trip.
 
     Parameters:
-        parked: look at entries that will not fire by themselves, instead of those that are due first.
+        parked: look at entries that will not fire by themselves, instead of those that are due
+            first.
         failed: only entries of which a run has failed since the last one that succeeded.
 
     Attributes:
@@ -45,7 +46,9 @@ class Sample:
         complete: whether no further entry can belong to the selection.
     """
 
-    def __init__(self, selection: Selection, reader: Reader, *, parked: bool = False, failed: bool = False) -> None:
+    def __init__(
+        self, selection: Selection, reader: Reader, *, parked: bool = False, failed: bool = False
+    ) -> None:
         store = reader.store
         first = store.parked() if parked else 0
         most = READ if selection.name == "*" else NAMES
@@ -76,8 +79,8 @@ class Sample:
 class Selected:
     """The entries of a selection that can be read, in due order; each call reads them anew.
 
-    They are changed 250 in a script, with one line in the record of changes. What needs no change is left alone, so the
-    same again does the rest of what was interrupted.
+    They are changed 250 in a script, with one line in the record of changes. What needs no change
+    is left alone, so the same again does the rest of what was interrupted.
 
     Parameters:
         selection: which they are.
@@ -112,7 +115,7 @@ class Selected:
         return store.present(name for name in store.names() if self.selection.allows(name))
 
     def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
-        """Return a sample, read at a bounded cost; see :class:`~redbeat_lite.api.selected.Sample`."""
+        """Return a sample, read at a bounded cost; see :class:`Sample`."""
         return Sample(self.selection, self._reader, parked=parked, failed=failed)
 
     def names(self) -> list[str]:
@@ -124,29 +127,39 @@ class Selected:
         told = storable_note(None, note)
         line = line_of(self._writer.who, "paused", told)
         return self._edit(
-            lambda e: e.known_state if e.known_state.paused else lifecycle.paused(e.known_state, told), line
+            lambda e: (
+                e.known_state if e.known_state.paused else lifecycle.paused(e.known_state, told)
+            ),
+            line,
         )
 
     def resume(self, catch_up: bool = False) -> list[str]:
         """Resume those that are paused, as :meth:`Schedules.resume` does; returns their names."""
-        return self._edit(partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed"))
+        return self._edit(
+            partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed")
+        )
 
     def remove(self, note: str = "") -> list[str]:
         """Remove them, as :meth:`Schedules.remove` does; returns their names."""
-        return self._edit(lambda _: None, line_of(self._writer.who, "removed", storable_note(None, note)))
+        return self._edit(
+            lambda _: None, line_of(self._writer.who, "removed", storable_note(None, note))
+        )
 
     def run_now(self, note: str = "") -> dict[str, str]:
-        """Publish an extra task of each, as :meth:`Schedules.run_now` does; returns names with ids of tasks.
+        """Publish an extra task of each, as :meth:`Schedules.run_now` does; returns names with ids
+        of tasks.
 
         Raises:
             ConfigOwned: as there; nothing was sent.
-            kombu.exceptions.OperationalError: the broker cannot be reached. Some may be sent; the record of changes has
-                them.
+            kombu.exceptions.OperationalError: the broker cannot be reached. Some may be sent; the
+                record of changes has them.
         """
         return run_by_hand(self._reader, self._writer.who, [*self], {}, storable_note(None, note))
 
     def _edit(self, change: Callable[[Entry], EntryState | None], line: Line) -> list[str]:
-        """Bring entries into the state that ``change`` says; ``None`` removes, and the very same is no edit."""
+        """Bring entries into the state that ``change`` says; ``None`` removes, and the very same is
+        no edit.
+        """
 
         def edits(stored: Stored) -> list[Edit]:
             entry = self._writer.readable(stored)
@@ -155,7 +168,11 @@ class Selected:
             before, entry.state = entry.state, change(entry)
             if entry.state is None:
                 return [removal(stored, line)]
-            return [] if entry.state is before else [self._writer.write(entry, stored.state, None, line)]
+            return (
+                []
+                if entry.state is before
+                else [self._writer.write(entry, stored.state, None, line)]
+            )
 
         names = [entry.name for entry in self if change(entry) is not entry.state]
         return texts(self._reader.store.rewrite(names, edits, at_once=AT_ONCE))

@@ -1,4 +1,6 @@
-"""How the API writes: check everything, read, decide, write if nothing has changed meanwhile, else once more."""
+"""How the API writes: check everything, read, decide, write if nothing has changed meanwhile, else
+once more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any, TypeVar
 from .._base.actors import Who, who
 from .._base.celery_app import is_importing, load_tasks
 from .._base.clock import wall_ms
-from .._base.errors import ConfigOwned, CorruptEntry, EntryChanged, EntryExists, EntryNotFound, InvalidEntry
+from .._base.errors import (
+    ConfigOwned,
+    CorruptEntry,
+    EntryChanged,
+    EntryExists,
+    EntryNotFound,
+    InvalidEntry,
+)
 from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
@@ -42,11 +51,17 @@ _Result = TypeVar("_Result")
 
 
 class Writer:
-    """Writes entries for the app of a reader: as ``actor`` where nobody else is named, or else the user of this
-    process."""
+    """Writes entries for the app of a reader: as ``actor`` where nobody else is named, or else the
+    user of this process.
+    """
 
     def __init__(self, reader: Reader, actor: str | None) -> None:
-        self._reader, self._app, self._store, self._zone = reader, reader.app, reader.store, reader.zone
+        self._reader, self._app, self._store, self._zone = (
+            reader,
+            reader.app,
+            reader.store,
+            reader.zone,
+        )
         self._actor = actor
         self._loaded = False
         self.calendars = Calendars(self._store, self._zone, lambda: self.who)
@@ -57,15 +72,21 @@ class Writer:
         return who(self._actor)
 
     def checked(
-        self, entry: Entry, *, replaces: bool = False, warn: bool = True, calendars: Known | None = None
+        self,
+        entry: Entry,
+        *,
+        replaces: bool = False,
+        warn: bool = True,
+        calendars: Known | None = None,
     ) -> Entry:
-        """The entry, if nothing is wrong with it that can be told before it is written, or that ``encode`` tells; else
-        raises InvalidEntry.
+        """The entry, if nothing is wrong with it that can be told before it is written, or that
+        ``encode`` tells; else raises InvalidEntry.
 
         Parameters:
-            replaces: it may take the place of a stored one. That has ended, perhaps, since it was stored: then the same
-                schedule with the same end is as right as it was.
-            warn: whether to log a task that this app does not have; who has many entries warns for all of them.
+            replaces: it may take the place of a stored one. That has ended, perhaps, since it was
+                stored: then the same schedule with the same end is as right as it was.
+            warn: whether to log a task that this app does not have; who has many entries warns for
+                all of them.
             calendars: those that are stored, for who has many entries; by default they are read.
         """
         if not isinstance(entry, Entry):
@@ -76,7 +97,9 @@ class Writer:
         lifecycle.check(entry, now, self._zone, found)
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
-        if entry.owner is None:  # those of a config entry may be what is evaluated only when it is sent
+        if (
+            entry.owner is None
+        ):  # those of a config entry may be what is evaluated only when it is sent
             check_arguments(entry, serializer_of(entry, self._app))
         if warn:
             self.warn_of_unknown_tasks([entry])
@@ -88,12 +111,20 @@ class Writer:
         return entry
 
     def _warn_of_many_alive(self, entry: Entry) -> None:
-        """Log that messages of an entry pile up while nobody takes them, as they live for longer than its interval."""
+        """Log that messages of an entry pile up while nobody takes them, as they live for longer
+        than its interval.
+        """
         slack = self._reader.settings.slack_ms
         alive = alive_at_once(entry, self._zone, slack)
         if alive > _MANY_ALIVE:
-            why = "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True it is one"
-            text = f"entry %r: while no worker takes them, %d of its messages are alive at once, as {why}"
+            why = (
+                "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True "
+                "it is one"
+            )
+            text = (
+                "entry %r: while no worker takes them, %d of its messages are alive at once, as "
+                f"{why}"
+            )
             logger.warning(text, entry.name, alive, slack / 1000)
 
     def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
@@ -105,7 +136,11 @@ class Writer:
         if not self._app.finalized and is_importing():
             return
         self._app.finalize()
-        told, unknown, known = set() if told is None else told, dict[str, list[str]](), self._app.tasks.keys()
+        told, unknown, known = (
+            set() if told is None else told,
+            dict[str, list[str]](),
+            self._app.tasks.keys(),
+        )
         for entry in entries:
             if entry.task in known and entry.task != CANVAS:  # as that of nearly each
                 continue
@@ -133,14 +168,18 @@ class Writer:
             return
         why = misfit(self._app.tasks.get(entry.task), entry)
         if why is not None:
-            logger.warning("entry %r: %s does not take these arguments: %s", entry.name, entry.task, why)
+            logger.warning(
+                "entry %r: %s does not take these arguments: %s", entry.name, entry.task, why
+            )
 
-    def create(self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = "") -> None:
+    def create(
+        self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = ""
+    ) -> None:
         """Store a new entry, which gets its state; raises EntryExists where the name is taken.
 
         Parameters:
-            definition: as it was stored before; with what is not the entry's to say, such as what its configuration
-                keeps to itself.
+            definition: as it was stored before; with what is not the entry's to say, such as what
+                its configuration keeps to itself.
         """
         line = line_of(self.who, action, note)
         check_taken(self._created([entry], [self._creation(entry, None, line, definition)]))
@@ -168,17 +207,27 @@ class Writer:
         return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
 
     def replace(self, entries: Iterable[Entry], note: str = "") -> None:
-        """Store entries over those of their names, or as new; they get their state. Two round trips for a page."""
+        """Store entries over those of their names, or as new; they get their state. Two round trips
+        for a page.
+        """
         given = {entry.name: entry for entry in entries}
         made = self._store.rewrite(
-            given, lambda old: [self._replacement(given[old.name.decode()], old, note)], at_once=PAGE
+            given,
+            lambda old: [self._replacement(given[old.name.decode()], old, note)],
+            at_once=PAGE,
         )
         self.calendars.settle([*given.values()])
         if left := len(given) - len(made):
-            raise EntryChanged(f"{counted(left, 'entry is', 'entries are')} being changed too often to be replaced")
+            raise EntryChanged(
+                f"{counted(left, 'entry is', 'entries are')} being changed too often to be replaced"
+            )
 
-    def update(self, name: str, changes: Mapping[str, Any], if_version: int | None, note: str) -> Entry:
-        """Change these fields of a runtime entry, if it has this version; returns it with its state."""
+    def update(
+        self, name: str, changes: Mapping[str, Any], if_version: int | None, note: str
+    ) -> Entry:
+        """Change these fields of a runtime entry, if it has this version; returns it with its
+        state.
+        """
         if if_version is not None and type(if_version) is not int:
             raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
 
@@ -186,7 +235,9 @@ class Writer:
             before = self._reader.entry(stored)
             _check_runtime(before)
             if if_version is not None and before.version != if_version:
-                raise EntryChanged(f"entry {name!r} has version {before.version} by now, not {if_version}")
+                raise EntryChanged(
+                    f"entry {name!r} has version {before.version} by now, not {if_version}"
+                )
             after = self.checked(before.replace(**changes), replaces=True)
             return after, self._revision(before, after, stored, note)
 
@@ -199,7 +250,9 @@ class Writer:
         state = entry.known_state
         if not state.paused:
             return state
-        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=brief_walk())
+        return lifecycle.resumed(
+            entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=brief_walk()
+        )
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back, as new; returns it with its state."""
@@ -208,7 +261,9 @@ class Writer:
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
         definition = record.get("definition")
         if not isinstance(definition, str):
-            raise CorruptEntry(f"entry {name!r} has no definition left to put back: {record.get('error')}")
+            raise CorruptEntry(
+                f"entry {name!r} has no definition left to put back: {record.get('error')}"
+            )
         entry = self._reader.completed(decode(name, definition.encode()))
         try:
             self.checked(entry)
@@ -218,17 +273,23 @@ class Writer:
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
-        """Give an entry the state that ``change`` makes, recorded if it is another; returns it with its state."""
+        """Give an entry the state that ``change`` makes, recorded if it is another; returns it with
+        its state.
+        """
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
             before, entry.state = entry.state, change(entry)
-            return entry, self.write(entry, stored.state, None, line if entry.state is not before else None)
+            return entry, self.write(
+                entry, stored.state, None, line if entry.state is not before else None
+            )
 
         return self.edit(name, edit)
 
     def edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
-        """Make a change that ``change`` decides on by what is stored; asks it anew if that was changed meanwhile."""
+        """Make a change that ``change`` decides on by what is stored; asks it anew if that was
+        changed meanwhile.
+        """
         for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
             if self._store.put([edit]) == [True]:
@@ -240,7 +301,9 @@ class Writer:
         lifecycle.keep_resolved(before, after)
         after.state, definition, line = before.known_state, encode(after), None
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone, walk_on=brief_walk())
+            after.state = lifecycle.revised(
+                before, after.state, after, wall_ms(), self._zone, walk_on=brief_walk()
+            )
             line = line_of_write(self.who, stored, definition, note)
         return self.write(after, stored.state, definition, line)
 
@@ -256,15 +319,28 @@ class Writer:
 
     def readable(self, stored: Stored) -> Entry | None:
         """The entry, with its state, if it is there and can be read."""
-        return next(self._reader.readable([stored]), None) if stored.definition is not None else None
+        return (
+            next(self._reader.readable([stored]), None) if stored.definition is not None else None
+        )
 
-    def _creation(self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None) -> Edit:
+    def _creation(
+        self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None
+    ) -> Edit:
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
         return self.write(entry, expected, definition or encode(entry), line)
 
-    def write(self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None) -> Edit:
+    def write(
+        self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None
+    ) -> Edit:
         """The edit that writes an entry, as :func:`edit_of` makes it."""
-        edit = edit_of(entry, entry.known_state, self._zone, expected=expected, definition=definition, line=line)
+        edit = edit_of(
+            entry,
+            entry.known_state,
+            self._zone,
+            expected=expected,
+            definition=definition,
+            line=line,
+        )
         entry.due = edit.score
         return edit
 
@@ -279,5 +355,6 @@ def _check_runtime(entry: Entry) -> None:
     """Raise ConfigOwned if the definition is that of a config entry."""
     if entry.owner is not None:
         raise ConfigOwned(
-            f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it there, or pause it here"
+            f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it "
+            "there, or pause it here"
         )

@@ -1,4 +1,6 @@
-"""Entries as JSON values, for files, scripts and pages: instants in ISO 8601, schedules in their written form."""
+"""Entries as JSON values, for files, scripts and pages: instants in ISO 8601, schedules in their
+written form.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def as_json(entry: Entry) -> dict[str, Any]:
     """Return everything about an entry, as :meth:`Entry.as_dict` does."""
     attributes = {name: _plain(getattr(entry, name)) for name in _READ}
     if entry.last_run is not None:
-        attributes["last_run"] = {name: _plain(value) for name, value in asdict(entry.last_run).items()}
+        attributes["last_run"] = {
+            name: _plain(value) for name, value in asdict(entry.last_run).items()
+        }
     return {
         "name": entry.name,
         **entry_fields(entry, defaults=True),

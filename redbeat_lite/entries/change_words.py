@@ -20,11 +20,15 @@ def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
 
     Where ``named``, it tells the entries, and not when it was.
     """
-    more = f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
+    more = (
+        f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
+    )
     which = f" {', '.join(change.names)}{more}" if named and change.names else ""
     when = "" if named else f" at {in_zone(change.at, zone)}"
     what = change_details(change, zone)
-    return f"{change.action}{which} by {change.actor} ({change.way}){when}" + (f": {what}" if what else "")
+    return f"{change.action}{which} by {change.actor} ({change.way}){when}" + (
+        f": {what}" if what else ""
+    )
 
 
 def change_details(change: Change, zone: tzinfo) -> str:
@@ -40,7 +44,9 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
             elif (ticked := last_sign_of_life(change)) is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action in ("frozen", "thawed"):
-            yield from [f"{field} {local(after, zone) if field == 'until' else after}"] if after else []
+            yield from (
+                [f"{field} {local(after, zone) if field == 'until' else after}"] if after else []
+            )
         elif before is None and after is None:  # left out
             yield field
         elif field == "schedule":

@@ -1,4 +1,6 @@
-"""What clock changes do to runs, in words: to one for previews, to those of many entries for the doctor."""
+"""What clock changes do to runs, in words: to one for previews, to those of many entries for the
+doctor.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _NAMED = 3
 
 
 class _Gap(NamedTuple):
-    """A clock change that leaves wall times out: ``opens`` is the first one that does not exist, ``closes`` the first
-    that does again, both naive; ``at`` is the instant in seconds since 1970."""
+    """A clock change that leaves wall times out: ``opens`` is the first one that does not exist,
+    ``closes`` the first that does again, both naive; ``at`` is the instant in seconds since 1970.
+    """
 
     at: int
     opens: datetime
@@ -47,7 +50,9 @@ def _swallowed(rule: ZonedRule, gap: _Gap) -> Iterator[datetime]:
 
 
 def hazard(rule: Rule, ms: int) -> str | None:
-    """How the clocks meddle with an occurrence, by its nominal time (epoch ms); ``None`` where they do not."""
+    """How the clocks meddle with an occurrence, by its nominal time (epoch ms); ``None`` where they
+    do not.
+    """
     if not isinstance(rule, ZonedRule):
         return None
     return _of_fold(rule, from_ms(ms)) or _of_gap(rule, ms // 1000)
@@ -78,8 +83,11 @@ def _of_gap(rule: ZonedRule, second: int) -> str | None:
     return f"{does} {told}: the clocks skip {gap.opens:%H:%M} to {gap.closes:%H:%M}"
 
 
-def moves(entries: Iterable[Entry], zone: tzinfo, after: int, until: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The runs that clock changes move, or merge with others: a sentence for each change, and the entries' names.
+def moves(
+    entries: Iterable[Entry], zone: tzinfo, after: int, until: int
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The runs that clock changes move, or merge with others: a sentence for each change, and the
+    entries' names.
 
     Parameters:
         zone: where a schedule carries none.
@@ -105,9 +113,18 @@ def moves(entries: Iterable[Entry], zone: tzinfo, after: int, until: int) -> Ite
 
 def _sentence(zone: str, gap: _Gap, merges: dict[str, bool]) -> str:
     """What a gap does to entries: to those whose name has a True it makes one of several runs."""
-    single, merged = ([name for name in merges if merges[name] is wanted] for wanted in (False, True))
+    single, merged = (
+        [name for name in merges if merges[name] is wanted] for wanted in (False, True)
+    )
     opens, closes = f"{gap.opens:%H:%M}", f"{gap.closes:%H:%M}"
-    parts = [f"{listed(single)} {'runs' if len(single) == 1 else 'run'} at {closes} instead"] if single else []
+    parts = (
+        [f"{listed(single)} {'runs' if len(single) == 1 else 'run'} at {closes} instead"]
+        if single
+        else []
+    )
     if merged:
         parts.append(f"the runs of {listed(merged)} in that time become one, at {closes}")
-    return f"on {gap.opens:%Y-%m-%d} the clocks of {zone} go from {opens} to {closes}: {'; '.join(parts)}"
+    return (
+        f"on {gap.opens:%Y-%m-%d} the clocks of {zone} go from {opens} to {closes}: "
+        f"{'; '.join(parts)}"
+    )

@@ -1,4 +1,6 @@
-"""What an app's configuration says: ``beat_schedule``, and the defaults of what an entry leaves out."""
+"""What an app's configuration says: ``beat_schedule``, and the defaults of what an entry leaves
+out.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str,
     """
     found = as_written({**(app.conf.beat_schedule or {}), **(added or {})})
     if app.conf.result_expires and not app.backend.supports_autoexpire:
-        # Celery's own schedulers add this entry too, for result backends that do not expire by themselves.
+        # Celery's own schedulers add this entry too, for result backends that do not expire by
+        # themselves.
         cleanup = {
             "task": "celery.backend_cleanup",
             "schedule": crontab("0", "4", "*"),
@@ -35,12 +38,16 @@ def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str,
 
 
 def as_written(schedule: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A ``beat_schedule`` with names that can be stored. Its entries are not looked into: that may raise anything."""
+    """A ``beat_schedule`` with names that can be stored. Its entries are not looked into: that may
+    raise anything.
+    """
     return {short_name(name): fields for name, fields in schedule.items()}
 
 
 def short_name(name: Any) -> Any:
-    """A name that can be stored: ``add_periodic_task`` names an entry that is given none for its whole call."""
+    """A name that can be stored: ``add_periodic_task`` names an entry that is given none for its
+    whole call.
+    """
     if not isinstance(name, str) or len(name) <= MAX_NAME:
         return name
     mark = digest(name)
@@ -48,7 +55,8 @@ def short_name(name: Any) -> Any:
 
 
 def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None) -> Entry:
-    """An entry from what a ``beat_schedule`` has under this name, which may have fields of other schedulers.
+    """An entry from what a ``beat_schedule`` has under this name, which may have fields of other
+    schedulers.
 
     Raises InvalidEntry. What a user wrote may raise anything else, too.
     """
@@ -57,7 +65,9 @@ def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None
 
 
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
-    """An entry from a user's dict, with the settings' defaults for what it leaves out; raises InvalidEntry."""
+    """An entry from a user's dict, with the settings' defaults for what it leaves out; raises
+    InvalidEntry.
+    """
     if isinstance(fields, dict):
         fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
         if fields.get("once") is True:
@@ -66,7 +76,9 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
 
 
 def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:
-    """What becomes of missed runs; of a crontab's, those later than Celery's ``beat_cron_starting_deadline`` do not."""
+    """What becomes of missed runs; of a crontab's, those later than Celery's
+    ``beat_cron_starting_deadline`` do not.
+    """
     deadline = None if app is None else app.conf.beat_cron_starting_deadline
     if isinstance(fields.get("schedule"), Manual):  # has no run to miss
         return "coalesce"

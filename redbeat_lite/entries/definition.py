@@ -21,7 +21,8 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
     """Return the JSON text of an entry's definition, without the fields that have their default.
 
     Parameters:
-        placeholders: store a text for people in place of a schedule or of arguments that cannot be stored.
+        placeholders: store a text for people in place of a schedule or of arguments that cannot be
+            stored.
 
     Raises:
         InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
@@ -32,7 +33,9 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
     text = dumps(stored)
     size = len(text.encode())
     if size > MAX_BYTES:
-        raise InvalidEntry("entry", f"a definition of at most {MAX_BYTES} bytes", size, entry=entry.name)
+        raise InvalidEntry(
+            "entry", f"a definition of at most {MAX_BYTES} bytes", size, entry=entry.name
+        )
     return text
 
 

@@ -9,19 +9,25 @@ from ..store.changes import Action, Difference, Line, line_of
 from ..store.json_values import dumps, loads_as
 from ..store.records import Stored
 
-#: Their values are left out: arguments, and what headers hold, are the business of those who run the task.
+#: Their values are left out: arguments, and what headers hold, are the business of those who run
+#: the task.
 _SILENT = ("args", "kwargs", "options")
 
 
-def line_of_write(who: Who, stored: Stored, definition: str | None, note: str = "", action: Action = "edited") -> Line:
-    """The line of an entry that is written: added where there was none, else edited, with the fields that differ.
+def line_of_write(
+    who: Who, stored: Stored, definition: str | None, note: str = "", action: Action = "edited"
+) -> Line:
+    """The line of an entry that is written: added where there was none, else edited, with the
+    fields that differ.
 
     Parameters:
         definition: ``None`` where the stored one is kept.
     """
     if stored.definition is None:
         return line_of(who, "added", note)
-    return line_of(who, action, note, () if definition is None else _differences(stored.definition, definition))
+    return line_of(
+        who, action, note, () if definition is None else _differences(stored.definition, definition)
+    )
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:

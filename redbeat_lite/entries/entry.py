@@ -33,7 +33,9 @@ from .fields import (
 )
 from .state import EntryState, task_id
 
-if TYPE_CHECKING:  # Celery ships no types, so its class would have any attribute, also misspelled ones.
+if (
+    TYPE_CHECKING
+):  # Celery ships no types, so its class would have any attribute, also misspelled ones.
 
     class ScheduleEntry: ...
 else:
@@ -59,7 +61,8 @@ _READ = frozenset(
     )
 )
 
-#: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can be made again.
+#: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
+#: be made again.
 _NOT_PICKLED = ("app", "_rule", "written", "read_rows")
 
 
@@ -67,42 +70,47 @@ _NOT_PICKLED = ("app", "_rule", "written", "read_rows")
 class Entry(ScheduleEntry):
     """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
 
-    An entry is read-only: :class:`Schedules` changes stored entries, and :meth:`replace` makes another entry. Durations
-    are seconds, a timedelta or a text such as ``"1h30m"``.
+    An entry is read-only: :class:`Schedules` changes stored entries, and :meth:`replace` makes
+    another entry. Durations are seconds, a timedelta or a text such as ``"1h30m"``.
 
     Parameters:
         name: 1 to 200 characters without control characters.
-        task: the task or its registered name; or a signature (``add.s(1, 2)``), which brings its arguments and options;
-            or a chain, group or chord, which a worker with ``install()`` applies; or a
+        task: the task or its registered name; or a signature (``add.s(1, 2)``), which brings its
+            arguments and options; or a chain, group or chord, which a worker with ``install()``
+            applies; or a
             :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery
             schedule, or a duration.
         args, kwargs: the task's arguments.
-        options: options of ``apply_async``, such as ``queue`` and ``priority``. The task's ``apply_async`` and the
-            broker get options with unknown names too; an option that looks misspelled is refused.
-        expires: ``None``, a duration after publishing, or ``"interval"``: the time until the next run.
-            An ``expires`` among the options takes precedence.
+        options: options of ``apply_async``, such as ``queue`` and ``priority``. The task's
+            ``apply_async`` and the broker get options with unknown names too; an option that looks
+            misspelled is refused.
+        expires: ``None``, a duration after publishing, or ``"interval"``: the time until the next
+            run. An ``expires`` among the options takes precedence.
         once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
-        misfire: policy for missed occurrences: ``"coalesce"``, ``"skip"``, ``"all"``, or a :class:`Misfire`.
+        misfire: policy for missed occurrences: ``"coalesce"``, ``"skip"``, ``"all"``, or a
+            :class:`Misfire`.
         jitter: a duration; each occurrence is delayed by a fixed time between 0 and this.
         start_at, end_at: no occurrence lies before the first or after the second instant.
         max_runs: finish after this many occurrences.
         enabled: a disabled entry is kept, but does not fire.
         description: free text for people.
         remove_when_done: remove the entry when it finishes, instead of keeping it as a record.
-        history: number of its last runs that are remembered, 0 to 1,000; ``None`` for ``redbeat_lite_history``.
-        expect: an :class:`Expect` or a mapping of its fields, which its runs must meet; ``False`` for none, ``None``
-            for ``redbeat_lite_expect``.
-        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause the entry after so many failures
-            in a row.
-        calendar: name of a stored :class:`Calendar`, on whose days nothing runs. A stored entry has the
-            calendar itself.
+        history: number of its last runs that are remembered, 0 to 1,000; ``None`` for
+            ``redbeat_lite_history``.
+        expect: an :class:`Expect` or a mapping of its fields, which its runs must meet; ``False``
+            for none, ``None`` for ``redbeat_lite_expect``.
+        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause the entry after so
+            many failures in a row.
+        calendar: name of a stored :class:`Calendar`, on whose days nothing runs. A stored entry has
+            the calendar itself.
         tags: up to 20 words that select it together with others; they are sorted.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone applies to schedules without one.
 
     Raises:
-        InvalidEntry: a field is unknown or wrong; names the field, the expected values and the value.
+        InvalidEntry: a field is unknown or wrong; names the field, the expected values and the
+            value.
     """
 
     task: Final[str] = ""
@@ -130,15 +138,19 @@ class Entry(ScheduleEntry):
     state: EntryState | None = None
     due: int | None = None  #: epoch milliseconds
     owner: str | None = None
-    #: End of the freeze that prevents its runs, if the entry was read by its name or through :attr:`Schedules.freezes`.
+    #: End of the freeze that prevents its runs, if the entry was read by its name or through
+    #: :attr:`Schedules.freezes`.
     frozen_until: datetime | None = None
     #: The last change, if the entry was read by its name.
     last_change: Change | None = None
-    #: Returns the rows of its last runs, the newest first; ``None`` if the entry was not read from Redis.
+    #: Returns the rows of its last runs, the newest first; ``None`` if the entry was not read from
+    #: Redis.
     read_rows: Callable[[], Sequence[Row]] | None = None
-    #: Texts in place of the fields that could not be stored, by field; only a config entry has some.
+    #: Texts in place of the fields that could not be stored, by field; only a config entry has
+    #: some.
     unstored: Mapping[str, str] = MappingProxyType({})
-    #: The template of its messages and the values for it; see :mod:`redbeat_lite.beat.dispatch.message_templates`.
+    #: The template of its messages and the values for it; see
+    #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
     written: tuple[Any, Any] | None = None
     _rule: tuple[tzinfo, Rule] | None = None
 
@@ -161,7 +173,13 @@ class Entry(ScheduleEntry):
         try:
             task, args, kwargs, options = expanded(task, args, kwargs, options)
             task = getattr(task, "name", task)
-            fields = {"task": task, "schedule": schedule, "args": args, "kwargs": kwargs, "options": options}
+            fields = {
+                "task": task,
+                "schedule": schedule,
+                "args": args,
+                "kwargs": kwargs,
+                "options": options,
+            }
             for field, value in (fields | policies).items():
                 self.__dict__[field] = read_field(field, value)
             self.__dict__["schedule"] = self._own_schedule(relative)
@@ -179,14 +197,17 @@ class Entry(ScheduleEntry):
 
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
-        """Return the entry of a dict in the form of Celery's ``beat_schedule``, also with this package's fields.
+        """Return the entry of a dict in the form of Celery's ``beat_schedule``, also with this
+        package's fields.
 
         Raises:
             InvalidEntry: a field is missing, unknown or wrong.
         """
         if isinstance(written, Entry):
             if written.name != name:
-                raise InvalidEntry("entry", f"an Entry named {name!r}, as its key is", written, entry=str(name))
+                raise InvalidEntry(
+                    "entry", f"an Entry named {name!r}, as its key is", written, entry=str(name)
+                )
             return written
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
@@ -246,7 +267,9 @@ class Entry(ScheduleEntry):
     @property
     def finished(self) -> bool:
         """Whether it has no occurrence to come, and is kept as a record."""
-        return self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
+        return (
+            self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
+        )
 
     @property
     def status(self) -> Status:
@@ -263,7 +286,9 @@ class Entry(ScheduleEntry):
 
     @property
     def next_run_at(self) -> datetime | None:
-        """When it fires next, with jitter, in UTC; ``None`` while it is paused, disabled, finished or manual."""
+        """When it fires next, with jitter, in UTC; ``None`` while it is paused, disabled, finished
+        or manual.
+        """
         return None if self.due is None else times.from_ms(self.due)
 
     @property
@@ -279,7 +304,9 @@ class Entry(ScheduleEntry):
 
     @property
     def skipped_count(self) -> int:
-        """Number of occurrences that a misfire policy, a once-lock, a calendar or a freeze left out."""
+        """Number of occurrences that a misfire policy, a once-lock, a calendar or a freeze left
+        out.
+        """
         return self.state.skipped if self.state else 0
 
     @property
@@ -296,7 +323,9 @@ class Entry(ScheduleEntry):
 
     @property
     def generation(self) -> str | None:
-        """Text that differs after the entry was removed and added again, as its task ids do; ``None`` if not read."""
+        """Text that differs after the entry was removed and added again, as its task ids do;
+        ``None`` if not read.
+        """
         return self.state.generation if self.state else None
 
     @property
@@ -329,7 +358,9 @@ class Entry(ScheduleEntry):
     @property
     def last_success_at(self) -> datetime | None:
         """Nominal time of the newest run that succeeded."""
-        return next((times.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None)
+        return next(
+            (times.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None
+        )
 
     @property
     def failures_in_a_row(self) -> int:
@@ -348,7 +379,8 @@ class Entry(ScheduleEntry):
         return {field: getattr(self, field) for field in FIELDS}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return definition, state and last run as JSON values, instants in UTC, as ``show --json`` prints them.
+        """Return definition, state and last run as JSON values, instants in UTC, as ``show --json``
+        prints them.
 
         An entry that was read asks the server for its last runs, as :attr:`last_run` does.
         """
@@ -389,7 +421,10 @@ class Entry(ScheduleEntry):
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:
-        arguments = [*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())]
+        arguments = [
+            *map(repr, self.args),
+            *(f"{key}={value!r}" for key, value in self.kwargs.items()),
+        ]
         return f"<Entry {self.name!r}: {self.task}({', '.join(arguments)}) {self.schedule!r}>"
 
     # -- Read-only: a change of this object would not change what is stored ------------------------
@@ -400,7 +435,9 @@ class Entry(ScheduleEntry):
             self._refuse(name if name in FIELDS or name == "name" else "field")
         self.__dict__[name] = value
 
-    if TYPE_CHECKING:  # None cannot be called, and type checkers stop looking after a call that never returns.
+    if (
+        TYPE_CHECKING
+    ):  # None cannot be called, and type checkers stop looking after a call that never returns.
         save: None
         delete: None
         update: None
@@ -415,7 +452,8 @@ class Entry(ScheduleEntry):
     def _refuse(self, field: str) -> NoReturn:
         name = self.__dict__.get("name")
         raise AttributeError(
-            f"entry {name!r} is read-only: to change what is stored, schedules.update({name!r}, {field}=...) or "
+            f"entry {name!r} is read-only: to change what is stored, "
+            f"schedules.update({name!r}, {field}=...) or "
             f"schedules.remove({name!r}); for another one like it, entry.replace({field}=...)"
         )
 

@@ -12,12 +12,17 @@ from .entry import Entry
 
 
 def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
-    """What is expected of an entry's runs: the default of those that do not say, and are there when it is looked at."""
-    return (default if entry.expect is None and not entry.remove_when_done else entry.expect) or None
+    """What is expected of an entry's runs: the default of those that do not say, and are there when
+    it is looked at.
+    """
+    return (
+        default if entry.expect is None and not entry.remove_when_done else entry.expect
+    ) or None
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
-    """Refuse to expect successes closer together than the runs are, in the year that follows ``now`` (epoch ms).
+    """Refuse to expect successes closer together than the runs are, in the year that follows
+    ``now`` (epoch ms).
 
     Raises InvalidEntry, which names two runs between which no success can come in time.
     """

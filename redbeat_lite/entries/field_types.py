@@ -1,4 +1,6 @@
-"""What may be written in the fields of an entry, for type checkers; :class:`redbeat_lite.Entry` says what it means."""
+"""What may be written in the fields of an entry, for type checkers; :class:`redbeat_lite.Entry`
+says what it means.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ..once.policy import Conflict, Once, Scope
 from ..rules.calendars import Calendar
 from ..rules.misfire import Misfire, MisfirePolicy
 
-if TYPE_CHECKING:  # Celery ships no types: to mypy its class is anything, such as None or a datetime
+if (
+    TYPE_CHECKING
+):  # Celery ships no types: to mypy its class is anything, such as None or a datetime
 
     class BaseSchedule(Protocol):
         def is_due(self, last_run_at: Any) -> Any: ...

@@ -30,7 +30,8 @@ from .foreign_fields import INSTEAD
 #: What belongs into the mapping ``once``, and is easily taken for a field of the entry.
 _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
 
-#: After how many seconds a message may expire or become due at the latest: that instant must be one that can be told.
+#: After how many seconds a message may expire or become due at the latest: that instant must be one
+#: that can be told.
 LONGEST = 100 * YEAR
 
 #: Tags of an entry, and the characters of one of them.
@@ -40,7 +41,9 @@ MAX_TAGS, MAX_TAG = 20, 100
 def check_name(field: str, value: object) -> str:
     """``value`` as a name of an entry or a task; raises InvalidEntry if it is none."""
     if not is_name(value):
-        raise InvalidEntry(field, f"text of 1 to {MAX_NAME} characters without control characters", value)
+        raise InvalidEntry(
+            field, f"text of 1 to {MAX_NAME} characters without control characters", value
+        )
     return value
 
 
@@ -53,7 +56,9 @@ def as_args(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise InvalidEntry("args", "a list or tuple", value, hint="one argument is written (value,)")
+        raise InvalidEntry(
+            "args", "a list or tuple", value, hint="one argument is written (value,)"
+        )
     return tuple(value)
 
 
@@ -73,7 +78,9 @@ def as_options(value: Any) -> dict[str, Any]:
         return options
     as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
     for name, near in misspelt(options):
-        raise InvalidEntry(f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?")
+        raise InvalidEntry(
+            f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?"
+        )
     for name, (is_right, expected) in _OPTIONS.items():
         if options.get(name) is not None and not is_right(options[name]):
             raise InvalidEntry(f"options.{name}", expected, options[name])
@@ -102,7 +109,10 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "countdown": (_is_seconds, "seconds up to 100 years"),
     "eta": (_is_instant, "a datetime or its ISO form"),
-    "queue": (lambda value: isinstance(value, (str, Queue)), "the name of a queue or a kombu Queue"),
+    "queue": (
+        lambda value: isinstance(value, (str, Queue)),
+        "the name of a queue or a kombu Queue",
+    ),
 }
 
 
@@ -114,7 +124,11 @@ def of_type(field: str, value: Any, kind: type) -> Any:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether ``value`` is a finite number of a size that a float can have."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def as_expires(value: Any) -> float | str | None:
@@ -123,7 +137,9 @@ def as_expires(value: Any) -> float | str | None:
     seconds = seconds_of(value)
     if seconds is None or seconds <= 0:
         hint = "the last instant of an entry is its end_at" if isinstance(value, datetime) else None
-        raise InvalidEntry("expires", f'None, "interval", or {DURATION_FORMS}, more than 0', value, hint=hint)
+        raise InvalidEntry(
+            "expires", f'None, "interval", or {DURATION_FORMS}, more than 0', value, hint=hint
+        )
     if seconds > LONGEST:
         raise InvalidEntry("expires", "at most 100 years", value, hint="None is never")
     return float(seconds)
@@ -141,7 +157,10 @@ def as_number(field: str, value: Any, least: int, most: float = math.inf) -> int
 
 
 def as_tags(value: Any) -> tuple[str, ...]:
-    expected = f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and control characters"
+    expected = (
+        f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and "
+        "control characters"
+    )
     tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
     if len(set(map(str, tags))) != len(tags) or len(tags) > MAX_TAGS:
         raise InvalidEntry("tags", expected, value)
@@ -181,15 +200,22 @@ def as_calendar(value: Any) -> Calendar | str | None:
     return value  # type: ignore[no-any-return]
 
 
-#: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from them.
+#: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from
+#: them.
 KNOWN = frozenset(
     """
-    task_id producer publisher connection router route_name result_cls add_to_parent ignore_result shadow
-    countdown eta expires retries link link_error chain chord group_id group_index root_id parent_id reply_to
-    time_limit soft_time_limit task_type replaced_task_nesting stamped_headers argsrepr kwargsrepr origin
-    queue exchange exchange_type routing_key event_dispatcher retry retry_policy serializer delivery_mode
-    compression declare headers mandatory immediate priority content_type content_encoding expiration timeout
-    confirm_timeout correlation_id message_id timestamp type user_id app_id cluster_id application_headers
+    task_id producer publisher connection router
+    route_name result_cls add_to_parent ignore_result shadow
+    countdown eta expires retries link link_error
+    chain chord group_id group_index root_id parent_id reply_to
+    time_limit soft_time_limit task_type replaced_task_nesting stamped_headers argsrepr
+    kwargsrepr origin
+    queue exchange exchange_type routing_key
+    event_dispatcher retry retry_policy serializer delivery_mode
+    compression declare headers mandatory immediate
+    priority content_type content_encoding expiration timeout
+    confirm_timeout correlation_id message_id timestamp
+    type user_id app_id cluster_id application_headers
     MessageGroupId MessageDeduplicationId MessageAttributes
     """.split()  # noqa: SIM905 - a list would be sixty lines
 )
@@ -197,19 +223,22 @@ KNOWN = frozenset(
 #: The known options, by their names in small letters.
 _BY_NAME = {name.lower(): name for name in KNOWN}
 
-#: Other words for some of them. What is like such a word, as "ahead" is like "head", may be an option of a broker.
+#: Other words for some of them. What is like such a word, as "ahead" is like "head", may be an
+#: option of a broker.
 _OTHER_WORDS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
 
-#: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of them.
+#: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of
+#: them.
 _LOOKED_AT = 20
 
-#: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id" 0.77.
+#: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id"
+#: 0.77.
 _ALIKE = 0.84
 
 
 def check_destination(options: Mapping[str, Any], prefix: str) -> None:
-    """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker and schedule share
-    a database. Raises InvalidEntry, which names the option.
+    """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker
+    and schedule share a database. Raises InvalidEntry, which names the option.
     """
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
@@ -221,7 +250,8 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
 def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Options that look like a known one without being it, each with the one it looks like.
 
-    Not every unknown option: a task's own ``apply_async`` and some brokers take options of their own.
+    Not every unknown option: a task's own ``apply_async`` and some brokers take options of their
+    own.
     """
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN and name not in stamped)
@@ -246,20 +276,31 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
     return InvalidEntry(name, "a known field", value, hint=hint)
 
 
-#: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked for anything.
-_UNSET: dict[str, Any] = {"misfire": Misfire.of("coalesce"), "jitter": 0.0, "remove_when_done": False}
+#: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked
+#: for anything.
+_UNSET: dict[str, Any] = {
+    "misfire": Misfire.of("coalesce"),
+    "jitter": 0.0,
+    "remove_when_done": False,
+}
 _UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs", "on_failure"))
 
 
 def check_together(entry: Any) -> None:
-    """Refuse fields that are right by themselves, and cannot be kept together; raises InvalidEntry, which names one."""
+    """Refuse fields that are right by themselves, and cannot be kept together; raises InvalidEntry,
+    which names one.
+    """
     if entry.start_at and entry.end_at and entry.end_at < entry.start_at:
-        raise InvalidEntry("end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at)
+        raise InvalidEntry(
+            "end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at
+        )
     for field in ("expect", "on_failure"):
         if (value := getattr(entry, field)) and entry.remove_when_done:
             raise InvalidEntry(field, "none beside remove_when_done: it is looked at later", value)
         if value and entry.history == 0:
-            raise InvalidEntry("history", f"at least 1 beside {field}, which goes by what is recorded", 0)
+            raise InvalidEntry(
+                "history", f"at least 1 beside {field}, which goes by what is recorded", 0
+            )
     if isinstance(entry.schedule, Manual):
         _check_manual(entry)
 
@@ -269,7 +310,9 @@ def _check_manual(entry: Any) -> None:
         if (value := getattr(entry, field)) != unset:
             raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)
     if entry.expect and entry.expect != Expect(failures=entry.expect.failures):
-        raise InvalidEntry("expect", "failures alone beside manual(), which is never due", entry.expect)
+        raise InvalidEntry(
+            "expect", "failures alone beside manual(), which is never due", entry.expect
+        )
 
 
 def read_instant(field: str, value: Any) -> datetime | None:
@@ -331,7 +374,9 @@ FIELDS = {
     "description": Field(lambda field, value: of_type(field, value, str), pack),
     "remove_when_done": _FLAG,
     "history": Field(lambda field, value: as_number(field, value, 0, MAX_HISTORY)),
-    "expect": Field(_read_by(Expect.of), lambda value, field: value and value.encode(), Expect.decode),
+    "expect": Field(
+        _read_by(Expect.of), lambda value, field: value and value.encode(), Expect.decode
+    ),
     "on_failure": Field(_read_by(Pause.of), lambda value, field: str(value)),
     "calendar": Field(_read_by(as_calendar), _store_calendar, Calendar.decode),
     "tags": Field(_read_by(as_tags), lambda value, field: pack([*value], field)),
@@ -339,7 +384,9 @@ FIELDS = {
 
 
 def read_field(field: str, value: Any) -> Any:
-    """Return the value of a field for what a user wrote; raises InvalidEntry if the field is unknown or wrong."""
+    """Return the value of a field for what a user wrote; raises InvalidEntry if the field is
+    unknown or wrong.
+    """
     if field not in FIELDS:
         raise unknown_field(field, value)
     return FIELDS[field].read(field, value)

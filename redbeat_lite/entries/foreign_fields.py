@@ -1,7 +1,8 @@
 """Fields that entries of other schedulers have, in our words.
 
-django-celery-beat takes the columns of its table in ``beat_schedule``, and knows ``expire_seconds`` among the options;
-celery-redbeat and Celery itself take the state of an entry beside its definition.
+django-celery-beat takes the columns of its table in ``beat_schedule``, and knows ``expire_seconds``
+among the options; celery-redbeat and Celery itself take the state of an entry beside its
+definition.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ INSTEAD = {
 def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     """The same entry with those fields in our words that have a meaning here.
 
-    A field that has none, or whose place is taken, stays and is refused as any unknown one; one that is ``None`` is
-    none. A mapping of a user's own class may raise anything.
+    A field that has none, or whose place is taken, stays and is refused as any unknown one; one
+    that is ``None`` is none. A mapping of a user's own class may raise anything.
     """
-    fields = {field: value for field, value in written.items() if value is not None or field not in INSTEAD}
+    fields = {
+        field: value
+        for field, value in written.items()
+        if value is not None or field not in INSTEAD
+    }
     options = {} if fields.get("options") is None else fields["options"]
     if isinstance(options, Mapping):
         options = dict(options)
@@ -52,7 +57,9 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _move(source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str) -> None:
+def _move(
+    source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str
+) -> None:
     """Move a value to where it belongs; ``None`` is none, and one that is there already stays."""
     if theirs in source and (source[theirs] is None or target.get(ours) is None):
         value = source.pop(theirs)

@@ -58,10 +58,11 @@ class Freeze(NamedTuple):
 
 
 class Freezes(NamedTuple):
-    """All freezes of a schedule: those that hold, and those of which the end is still to be seen to.
+    """All freezes of a schedule: those that hold, and those of which the end is still to be seen
+    to.
 
-    They are stored as ``text``: a revision, ``|``, and JSON. The revision begins with a mark that the next ones keep:
-    under another one, what was there was lost.
+    They are stored as ``text``: a revision, ``|``, and JSON. The revision begins with a mark that
+    the next ones keep: under another one, what was there was lost.
     """
 
     all: tuple[Freeze, ...] = ()
@@ -81,7 +82,9 @@ class Freezes(NamedTuple):
         return Freezes(freezes, f"{mark}{random_hex(8)}|{dumps(stored)}".encode())
 
     def lost(self, before: Freezes, now: int) -> list[Freeze]:
-        """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended: they were lost."""
+        """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended:
+        they were lost.
+        """
         known = {each.id for each in self.all}
         is_next = self.revision[:_MARK] == before.revision[:_MARK]
         if is_next:
@@ -93,7 +96,9 @@ class Freezes(NamedTuple):
         return self.text.partition(b"|")[0]
 
     def until(self, now: int, entry: Entry | None = None) -> int | None:
-        """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``: none. Epoch ms."""
+        """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``:
+        none. Epoch ms.
+        """
         ends = [
             to_ms(freeze.until)
             for freeze in self.holding(now)
@@ -110,7 +115,9 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
     """Those that the record of changes tells of, by its lines, both from the newest on."""
     thawed: dict[str | None, datetime] = {}
     for change in lines:
-        told: dict[str, Any] = {field: after for field, _, after in change.fields if after is not None}
+        told: dict[str, Any] = {
+            field: after for field, _, after in change.fields if after is not None
+        }
         if change.action == "thawed":
             thawed[told.get("id")] = change.at
         elif change.action == "frozen":
@@ -123,4 +130,6 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
 def _decoded(stored: list[Any]) -> Freeze:
     id, name, tag, task, since, until, note, actor, thawed = stored
     times = from_ms(since), from_ms(until)
-    return Freeze(id, *Selection.of(name, tag, task), *times, note, actor, thawed and from_ms(thawed))
+    return Freeze(
+        id, *Selection.of(name, tag, task), *times, note, actor, thawed and from_ms(thawed)
+    )

@@ -1,4 +1,6 @@
-"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched occurrence."""
+"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched
+occurrence.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ from .unstored import readable_text
 _FIRST_RETRY, _LAST_RETRY = 1, 60
 
 
-def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None) -> None:
+def check(
+    entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
+) -> None:
     """Refuse what can only be told once the time zone is known.
 
     Parameters:
-        replaced: finds the entry that this one takes the place of. What was right when it was stored and has come to
-            its end since is right still: asked only for an entry that has ended.
+        replaced: finds the entry that this one takes the place of. What was right when it was
+            stored and has come to its end since is right still: asked only for an entry that has
+            ended.
 
     Raises:
         InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
@@ -40,9 +45,20 @@ def check(entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | N
         raise exc.of(entry.name) from None
     except Exception as exc:
         expected = "a schedule that can tell its next occurrence"
-        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)) from exc
-    if upcoming is None and not isinstance(entry.schedule, Manual) and not _same_window(replaced(), entry, now, zone):
-        raise InvalidEntry("schedule", "a schedule with an occurrence still to come", entry.schedule, entry=entry.name)
+        raise InvalidEntry(
+            "schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)
+        ) from exc
+    if (
+        upcoming is None
+        and not isinstance(entry.schedule, Manual)
+        and not _same_window(replaced(), entry, now, zone)
+    ):
+        raise InvalidEntry(
+            "schedule",
+            "a schedule with an occurrence still to come",
+            entry.schedule,
+            entry=entry.name,
+        )
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
         raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
@@ -56,8 +72,8 @@ def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
 def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     """Return whether an entry has the same runs after an edit as before it.
 
-    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule before
-    could not be stored, its text is compared.
+    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule
+    before could not be stored, its text is compared.
     """
     if before.start_at != after.start_at:
         return False
@@ -70,27 +86,40 @@ def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
 
 
 def keep_resolved(before: Entry, after: Entry) -> None:
-    """Give ``after`` the spread schedule of ``before``, if the same was written, so that its times stay."""
-    if isinstance(after.schedule, SpreadSchedule) and written_form(after.schedule) == written_form(before.schedule):
+    """Give ``after`` the spread schedule of ``before``, if the same was written, so that its times
+    stay.
+    """
+    if isinstance(after.schedule, SpreadSchedule) and written_form(after.schedule) == written_form(
+        before.schedule
+    ):
         after._put(schedule=before.schedule)
 
 
 def revised(
-    before: Entry, state: EntryState, after: Entry, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+    before: Entry,
+    state: EntryState,
+    after: Entry,
+    now: int,
+    zone: tzinfo,
+    walk_on: WalkOn = by_count,
 ) -> EntryState:
     """The state after the definition was changed.
 
-    A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps its next
-    occurrence, so that writing the same entry again, as every deployment does, postpones nothing.
+    A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps
+    its next occurrence, so that writing the same entry again, as every deployment does, postpones
+    nothing.
     """
     nominal = state.nominal
     timing_changed = not same_runs(before, after, zone)
     if timing_changed or state.finished:
         nominal = first(after, now, zone)
-        # What was sent or given up is not sent because of an edit, by a clock that is behind or otherwise.
+        # What was sent or given up is not sent because of an edit, by a clock that is behind or
+        # otherwise.
         if nominal is not None and state.last is not None:
             nominal = unsent(after.rule(zone), nominal, now, state.last)
-        if nominal is not None and not timing_changed and nominal <= now:  # a one-off has its instant even when past
+        if (
+            nominal is not None and not timing_changed and nominal <= now
+        ):  # a one-off has its instant even when past
             nominal = None
     elif after.enabled and not before.enabled:
         nominal = ahead(after, state, now, zone, walk_on)
@@ -105,27 +134,47 @@ def paused(state: EntryState, note: str) -> EntryState:
 
 
 def resumed(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, *, catch_up: bool, walk_on: WalkOn = by_count
+    entry: Entry,
+    state: EntryState,
+    now: int,
+    zone: tzinfo,
+    *,
+    catch_up: bool,
+    walk_on: WalkOn = by_count,
 ) -> EntryState:
-    """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as not scheduled."""
+    """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as
+    not scheduled.
+    """
     nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
 
-def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
+def ahead(
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> int | None:
     """The next occurrence that is not past, in the phase that the entry already has."""
-    upcoming = None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
+    upcoming = (
+        None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
+    )
     return None if beyond(entry, upcoming) else upcoming
 
 
-def plan(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> Plan:
+def plan(
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> Plan:
     """What to emit for an entry whose due time has come.
 
     Parameters:
-        walk_on: how far to look for missed occurrences one by one; the plan of the next round goes on from there.
+        walk_on: how far to look for missed occurrences one by one; the plan of the next round goes
+            on from there.
     """
-    if state.nominal is None or state.paused or not entry.enabled or isinstance(entry.schedule, Manual):
+    if (
+        state.nominal is None
+        or state.paused
+        or not entry.enabled
+        or isinstance(entry.schedule, Manual)
+    ):
         return Plan((), state.nominal, 0)
     if _is_simple(entry) and state.nominal <= now and not isinstance(state.nominal, Question):
         upcoming = next_ms(entry.rule(zone), state.nominal)
@@ -135,12 +184,15 @@ def plan(entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkO
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
-        # After an outage the latest can have its instant behind it and its own jitter before it: it is not due yet.
+        # After an outage the latest can have its instant behind it and its own jitter before it: it
+        # is not due yet.
         return _planned(entry, state, last - 1, zone, 0, walk_on)
     return plan
 
 
-def _planned(entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, walk_on: WalkOn) -> Plan:
+def _planned(
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, walk_on: WalkOn
+) -> Plan:
     assert state.nominal is not None
     return plan_misfires(
         entry.rule(zone),
@@ -161,7 +213,9 @@ def _is_simple(entry: Entry) -> bool:
 
 
 def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
-    """The state after all of a plan but for what once-locks left out was published; it carries the last ``history``."""
+    """The state after all of a plan but for what once-locks left out was published; it carries the
+    last ``history``.
+    """
     return EntryState(
         version=state.version,
         generation=state.generation,
@@ -176,8 +230,11 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
     )
 
 
-def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
-    """The first occurrence that is still to come, given the next one in turn; it may be part of a backlog.
+def following(
+    entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> int | None:
+    """The first occurrence that is still to come, given the next one in turn; it may be part of a
+    backlog.
 
     None where nobody knows, because the schedule is to be asked again.
     """
@@ -185,26 +242,40 @@ def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on
     return None if isinstance(upcoming, Question) else upcoming
 
 
-def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count) -> int | None:
-    """Milliseconds from the next run to the one after it; ``None`` where nobody knows, or there are none."""
+def gap_ms(
+    entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+) -> int | None:
+    """Milliseconds from the next run to the one after it; ``None`` where nobody knows, or there are
+    none.
+    """
     upcoming = following(entry, nominal, now, zone, walk_on)
     after = None if upcoming is None else next_ms(entry.rule(zone), upcoming)
-    return None if after is None or upcoming is None or isinstance(after, Question) else after - upcoming
+    return (
+        None
+        if after is None or upcoming is None or isinstance(after, Question)
+        else after - upcoming
+    )
 
 
 def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
-    """The state after a publish failed: the occurrence stays due, and a question that led to one is answered."""
-    nominal = planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
+    """The state after a publish failed: the occurrence stays due, and a question that led to one is
+    answered.
+    """
+    nominal = (
+        planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
+    )
     return replace(state, nominal=nominal, attempts=state.attempts + 1, error=error)
 
 
 def retry_delay(attempts: int) -> int:
-    """Seconds until a publish that failed ``attempts`` times in a row is tried again: 1, 2, 4 … 60."""
+    """Return the seconds until a publish is retried after ``attempts`` failures: 1, 2, 4 … 60."""
     return min(_FIRST_RETRY << min(attempts - 1, 10), _LAST_RETRY)
 
 
 def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
-    """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire by itself."""
+    """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire
+    by itself.
+    """
     return None if state.paused or not entry.enabled else score(entry, state.nominal, zone)
 
 
@@ -217,22 +288,29 @@ def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
 
 def within(entry: Entry, instant: datetime) -> bool:
     """Whether an entry may run at an instant, by ``start_at`` and ``end_at``."""
-    return (entry.start_at is None or entry.start_at <= instant) and (entry.end_at is None or instant <= entry.end_at)
+    return (entry.start_at is None or entry.start_at <= instant) and (
+        entry.end_at is None or instant <= entry.end_at
+    )
 
 
 def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
-    """The state after the wall clock was set back to ``now``; the very same if it has nothing nearer to wait for."""
+    """The state after the wall clock was set back to ``now``; the very same if it has nothing
+    nearer to wait for.
+    """
     if state.nominal is None:
         return state
     nominal = pull_back(entry.rule(zone), state.nominal, now, last=state.last, start=entry.start_ms)
     return state if nominal == state.nominal else state.moved(nominal)
 
 
-def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]) -> EntryState:
-    """The state after the app's time zone was changed to ``zone``; the very same if that does not matter to the entry.
+def rezoned(
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]
+) -> EntryState:
+    """The state after the app's time zone was changed to ``zone``; the very same if that does not
+    matter to the entry.
 
-    What is due already stays due. Nothing is sent for the past, nor what was sent already. By ``were``, other zones,
-    its next occurrence may have been planned.
+    What is due already stays due. Nothing is sent for the past, nor what was sent already. By
+    ``were``, other zones, its next occurrence may have been planned.
     """
     if state.nominal is None or state.nominal <= now:
         return state
@@ -249,10 +327,14 @@ def rezoned(entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Colle
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
-    if not entry.jitter or isinstance(nominal, Question):  # what it is asked about may be due by then
+    if not entry.jitter or isinstance(
+        nominal, Question
+    ):  # what it is asked about may be due by then
         return 0
     following = next_ms(entry.rule(zone), nominal)
-    return offset_ms(entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal)
+    return offset_ms(
+        entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal
+    )
 
 
 def first(entry: Entry, now: int, zone: tzinfo) -> int | None:

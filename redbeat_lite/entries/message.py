@@ -1,4 +1,6 @@
-"""What a message of an entry carries besides its arguments: id, headers, expiry; prepared messages repeat the last."""
+"""What a message of an entry carries besides its arguments: id, headers, expiry; prepared messages
+repeat the last.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from .expected import expected_of
 
 
 class Occurrence(NamedTuple):
-    """One firing of an entry: task id, nominal time (epoch ms), its life as of :func:`life_ms`, further headers."""
+    """One firing of an entry: task id, nominal time (epoch ms), its life as of :func:`life_ms`,
+    further headers.
+    """
 
     entry: Entry
     id: str
@@ -33,11 +37,13 @@ class Occurrence(NamedTuple):
 
 
 def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
-    """For how many milliseconds the messages of a plan live, from when they are sent, or from their ``eta``.
+    """For how many milliseconds the messages of a plan live, from when they are sent, or from their
+    ``eta``.
 
-    For the gap that follows their nominal time, so that the next run takes the place of one that nobody took, and for
-    ``slack`` ms, by which clocks of beats and workers may differ. ``None``, without end: where no next run is known,
-    and what ``misfire="all"`` makes up for, all of which is to run. A stand-by that takes over makes up for nothing.
+    For the gap that follows their nominal time, so that the next run takes the place of one that
+    nobody took, and for ``slack`` ms, by which clocks of beats and workers may differ. ``None``,
+    without end: where no next run is known, and what ``misfire="all"`` makes up for, all of which
+    is to run. A stand-by that takes over makes up for nothing.
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
@@ -48,28 +54,32 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 
 
 def expires_with_gap(entry: Entry) -> bool:
-    """Whether the messages of an entry expire when the next one comes, rather than as somebody has set."""
+    """Whether the messages of an entry expire when the next one comes, rather than as somebody has
+    set.
+    """
     return entry.expires == "interval" and "expires" not in entry.options
 
 
 def may_lose_retries(entry: Entry, task: Any) -> bool:
     """Whether a worker without ``install()`` may discard retries of an entry's task as expired.
 
-    Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task`` and workers with
-    ``install()`` clear it first.
+    Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task``
+    and workers with ``install()`` clear it first.
 
     Parameters:
         task: the entry's task as the app knows it; ``None`` if it does not.
     """
     if task is None or getattr(task, "guarded", False) or not expires_with_gap(entry):
         return False
-    # Celery keeps the function of a task without bind=True as a static method, which cannot call retry().
+    # Celery keeps the function of a task without bind=True as a static method, which cannot call
+    # retry().
     is_bound = not isinstance(inspect.getattr_static(type(task), "run", None), staticmethod)
     return is_bound or bool(getattr(task, "autoretry_for", ()))
 
 
 def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
-    """How many messages of an entry that runs at intervals are alive at most while nobody takes them.
+    """How many messages of an entry that runs at intervals are alive at most while nobody takes
+    them.
 
     1 where a once-lock keeps it so, and where no interval says. ``slack`` as for :func:`life_ms`.
     """
@@ -80,22 +90,30 @@ def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
-    """For how many milliseconds, from when it may run, a message may keep its once-lock; 0 where it has no end.
+    """For how many milliseconds, from when it may run, a message may keep its once-lock; 0 where it
+    has no end.
 
     ``life`` is as :func:`life_ms` says, ``now`` in epoch ms.
     """
     if expires_with_gap(entry):
         return life or 0
     expires = entry.options.get("expires", entry.expires)
-    until = times.message_ms(expires) if isinstance(expires, str | datetime) else now + round(1000 * (expires or 0))
+    until = (
+        times.message_ms(expires)
+        if isinstance(expires, str | datetime)
+        else now + round(1000 * (expires or 0))
+    )
     # It counts from when the message is sent, whatever its delay.
     return max(until - now - times.delay_ms(entry.options, now), 0)
 
 
-def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False) -> Entry:
+def emission(
+    occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False
+) -> Entry:
     """The entry as Celery is to publish it for one occurrence at ``now`` (epoch ms).
 
-    Where ``traced``, its message carries :func:`traceparent`, unless the entry's own headers have one.
+    Where ``traced``, its message carries :func:`traceparent`, unless the entry's own headers have
+    one.
     """
     entry = occurrence.entry
     options = dict(entry.options)
@@ -108,7 +126,8 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
         **({EXPECT_HEADER: True} if entry.on_failure or expected_of(entry, expect) else {}),
         **(occurrence.extra or {}),
     }
-    # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its own.
+    # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its
+    # own.
     options["retry"] = False
     if "expires" not in options and entry.expires is not None:
         expires = _expires(entry, occurrence.life, now)
@@ -119,7 +138,8 @@ def emission(occurrence: Occurrence, now: int, *, expect: Expect | None, traced:
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):
-        # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is sent.
+        # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is
+        # sent.
         emitted._put(schedule=familiar(entry.schedule) or entry.schedule)
     return emitted
 
@@ -135,7 +155,8 @@ def _evaluated(value: Any) -> Any:
 
 
 def headers(name: str, nominal: int) -> dict[str, Any]:
-    """The headers that tell which entry a message comes from, and for which nominal time (epoch ms).
+    """The headers that tell which entry a message comes from, and for which nominal time (epoch
+    ms).
 
     ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
     """
@@ -145,12 +166,13 @@ def headers(name: str, nominal: int) -> dict[str, Any]:
 def traceparent(task_id: str) -> str:
     """The header of this name, of W3C's Trace Context, for a task that begins a trace of its own.
 
-    The trace has the id of the task, so that one is found by the other, and a message that is sent twice is one trace.
-    The header has to name a span above the task's, too; none of that id is recorded anywhere. 01 says: keep the trace.
+    The trace has the id of the task, so that one is found by the other, and a message that is sent
+    twice is one trace. The header has to name a span above the task's, too; none of that id is
+    recorded anywhere. 01 says: keep the trace.
 
     Parameters:
-        task_id: a UUID in its usual form. Its version stands in the half that becomes the span's id, which must not be
-            zero.
+        task_id: a UUID in its usual form. Its version stands in the half that becomes the span's
+            id, which must not be zero.
     """
     trace = task_id.replace("-", "")
     return f"00-{trace}-{trace[:16]}-01"

@@ -21,13 +21,18 @@ Known = Callable[[], Mapping[str, Calendar]]
 
 
 def give_calendar(
-    entry: Entry, known: Known, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
+    entry: Entry,
+    known: Known,
+    now: int,
+    zone: tzinfo,
+    replaced: Callable[[], Entry | None] = lambda: None,
 ) -> None:
     """Give an entry that names a calendar what is stored of it now.
 
     Parameters:
         now: epoch milliseconds.
-        replaced: finds the entry that this one takes the place of; one that is on this calendar already may stay.
+        replaced: finds the entry that this one takes the place of; one that is on this calendar
+            already may stay.
 
     Raises:
         InvalidEntry: there is no such calendar, it has ended, or it leaves the entry no run.
@@ -48,12 +53,16 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
     name = entry.calendar_name
     if name not in known:
         hint = nearest_hint(name, known) or "store it: schedules.calendars[name] = ..."
-        raise InvalidEntry("calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint)
+        raise InvalidEntry(
+            "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
+        )
     encode_schedule(entry.schedule)  # or a new revision could not plan it
     entry._put(calendar=known[name])
     if not isinstance(rule := entry.rule(zone), CalendarRule):
         hint = "an interval counts from run to run, and has no days"
-        raise InvalidEntry("schedule", "cron, crontab or rrule beside a calendar", entry.schedule, hint=hint)
+        raise InvalidEntry(
+            "schedule", "cron, crontab or rrule beside a calendar", entry.schedule, hint=hint
+        )
     return rule
 
 
@@ -75,7 +84,8 @@ def on(entry: Entry, calendar: Calendar | str | None) -> Entry:
 
 
 def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
-    """The state of an entry whose calendar has a new revision, which it is on already, at ``now`` (epoch ms).
+    """The state of an entry whose calendar has a new revision, which it is on already, at ``now``
+    (epoch ms).
 
     What is due stays due, unless it is left out now.
     """
@@ -96,9 +106,14 @@ def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> 
 
 
 def left_out_words(entry: Entry, begin: int, end: int, zone: tzinfo) -> str | None:
-    """That the calendar of an entry leaves a run out in a span of time (epoch milliseconds); ``None`` where not."""
+    """That the calendar of an entry leaves a run out in a span of time (epoch milliseconds);
+    ``None`` where not.
+    """
     if not isinstance(rule := entry.rule(zone), CalendarRule):
         return None
     for first, *_ in rule.left_out(begin - 1, end):
-        return f"Its calendar {rule.calendar} leaves out {from_ms(first).astimezone(rule.zone):%Y-%m-%d}."
+        return (
+            f"Its calendar {rule.calendar} leaves out "
+            f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}."
+        )
     return None

@@ -24,7 +24,8 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
         return None
     count = sum(len(days.of(_SAMPLE_YEAR, month)) for month in range(1, 13))
     return (
-        f"{schedule.expression!r} restricts day of month and day of week, and runs if either matches, "
+        f"{schedule.expression!r} restricts day of month and day of week, and runs if either "
+        "matches, "
         f"on about {count} days a year; to run only if both match, {_both_days(schedule, days)}"
     )
 
@@ -37,7 +38,8 @@ def every_second_words(schedule: BaseSchedule) -> str | None:
     if len(others) < 5 or others[-1] != "*" or minutes == "*":
         return None
     return (
-        f"{schedule.expression!r} runs 60 times in each minute that matches, because its last field holds the seconds; "
+        f"{schedule.expression!r} runs 60 times in each minute that matches, because its last "
+        "field holds the seconds; "
         'if its first field is to hold them, add seconds="first" (--cron-seconds first)'
     )
 

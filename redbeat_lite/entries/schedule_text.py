@@ -2,11 +2,10 @@
 
 =================================  ==========================================================
 ``{"every": "1h30m"}``             with ``"align": true`` or ``"spread": true`` where it is
-``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given
-``{"at": "2026-12-01T09:00Z"}``
-``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they are given; lines in one, or in several
-``{"crontab": [0, "*/4", …]}``     and all other kinds: as they are stored
-``30``, ``"30s"``                  Celery's own interval
+``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given ``{"at":
+"2026-12-01T09:00Z"}`` ``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they
+are given; lines in one, or in several ``{"crontab": [0, "*/4", …]}``     and all other kinds: as
+they are stored ``30``, ``"30s"``                  Celery's own interval
 =================================  ==========================================================
 
 The stored form counts milliseconds, which nobody wants to write or to read; see
@@ -45,9 +44,13 @@ def schedule_from(value: object) -> BaseSchedule:
         return coerce_schedule(value)
     stored = dict(value)
     if "resolved" in stored:
-        raise InvalidEntry("schedule", "no resolved, which goes by the entry's name", stored["resolved"])
+        raise InvalidEntry(
+            "schedule", "no resolved, which goes by the entry's name", stored["resolved"]
+        )
     if "every" in stored:
-        stored["every"] = round(1000 * length_of("schedule.every", stored["every"], "at least 0.05 s", 0.05))
+        stored["every"] = round(
+            1000 * length_of("schedule.every", stored["every"], "at least 0.05 s", 0.05)
+        )
     if "at" in stored:
         stored["at"] = to_ms(instant_from("schedule.at", stored["at"]))
     if isinstance(stored.get("start"), datetime):  # TOML has them
@@ -111,12 +114,15 @@ def instant_from(field: str, value: object) -> datetime:
             raise InvalidEntry(field, "an instant such as 2026-12-01T09:00+01:00", value) from None
     if isinstance(value, datetime) and value.tzinfo is None:
         hint = f"add the offset, as in {value.isoformat(timespec='minutes')}+01:00"
-        raise InvalidEntry(field, "an instant with its offset from UTC", value.isoformat(), hint=hint)
+        raise InvalidEntry(
+            field, "an instant with its offset from UTC", value.isoformat(), hint=hint
+        )
     return aware(field, value)
 
 
 def schedule_words(schedule: BaseSchedule, shown: tzinfo = UTC) -> list[str]:
-    """The options of the command line that make a schedule with these runs; what they cannot say is ``--schedule``.
+    """The options of the command line that make a schedule with these runs; what they cannot say is
+    ``--schedule``.
 
     Raises InvalidEntry if its class cannot be stored.
     """

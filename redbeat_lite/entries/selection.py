@@ -41,7 +41,11 @@ class Selection(NamedTuple):
         """The selection, checked; raises InvalidEntry, which names the field."""
         for field, value in {"name": name, "task": task}.items():
             if not is_short_text(value, _LONGEST):
-                raise InvalidEntry(field, f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters", value)
+                raise InvalidEntry(
+                    field,
+                    f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters",
+                    value,
+                )
         return cls(str(name), None if tag is None else as_tags((tag,))[0], str(task))
 
     @classmethod
@@ -50,7 +54,9 @@ class Selection(NamedTuple):
         return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
-        """Those that may be meant: as far as can be told without decoding them, which is what takes long."""
+        """Those that may be meant: as far as can be told without decoding them, which is what takes
+        long.
+        """
         tag = b"" if self.tag is None else dumps(self.tag).encode()
         for stored in page:
             if tag in (stored.definition or b"") and self.allows(stored.name):

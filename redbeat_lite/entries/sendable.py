@@ -1,4 +1,6 @@
-"""Whether an entry can be sent, as far as arguments and options tell, and where to: found out before its run."""
+"""Whether an entry can be sent, as far as arguments and options tell, and where to: found out
+before its run.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ from .entry import Entry
 
 
 def check_options(entry: Entry) -> None:
-    """Refuse a serializer or a compression that this process has not, by an InvalidEntry that names the option."""
+    """Refuse a serializer or a compression that this process has not, by an InvalidEntry that names
+    the option.
+    """
     serializer, compression = entry.options.get("serializer"), entry.options.get("compression")
-    if serializer is not None and not (isinstance(serializer, str) and serializer in registry.name_to_type):
+    if serializer is not None and not (
+        isinstance(serializer, str) and serializer in registry.name_to_type
+    ):
         known = ", ".join(sorted(registry.name_to_type))
         raise InvalidEntry("options.serializer", f"one of {known}", serializer, entry=entry.name)
     if compression is not None:
@@ -25,13 +31,19 @@ def check_options(entry: Entry) -> None:
             get_encoder(compression)  # type: ignore[no-untyped-call]  # untyped in kombu
         except (KeyError, TypeError):
             known = "a compression that kombu has"
-            raise InvalidEntry("options.compression", known, compression, entry=entry.name) from None
+            raise InvalidEntry(
+                "options.compression", known, compression, entry=entry.name
+            ) from None
 
 
 def serializer_of(entry: Entry, app: Celery) -> Any:
     """The serializer of the entry's messages, as far as this process knows."""
     task = app.tasks.get(entry.task) if app.finalized else None
-    return entry.options.get("serializer") or getattr(task, "serializer", None) or app.conf.task_serializer
+    return (
+        entry.options.get("serializer")
+        or getattr(task, "serializer", None)
+        or app.conf.task_serializer
+    )
 
 
 def misfit(task: Any, entry: Entry) -> str | None:
@@ -78,7 +90,9 @@ def queue_of(app: Celery, entry: Entry) -> str:
     try:
         task = app.tasks.get(entry.task)
         own = {} if task is None else task._get_exec_options()
-        routed = app.amqp.router.route({**own, **entry.options}, entry.task, entry.args, entry.kwargs)
+        routed = app.amqp.router.route(
+            {**own, **entry.options}, entry.task, entry.args, entry.kwargs
+        )
     except Exception:  # noqa: BLE001 - tasks and routers are somebody else's code; without an answer the default holds
         routed = {}
     queue = routed.get("queue")

@@ -1,10 +1,10 @@
 """Nominal times of the last occurrences that were sent, as the state of an entry carries them.
 
-The text is made of deltas that go back in time, in hexadecimal milliseconds: the first from the state's ``last`` to the
-newest, which is the same instant, and each further one from an occurrence to the one before it; of equal ones in a row
-there is one, with their number in decimal. ``0,3e8*2,7d0`` says: sent for ``last``, for one and for two seconds before
-it, and for four. It is empty where nothing was sent in this generation, by which task ids are named, or nobody has kept
-it.
+The text is made of deltas that go back in time, in hexadecimal milliseconds: the first from the
+state's ``last`` to the newest, which is the same instant, and each further one from an occurrence
+to the one before it; of equal ones in a row there is one, with their number in decimal.
+``0,3e8*2,7d0`` says: sent for ``last``, for one and for two seconds before it, and for four. It is
+empty where nothing was sent in this generation, by which task ids are named, or nobody has kept it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _numbers = re.compile(rf"\*([0-9]{{1,{_DIGITS}}})(?=,|$)").findall
 
 
 def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
-    """The text after more was sent, after ``last``, oldest first; ``history`` says how many to keep, 0 for none."""
+    """The text after more was sent, after ``last``, oldest first; ``history`` says how many to
+    keep, 0 for none.
+    """
     if not history:
         return ""
     for nominal in emitted:
@@ -99,7 +101,9 @@ def times(deltas: str, last: int | None) -> tuple[int, ...]:
 
 
 def notes_of(deltas: str, room: int) -> str:
-    """Notes that hold nothing else, in at most ``room`` characters; the oldest are left out where that is too few."""
+    """Notes that hold nothing else, in at most ``room`` characters; the oldest are left out where
+    that is too few.
+    """
     if len(deltas) + _AROUND > room:
         deltas = shortened(deltas, room - _AROUND)
     return f'{_OPENS}{deltas}"}}' if deltas else ""
@@ -112,10 +116,14 @@ def alone_in(notes: str) -> str | None:
 
 
 def beside_others(found: Any) -> str:
-    """The text in notes that hold more; empty where it is none. A record that cannot be read stops no entry."""
+    """The text in notes that hold more; empty where it is none. A record that cannot be read stops
+    no entry.
+    """
     return found if isinstance(found, str) and _is_text(found) else ""
 
 
 def shortened(deltas: str, room: int) -> str:
     """The text without the oldest, in at most ``room`` characters."""
-    return deltas if len(deltas) <= room else deltas[: max(deltas.rfind(",", 0, max(room + 1, 0)), 0)]
+    return (
+        deltas if len(deltas) <= room else deltas[: max(deltas.rfind(",", 0, max(room + 1, 0)), 0)]
+    )

@@ -1,9 +1,10 @@
 """What the scheduler remembers of an entry, and its compact text form.
 
-The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. It opens with the three fields
-that a commit compares, so that Lua needs no more than a look at the first characters to know whether the entry is
-still the one that was planned; ``notes`` is JSON, or nothing, and comes last because it may hold any character. Most
-hold nothing but what was sent (:mod:`redbeat_lite.entries.sent`), and are written and read without a parser.
+The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. It opens with
+the three fields that a commit compares, so that Lua needs no more than a look at the first
+characters to know whether the entry is still the one that was planned; ``notes`` is JSON, or
+nothing, and comes last because it may hold any character. Most hold nothing but what was sent
+(:mod:`redbeat_lite.entries.sent`), and are written and read without a parser.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ PAUSED, FINISHED, FAILING = "^" + "[^|]*|" * 7 + "1", "^[^|]*|[^|]*||", '"error"
 #: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
 MAX_NOTE = 1000
 
-#: Largest text of a state, in bytes: a note and an error of so many characters, each of which may take six bytes. What
-#: was sent takes at most 11 for each of 1,000 occurrences, which lie within 8,000 years; the oldest are left out where
-#: note and error leave no room for them.
+#: Largest text of a state, in bytes: a note and an error of so many characters, each of which may
+#: take six bytes. What was sent takes at most 11 for each of 1,000 occurrences, which lie within
+#: 8,000 years; the oldest are left out where note and error leave no room for them.
 MAX_BYTES = 16 * 1024
 
 #: Far more than anything here ever counts, and few enough digits for every number format there is.
@@ -43,13 +44,15 @@ MAX_COUNT = 10**15
 
 @dataclass(slots=True)  # frozen would make each one cost three times as much
 class EntryState:
-    """The state of one entry: a value, never changed once it is made. Instants are epoch milliseconds.
+    """The state of one entry: a value, never changed once it is made. Instants are epoch
+    milliseconds.
 
     Parameters:
         version: grows with each edit, pause and resume.
-        generation: drawn anew when an entry of this name is created again, and when it goes back in time.
-        nominal: the instant the schedule says comes next, or that of the `Question` to ask it; ``None`` when there is
-            none, the entry is finished.
+        generation: drawn anew when an entry of this name is created again, and when it goes back in
+            time.
+        nominal: the instant the schedule says comes next, or that of the `Question` to ask it;
+            ``None`` when there is none, the entry is finished.
         last: nominal time of the last occurrence that was emitted.
         count: occurrences emitted.
         skipped: occurrences that a misfire policy or a once-lock left out.
@@ -58,7 +61,8 @@ class EntryState:
         note: why.
         error: what the last failed publish said.
         deltas: the last occurrences that were sent, as a text; :attr:`sent` reads it.
-        forgiven: nominal time up to which failures do not count for ``on_failure``, as it was resumed; 0: all do.
+        forgiven: nominal time up to which failures do not count for ``on_failure``, as it was
+            resumed; 0: all do.
     """
 
     version: int
@@ -87,10 +91,15 @@ class EntryState:
     def moved(self, nominal: int | None, **changes: object) -> EntryState:
         """The state after an edit that also says which occurrence comes next.
 
-        Within a generation nominal times only grow, so that no id is given twice. An entry that goes back to times
-        where it may have been before does so in a new one.
+        Within a generation nominal times only grow, so that no id is given twice. An entry that
+        goes back to times where it may have been before does so in a new one.
         """
-        if nominal is not None and nominal != self.nominal and self.last is not None and nominal <= self.last:
+        if (
+            nominal is not None
+            and nominal != self.nominal
+            and self.last is not None
+            and nominal <= self.last
+        ):
             changes.update(generation=random_hex(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
@@ -101,12 +110,16 @@ class EntryState:
         The nominal time is part of it so that a commit which is sent twice does its work once.
         """
         if not self._guard:  # asked for several times in the life of a state
-            self._guard = f"{self.version}|{self.generation}|{'' if self.nominal is None else self.nominal}|"
+            self._guard = (
+                f"{self.version}|{self.generation}|{'' if self.nominal is None else self.nominal}|"
+            )
         return self._guard
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """Nominal times of the last occurrences that were sent in this generation, the newest first."""
+        """Nominal times of the last occurrences that were sent in this generation, the newest
+        first.
+        """
         return times(self.deltas, self.last)
 
     @property
@@ -117,7 +130,8 @@ class EntryState:
     def encode(self) -> str:
         """The compact text."""
         last = "" if self.last is None else self.last
-        text = f"{self.guard}{last}|{self.count}|{self.skipped}|{self.attempts}|{'1' if self.paused else '0'}|"
+        paused = 1 if self.paused else 0
+        text = f"{self.guard}{last}|{self.count}|{self.skipped}|{self.attempts}|{paused}|"
         return text + self._notes(MAX_BYTES - len(text))
 
     def _notes(self, room: int) -> str:
@@ -157,14 +171,15 @@ class EntryState:
                 state.forgiven = _instant(str(extra.get("forgiven", ""))) or 0
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
-        # A commit compares the text itself: an entry whose state only reads like one would stay due for ever.
+        # A commit compares the text itself: an entry whose state only reads like one would stay due
+        # for ever.
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
 
 
 def storable_note(name: str | None, note: object, least: int = 0) -> str:
-    """A note to what is done with an entry, as it can be stored; raises InvalidEntry if it is none."""
+    """Return a note of a user as it is stored; raises InvalidEntry if it cannot be one."""
     if not isinstance(note, str) or not least <= len(note) <= MAX_NOTE:
         bounds = f"{least} to" if least else "at most"
         raise InvalidEntry("note", f"text of {bounds} {MAX_NOTE} characters", note, entry=name)
@@ -203,6 +218,8 @@ def task_id(name: str, generation: str, nominal: int) -> str:
 
 
 def backfill_id(name: str, generation: str, nominal: int, again: int) -> str:
-    """The one id of an occurrence that backfills send, which says so; the live one of that time has another."""
+    """The one id of an occurrence that backfills send, which says so; the live one of that time has
+    another.
+    """
     found = task_id(f"{name}\0backfill\0{again}", generation, nominal)
     return f"{found[:14]}{BACKFILLED}{found[15:]}"

@@ -1,4 +1,6 @@
-"""From what Redis holds to an entry with its state, and back: the one reading, and the one building of edits."""
+"""From what Redis holds to an entry with its state, and back: the one reading, and the one building
+of edits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from .lifecycle import due_time
 from .state import EntryState
 from .unstored import UnstoredSchedule
 
-#: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote it.
+#: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote
+#: it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
 #: In the place of the definition of an entry that is removed: it belongs to a configuration.
@@ -26,7 +29,7 @@ _CONFIGURED = "config"
 
 
 def entry_of(stored: Stored) -> Entry:
-    """Return the entry whose definition is stored, without state; raises one of :data:`UNREADABLE`."""
+    """Return the stored entry without state; raises one of :data:`UNREADABLE`."""
     if stored.definition is None:
         raise CorruptEntry("its definition is gone from Redis")
     try:
@@ -51,7 +54,9 @@ def decode(name: str, definition: bytes) -> Entry:
         raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")
     version = stored.get("v")
     if isinstance(version, int) and version > FORMAT:
-        raise UnsupportedFormat(f"definition has format {version}; this redbeat_lite reads up to {FORMAT}")
+        raise UnsupportedFormat(
+            f"definition has format {version}; this redbeat_lite reads up to {FORMAT}"
+        )
     try:
         return _entry_with(name, stored)
     except CorruptEntry:
@@ -118,15 +123,20 @@ def edit_of(
     """The edit that writes an entry.
 
     Parameters:
-        expected: the state that is stored now; the edit is made only if it still is. ``None``: no entry is.
+        expected: the state that is stored now; the edit is made only if it still is. ``None``: no
+            entry is.
         definition: ``None`` keeps the stored one.
         line: what the record of changes tells of it; ``None``: nothing.
     """
-    return Edit(entry.name, expected, state.encode(), definition, due_time(entry, state, zone), line)
+    return Edit(
+        entry.name, expected, state.encode(), definition, due_time(entry, state, zone), line
+    )
 
 
 def removal(stored: Stored, line: Line) -> Edit:
-    """The edit that removes an entry; of a config entry one that the leader gets to know of, and puts it back."""
+    """The edit that removes an entry; of a config entry one that the leader gets to know of, and
+    puts it back.
+    """
     # The text will do: where it says so among the arguments, the leader looks for nothing once.
     is_configured = b'"owner":' in (stored.definition or b"")
     return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None, line=line)

@@ -304,7 +304,8 @@ class Parser:
             last %= 7
         if first < last:
             return Item(_expand_range(field, first, last, step), step)
-        # croniter reads these in other ways: 5-5 as the whole cycle, and a range that wraps with a new stride.
+        # croniter reads these in other ways: 5-5 as the whole cycle, and a range that wraps with a
+        # new stride.
         width = 1 if first == last else last - first + 1 + field.size
         places = range(first - field.low, first - field.low + width, step)
         return Item(tuple(sorted({field.low + place % field.size for place in places})), step)

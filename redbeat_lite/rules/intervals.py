@@ -8,7 +8,16 @@ from celery.schedules import schedule
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.times import DURATION_FORMS, MAX_MS, MIN_MS, Duration, aware, from_ms, seconds_of, to_ms
+from .._base.times import (
+    DURATION_FORMS,
+    MAX_MS,
+    MIN_MS,
+    Duration,
+    aware,
+    from_ms,
+    seconds_of,
+    to_ms,
+)
 from .rule import RuleSchedule, SpreadSchedule, drawn
 
 #: The shortest interval. Below it, the round trips to Redis and the broker set the pace.

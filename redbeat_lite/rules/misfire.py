@@ -251,7 +251,8 @@ def _plan_each(missed: Missed, oldest: int, limit: int | None, runs_left: int | 
 def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> int | None:
     """Return the next occurrence in the future, in the phase of ``nominal``.
 
-    A resumption without catching up waits for it, and drops the missed ones. All in milliseconds since 1970.
+    A resumption without catching up waits for it, and drops the missed ones. All in milliseconds
+    since 1970.
     """
     if nominal > now:
         return nominal
