@@ -181,14 +181,22 @@ class Scenario:
 
     def _recover(self, timeline: Timeline) -> None:
         """Let the beats recover; most seeds end when they have, and have sent what comes next."""
-        if self.setup.lingers or self.setup.edits_in_calm:
+        if self.setup.is_long:
             timeline.live(self.setup.calm)
             return
         left, well = self.setup.calm, 0.0
-        while left > 0 and well < _WELL:
+        # The last fault may go on for long in the calm.
+        while left > 0 or self._is_recovering:
             timeline.live(1.0)
             left -= 1.0
             well = well + 1.0 if self._checks.is_all_well else 0.0
+            if well >= _WELL and not self.setup.lingers and not self.setup.edits_in_calm:
+                return
+
+    @property
+    def _is_recovering(self) -> bool:
+        """Whether the last disturbance is so near that runs may still be late."""
+        return self.story.now < self._checks.disturbed + self.setup.recovery_ms + 1000 * _WELL
 
     def _finish_work(self, timeline: Timeline, calm_since_us: int) -> None:
         """Let workers end what is left of the storm: it is checked that they have done so."""
