@@ -1,6 +1,6 @@
 -- needs now
--- A message was discarded, revoked or expired: the copy of it that is parked is not to run either. A copy that runs goes
--- on, and a later attempt keeps what is parked of it.
+-- Drop the parked copy of a message that was discarded, was revoked or has expired. A copy that
+-- runs goes on, and the parked copy of a later attempt stays.
 -- KEYS[1] guard  [2] guard index   ARGV[1] task id  [2] attempt
 local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'until', 'standby_attempt')
 local attempt = tonumber(ARGV[2])

@@ -1,7 +1,7 @@
 -- needs now
--- Is this message a copy of one that runs or has ended?
+-- Tell whether this message is a copy of one that runs or has ended.
 -- KEYS[1] guard   ARGV[1] attempt
--- returns 1 a copy | 2 a copy of one that was refused | 0 the first, or the one before it died
+-- returns 1 a copy | 2 a copy of a refused message | 0 the first one, or the copy before it died
 local g = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'until')
 if not g[1] or tonumber(ARGV[1]) > tonumber(g[2]) then
   return 0

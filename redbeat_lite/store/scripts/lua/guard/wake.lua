@@ -1,6 +1,8 @@
 -- needs now
--- May the parked copy of a task run? Names it once the copy that ran has ended or died, and again if it did not start.
--- KEYS[1] guard  [2] guard index   ARGV[1] task id  [2] ms until it is sent again; doubles each time  [3] at most
+-- Return the parked copy of a task once the copy that ran has ended or died, and return it again if
+-- it did not start.
+-- KEYS[1] guard  [2] guard index   ARGV[1] task id
+--     [2] ms until it is sent again; doubles each time  [3] at most
 -- returns the message to publish, or nothing
 local now = now_ms()
 local g = redis.call('HMGET', KEYS[1], 'state', 'until', 'standby', 'tries', 'resend')

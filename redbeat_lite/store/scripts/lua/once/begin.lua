@@ -1,26 +1,35 @@
 -- needs fence record
--- May this task run now, does it wait for its once-lock, is it refused, or is it a copy of one that ran or runs?
--- Claims its id, and the lock where it has one. Sent twice, it answers the same.
--- KEYS[1] guard  [2] guard index    with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
--- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none  [6] life_ms of the guard's record
---     [7] the message, '': not encoded yet   with a lock also: [8] key  [9] skip|wait|raise, or try: a refusal is not
---     remembered, so the same may ask again  [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of what nobody looks after
+-- Decide whether a task runs now, waits for its once-lock, is refused, or is a copy of a task that
+-- ran or runs. If it runs, claim its id, and acquire its lock if it has one. A second send answers
+-- the same.
+-- KEYS[1] guard  [2] guard index
+--     with a lock also: [3] lock  [4] waiters  [5] parked  [6] index  [7] fence
+-- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] deadline_ms, 0: none
+--     [6] life_ms of the guard's record  [7] the message, '': not encoded yet
+--     with a lock also: [8] key
+--     [9] skip | wait | raise | try, which remembers no refusal, so that the caller may ask again
+--     [10] holder  [11] max waiters, 0: no bound  [12] kept_ms of locks that no worker looks after
 --     [13] expires_ms of the message, 0: never
--- with a run to be recorded if this goes ahead, behind all others: KEYS rows of its entry, feed, deadlines, incidents
---     ARGV fate, as shared/record.lua has it
--- returns {verdict, text}, and with run why that could not be recorded, '': it was, or was not to be
---   run, fence       go ahead             drop              this attempt, or a later one, has ended
---   old              past its deadline    standby           parked until the copy that runs has ended
---   parked, place    waits for the lock   taken, task id    another task has the lock
---   full, task id    too many wait        refused, task id  an earlier copy got taken or full, and may have died of it
---   encode           call again with the message: it has to be parked
+-- to record the run if it goes ahead, behind all others:
+--     KEYS rows of its entry, feed, deadlines, incidents   ARGV fate, as in shared/record.lua
+-- returns {verdict, text}, and with run the error of the record, '': none
+--   run, fence      go ahead
+--   encode          call again with the message, because it has to be parked
+--   parked, place   the message waits for the lock
+--   taken, task id  another task has the lock
+--   full, task id   too many messages wait
+--   refused, task id   an earlier copy got taken or full, and may have died then
+--   old             the deadline is over
+--   standby         parked until the copy that runs has ended
+--   drop            this attempt, or a later one, has ended
 local now = now_ms()
 local token, id, attempt, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deadline, life, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local locked = #ARGV >= 13
 local fate = ARGV[locked and 14 or 8]
 
--- What will never run must not keep others waiting. But a later attempt of it may wait, or have its lock kept for it.
+-- A message that will never run must not keep others waiting. But a later attempt of its task may
+-- wait, or have its lock kept for it.
 local function give_up_place()
   if locked and redis.call('HGET', KEYS[5], 'a:' .. id) == ARGV[3] then
     redis.call('ZREM', KEYS[4], id)
@@ -38,13 +47,13 @@ local function give_up_lock()
 end
 
 if deadline > 0 and now > deadline then
-  -- The record of an earlier copy may be gone by now, so nothing can tell whether this one has run already.
+  -- The record of an earlier copy may be gone by now, so this one may have run already.
   give_up_place()
   give_up_lock()
   return {'old', ''}
 end
 
--- Mostly there is nothing, which is one question.
+-- Mostly none of these keys exists, so one command is enough.
 local there = not locked or redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) > 0
 
 local function look(...)
@@ -55,7 +64,7 @@ local g = look('HMGET', KEYS[1], 'state', 'attempt', 'token', 'until', 'standby_
 if g[1] then
   local seen = tonumber(g[2])
   if attempt == seen and g[1] == 'refused' then
-    -- To the same copy the same answer, for it may not have got the first one.
+    -- The same copy gets the same answer, because the first one may have been lost.
     return {g[3] == token and g[6] or 'refused', g[7]}
   end
   if attempt < seen or (attempt == seen and g[1] == 'done') then
@@ -81,7 +90,7 @@ local function remember(...)
     redis.call('ZREM', KEYS[2], id)
   end
   redis.call('HSET', KEYS[1], 'attempt', attempt, 'token', token, ...)
-  -- Never shorter than two leases: renewal extends it, and a standby is kept in it.
+  -- At least two leases, because a renewal extends the record, and the standby is part of it.
   redis.call('PEXPIREAT', KEYS[1], math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
 end
 
@@ -99,10 +108,11 @@ local function next_number()
 end
 
 local key = ARGV[8]
--- The first write, which a server without memory takes: what follows is then taken, too.
+-- This write needs no memory. A server without memory takes the writes of a script after its first
+-- one.
 redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now - tonumber(ARGV[12]))
 
--- Only refused, not done: whoever asked has yet to store the result that says so.
+-- The state is refused, not done, because the caller has yet to store the result of the refusal.
 local function refuse(verdict, by)
   if ARGV[9] ~= 'try' then
     remember('state', 'refused', 'verdict', verdict, 'by', by)
@@ -114,7 +124,7 @@ local owner = look('HGET', KEYS[3], 'task')
 local head = (look('ZRANGE', KEYS[4], 0, 0) or {})[1]
 if owner ~= id and (owner or (head and head ~= id)) then
   if not owner then
-    -- Nobody may have looked after those who wait for so long that they have left the index.
+    -- The waiters may have left the index, if no worker looked after them for a week.
     redis.call('ZADD', KEYS[6], now, key)
   end
   if ARGV[9] ~= 'wait' then
@@ -128,17 +138,18 @@ if owner ~= id and (owner or (head and head ~= id)) then
     if most > 0 and redis.call('ZCARD', KEYS[4]) >= most then
       return refuse('full', owner or head)
     end
-    -- Places come from the counter of the fences: in order for ever, whoever came and went meanwhile.
+    -- Places come from the counter of the fences, so they stay in order for ever.
     redis.call('ZADD', KEYS[4], next_number(), id)
   end
-  -- Every waiter has an end, for others wait behind it, and nobody may consume its queue any more.
+  -- Every waiter has an end, because others wait behind it, and its queue may have no consumer any
+  -- more.
   local limit, expires = deadline > 0 and deadline or now + life, tonumber(ARGV[13])
   if expires > 0 then
     limit = math.min(limit, expires)
   end
   redis.call('HSET', KEYS[5], 'm:' .. id, message, 'a:' .. id, attempt, 'd:' .. id, limit)
   if g[5] and attempt >= tonumber(g[5]) then
-    -- The copy that stood by is parked here now. In both places it would be sent by both.
+    -- The copy that stood by is parked here now. If it were in both places, it would be sent twice.
     redis.call('HDEL', KEYS[1], 'standby', 'standby_attempt', 'tries', 'resend')
     redis.call('ZREM', KEYS[2], id)
   end
@@ -151,7 +162,8 @@ if owner ~= id and (owner or (head and head ~= id)) then
   return {'parked', tostring(redis.call('ZRANK', KEYS[4], id))}
 end
 
--- Free, or reserved for this task: at publish, by its retry, by an earlier copy that died, or because it is its turn.
+-- The lock is free, or kept for this task: since it was published, for its retry, by an earlier
+-- copy that died, or because it is its turn.
 if head then
   redis.call('ZREM', KEYS[4], id)
   redis.call('HDEL', KEYS[5], 'm:' .. id, 'a:' .. id, 'd:' .. id)

@@ -1,9 +1,10 @@
 -- needs now change
--- Free a lock whoever holds it.
+-- Release a lock, no matter which task holds it.
 -- KEYS[1] lock  [2] waiters  [3] index  [4] record of changes
--- [5] the reply of this call, for a minute: who sends it again is told that it was held, and frees no other's lock
+-- [5] the reply of this call, for a minute, so that a second send answers the same and releases no
+-- other task's lock
 -- ARGV[1] key  [2] change, for the record
--- returns {1 it was held | 0 it was free, 1 somebody waits for it | 0 nobody does}
+-- returns {1 it was held | 0 it was free, 1 a task waits for it | 0 none does}
 local held = redis.call('EXISTS', KEYS[5])
 if held == 0 then
   held = redis.call('DEL', KEYS[1])

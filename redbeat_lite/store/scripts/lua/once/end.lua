@@ -1,15 +1,16 @@
 -- needs now record
--- Give back what a task held when it ends, but only to its holder. Sent twice, the second does nothing. With done, also
--- the end of a task that was refused: whoever waited for it has been told.
+-- Release the lock and end the guard's record of a task, but only for their holder. A second send
+-- does nothing. With done, also end a task that was refused, after its result is stored.
 -- KEYS[1] guard  [2] guard index   with a lock also: [3] lock  [4] waiters  [5] index
 -- ARGV[1] token  [2] task id  [3] done: no copy may run again | again: a copy may run
 --     [4] deadline_ms, 0: none  [5] life_ms of the guard's record
---     with a lock also: [6] key  [7] hold_ms: keep the lock for this task's retry, its lease included, 0: release it
+--     with a lock also: [6] key
+--     [7] ms for which the lock is kept for this task's retry, its lease included, 0: release it
 --     [8] attempt  [9] lease_ms
--- with a run to be recorded, behind all others: KEYS rows of its entry, feed, deadlines, incidents
---     ARGV fate, as shared/record.lua has it
--- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0; 1 somebody waits for it, else 0; why
---     the run could not be recorded, '': it was, or was not to be}
+-- to record the run, behind all others:
+--     KEYS rows of its entry, feed, deadlines, incidents   ARGV fate, as in shared/record.lua
+-- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0;
+--     1 a task waits for it, else 0; the error of the record, '': none}
 local now = now_ms()
 local token, id = ARGV[1], ARGV[2]
 local locked = #ARGV >= 9
@@ -29,7 +30,8 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and ARGV[3] == 'do
       redis.call('ZREM', KEYS[2], id)
     end
     if g[4] and tonumber(g[5]) > tonumber(g[3]) then
-      -- The next attempt came before this one had ended. A copy of this attempt is dropped instead.
+      -- The next attempt arrived before this one had ended. A copy of this attempt is dropped
+      -- instead.
       redis.call('HSET', KEYS[1], 'standby', g[4], 'standby_attempt', g[5])
       standby = 1
     end
@@ -59,7 +61,7 @@ if hold > 0 then
 end
 redis.call('DEL', KEYS[3])
 if redis.call('EXISTS', KEYS[4]) == 1 then
-  -- Due at once: should the caller die before it has woken the next one, the lock sweeper does.
+  -- Due at once, so that the lock sweeper wakes the next waiter if the caller dies before it does.
   redis.call('ZADD', KEYS[5], now, key)
   return {standby, 1, 1, why}
 end

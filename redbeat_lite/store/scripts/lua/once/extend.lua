@@ -1,5 +1,6 @@
 -- needs now
--- Keep the locks of tasks that are known to be queued for another lease, and those of lost ones no longer than half.
+-- Keep the locks of queued tasks for another lease, and the locks of lost messages for half a lease
+-- at most.
 -- KEYS[1] index  then for each task: lock   ARGV for each task: key, task id, 1 queued | 0 lost
 -- returns for each task 1 done | 0 no longer queued
 local now = now_ms()
@@ -10,7 +11,7 @@ for n = 1, #ARGV / 3 do
   local queued = l[1] == id and l[2] == 'queued'
   local lease = queued and tonumber(l[3])
   if queued and there then
-    -- One whose message lives for longer has a longer time already.
+    -- A lock whose message lives longer already has a longer time.
     if redis.call('PTTL', lock) < lease then
       redis.call('PEXPIRE', lock, lease)
     end

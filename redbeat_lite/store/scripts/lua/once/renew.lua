@@ -1,17 +1,19 @@
 -- needs now
 -- Keep what a running task holds for another lease, but only for its holder.
 -- KEYS[1] guard   with a lock also: [2] lock  [3] index
--- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms  [5] 1: put back what a flush of the server took away, 0: never
+-- ARGV[1] token  [2] task id  [3] attempt  [4] lease_ms
+--     [5] 1: put back what a flush of the server took away, 0: never
 --     with a lock also: [6] key  [7] fence  [8] holder
--- returns {1 the guard's record is ours | 0 it is not, 1 the lock is ours | 0 it is lost | -1 there is none}
+-- returns {1 the guard's record is ours | 0 it is not,
+--     1 the lock is ours | 0 it is lost | -1 there is none}
 local now = now_ms()
 local token, id, lease = ARGV[1], ARGV[2], tonumber(ARGV[4])
 
 local g = redis.call('HMGET', KEYS[1], 'token', 'state')
--- A flush takes the guard's record and the lock. If the record is there and the lock is gone, the lease has run out, or
--- somebody has released the lock: by hand, or because the body has ended.
+-- A flush takes the guard's record and the lock. If the record is there and the lock is gone, the
+-- lease has run out, or the lock was released: by hand, or because the body has ended.
 local is_flushed = not g[2] and ARGV[5] == '1'
--- A renewal that arrives after the end of its run finds another state, and must not bring anything back.
+-- A renewal that arrives after the end of its run finds another state, and brings nothing back.
 local guard = 0
 if is_flushed or (g[1] == token and g[2] == 'running') then
   redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', ARGV[3], 'token', token, 'until', now + lease)

@@ -1,12 +1,15 @@
 -- needs fence
--- Take the locks of tasks that are about to be published; each stands alone.
+-- Acquire the locks of tasks that are about to be published, each on its own.
 -- KEYS[1] index  [2] fence  then for each claim: lock, waiters
--- ARGV[1] how many claims, at most 1,000  [2] kept_ms of what nobody looks after
---     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue, ms for which its message lives
---     (0: no end), ms after which another task may have it if this one is still queued (0: never)
--- returns a list of 1 taken, or taken before by the same task id | 0 held or waited for by another task
+-- ARGV[1] how many claims, at most 1,000  [2] kept_ms of locks that no worker looks after
+--     then for each claim: key, task id, lease_ms, ms until it may run, holder, queue,
+--     ms for which its message lives (0: no end),
+--     ms after which another task may take the lock if this one is still queued (0: never)
+-- returns for each claim 1 acquired, now or before by the same task id
+--     | 0 another task has the lock or waits for it
 local now = now_ms()
--- The first write, which a server without memory takes: what follows is then taken, too.
+-- This write needs no memory. A server without memory takes the writes of a script after its first
+-- one.
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]))
 local fence = next_fences(KEYS[2], tonumber(ARGV[1]))
 local taken = {}
@@ -14,7 +17,8 @@ for i = 1, tonumber(ARGV[1]) do
   local lock, waiters = KEYS[2 * i + 1], KEYS[2 * i + 2]
   local a = 3 + 8 * (i - 1)
   local key, id, lease, due = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]), now + tonumber(ARGV[a + 3])
-  -- As long as its message may still run. Whether that is still there is looked at after a lease.
+  -- The lock lives as long as its message may run. After a lease a worker looks whether the message
+  -- is still queued.
   local ends = due + math.max(lease, tonumber(ARGV[a + 6]))
   local l = redis.call('HMGET', lock, 'task', 'state', 'yields')
   local owner, yields = l[1], tonumber(ARGV[a + 7])
@@ -22,7 +26,8 @@ for i = 1, tonumber(ARGV[1]) do
     owner = false
   end
   if owner == id then
-    -- A publish that is repeated, or a retry that is sent while the run before it still holds the lock.
+    -- A publish that is repeated, or a retry that is sent while the run before it still holds the
+    -- lock.
     if redis.call('PTTL', lock) < ends - now then
       redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', KEYS[1], due + lease, key)

@@ -1,8 +1,9 @@
 -- needs now
--- Whose turn is it? Names the first waiter of a free lock, and again if it did not start in time. One whose own time has
--- passed is named to be ended; it keeps its place until the caller has done so and lets it leave.
+-- Return the first waiter of a free lock, and return it again if it did not start in time. The
+-- caller ends a waiter that is too old; the waiter keeps its place until the caller lets it leave.
 -- KEYS[1] lock  [2] waiters  [3] parked  [4] index
--- ARGV[1] key  [2] ms until a waiter that was woken and did not start is woken again; doubles each time  [3] at most
+-- ARGV[1] key  [2] ms until a waiter that was woken and did not start is woken again, doubled each
+--     time  [3] most of these ms
 -- returns {message, 0 to publish it | 1 to end it, too old}, or nothing
 local now = now_ms()
 local key = ARGV[1]
@@ -29,7 +30,8 @@ if w[1] == head then
 end
 local message, limit = w[4], w[5] and tonumber(w[5]) or math.huge
 if not message then
-  -- Evicted or cleared by hand. Without its message it cannot run; the next one is looked at in the next round.
+  -- The message was evicted or deleted by hand, so the task cannot run. The next round looks at the
+  -- next waiter.
   redis.call('ZREM', KEYS[2], head)
   redis.call('HDEL', KEYS[3], 'a:' .. head, 'd:' .. head)
   redis.call('ZADD', KEYS[4], now, key)
@@ -38,7 +40,8 @@ end
 local pause = tonumber(ARGV[2])
 local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(ARGV[3]))
 if now <= limit then
-  -- Again when its time has passed; but one that was woken shortly before may be about to start.
+  -- Look again when the waiter is too old. But if it was woken shortly before, it may be about to
+  -- start.
   resend = math.min(resend, math.max(limit + 1, now + pause))
 end
 redis.call('HSET', KEYS[3], 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
