@@ -117,12 +117,7 @@ def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, 
     """Publish a step. Returns false if it stays in the outbox, or has failed and ended the run."""
     step = definition.steps[ref.step]
     try:
-        try:
-            _publish(app, definition, step, ref)
-        except AttributeError:
-            # Kombu continues with a closed channel, and raises AttributeError, if it loses the
-            # connection while it declares a queue. Another publish has another channel.
-            _publish(app, definition, step, ref)
+        _publish(app, definition, step, ref)
     except _LATER as exc:
         text = "Pipeline %s: cannot publish its steps, trying again later: %s"
         logger.warning(text, ref.run, describe(exc))
@@ -131,11 +126,22 @@ def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, 
         conclude(app, store, ref, "FAILED", f"was not run: {exc}")
         return False
     except Exception as exc:
+        if _is_lost_channel(exc):
+            logger.warning("Pipeline %s: the broker was lost, trying again later", ref.run)
+            return False
         # A router or a serializer may raise any error, and would raise it again.
         logger.exception("Pipeline %s: step %d cannot be published", ref.run, ref.step)
         conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
         return False
     return True
+
+
+def _is_lost_channel(exc: Exception) -> bool:
+    """Return whether kombu published over a channel without a connection.
+
+    If kombu loses its connection while it declares a queue, it closes the channel and continues.
+    """
+    return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:

@@ -96,6 +96,12 @@ def test_a_job_survives_a_connection_that_is_lost_while_a_queue_is_declared() ->
     assert scenario.story.counts["jobs failed"] == 0
 
 
+@pytest.mark.timeout(300)
+def test_a_job_survives_that_the_next_try_loses_its_connection_too() -> None:
+    """Found by seed 1003, when a publish was repeated only once, and at once."""
+    assert laws(Scenario(1003)) == []
+
+
 # -- what is broken on purpose -------------------------------------------------------------------------
 
 #: Seeds of which one has to find it.
