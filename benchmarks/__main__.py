@@ -37,7 +37,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes and three rounds: under three minutes")
-    parser.add_argument("--publish", action="store_true", help="renew benchmarks/results.json, docs/performance.md")
+    parser.add_argument("--publish", action="store_true", help="renew benchmarks/results.json, performance.md")
     parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="do not measure; use these results")
     return parser.parse_args()
 

@@ -10,20 +10,20 @@ from typing import Any
 from benchmarks import plots, report
 from benchmarks.beats import ROOT
 
-DOCS = ROOT / "docs"
+PAGE = ROOT / "docs" / "understand" / "performance.md"
+PICTURES = ROOT / "docs" / "img"
 BEGIN, END = "<!-- begin: make bench PUBLISH=1 -->", "<!-- end: make bench PUBLISH=1 -->"
 
 
 def write(results: dict[str, Any], table: Sequence[report.Row]) -> None:
-    """Renew ``docs/performance.md`` and ``docs/img``."""
-    page = DOCS / "performance.md"
-    text = page.read_text()
+    """Renew the page on performance and its pictures."""
+    text = PAGE.read_text()
     section = (
         f"{BEGIN}\n{report.about(results)}\n\n{report.markdown(table)}\n\n{report.profile(results['samples'])}\n{END}"
     )
-    page.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: section, text, flags=re.DOTALL))
-    (DOCS / "img").mkdir(parents=True, exist_ok=True)
-    plots.write(results, DOCS / "img")
+    PAGE.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: section, text, flags=re.DOTALL))
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    plots.write(results, PICTURES)
 
 
 def as_json(results: dict[str, Any]) -> str:

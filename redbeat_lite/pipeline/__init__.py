@@ -70,7 +70,7 @@ Failures
   serializer refuses ends the run.
 - A run without any sweeper still ends, if no process dies in it.
 
-``docs/pipelines-inside.md`` lists these cases for users.
+``docs/understand/pipelines-inside.md`` lists these cases for users.
 The names are imported at first use: this package opens no connection, and loads no Celery worker.
 """
 

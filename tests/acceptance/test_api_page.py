@@ -10,9 +10,9 @@ from celery import Celery
 
 from redbeat_lite import Entry
 from tests.support.cases import together
-from tests.support.processes import ROOT
+from tests.support.pages import document
 
-PAGE = ROOT / "docs" / "api.md"
+PAGE = document("api.md")
 TEXT = PAGE.read_text()
 TARGETS = re.findall(r"^\.\. (?:auto\w+|data):: ([\w.]+)", TEXT, re.MULTILINE)
 MODULES = ("redbeat_lite", "redbeat_lite.operate", "redbeat_lite.testing", "redbeat_lite.web")
@@ -47,7 +47,7 @@ def test_every_attribute_of_an_entry_that_was_read_is_on_the_page() -> None:
 
 
 def test_what_the_reference_tells_of_a_schedule_is_on_the_page() -> None:
-    table = (ROOT / "docs" / "reference.md").read_text().partition("## Schedules")[2].partition("###")[0]
+    table = document("reference.md").read_text().partition("## Schedules")[2].partition("###")[0]
     told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)\(", row)}
     shown = re.search(r"autoclass:: redbeat_lite\.Schedules\n   :members: ([^:]*?)\n   :", TEXT)
     assert shown is not None

@@ -24,7 +24,7 @@ def results() -> dict[str, Any]:
 
 def test_the_docs_show_the_published_table(results: dict[str, Any]) -> None:
     table = report.rows(results["samples"], results["sizes"])
-    page = (publish.DOCS / "performance.md").read_text()
+    page = publish.PAGE.read_text()
     assert report.markdown(table) in page
     assert report.about(results) in page
 
@@ -33,7 +33,7 @@ def test_the_docs_show_the_published_plots(results: dict[str, Any], tmp_path: An
     plots.write(results, tmp_path)
     for made in tmp_path.glob("*.svg"):
         ElementTree.fromstring(made.read_text())
-        assert (publish.DOCS / "img" / made.name).read_text() == made.read_text()
+        assert (publish.PICTURES / made.name).read_text() == made.read_text()
 
 
 def test_results_are_read_as_they_were_written(results: dict[str, Any]) -> None:

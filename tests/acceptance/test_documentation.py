@@ -13,9 +13,7 @@ from pygments.lexers import get_lexer_by_name
 
 import redbeat_lite
 from tests.support.cases import together
-from tests.support.pages import blocks
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.pages import DOCS, blocks, documentation
 
 
 @pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.soak)])
@@ -23,16 +21,16 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path, builder: str
     """Without pages it says the same, but for what the theme has to say."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder, "-d", tmp_path / "cache"]
     command += ["-D", "smartquotes=0"]  # which takes a tenth of the time and finds nothing wrong
-    built = subprocess.run([*command, ROOT / "docs", tmp_path / "built"], capture_output=True, text=True, check=False)
+    built = subprocess.run([*command, DOCS, tmp_path / "built"], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    page = pickle.loads((tmp_path / "cache" / "api.doctree").read_bytes())
+    page = pickle.loads((tmp_path / "cache" / "lookup" / "api.doctree").read_bytes())
     anchors = {anchor for element in page.findall(nodes.Element) for anchor in element["ids"]}
     assert "redbeat_lite.Schedules.add" in anchors
     named = {*redbeat_lite.__all__} - {"__version__"}
     assert [name for name in named if f"redbeat_lite.{name}" not in anchors] == []
 
 
-@together("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
+@together("page", documentation(), ids=lambda page: page.stem)
 def test_every_block_is_written_in_its_language(page: Path) -> None:
     for block in blocks(page):
         lexer = get_lexer_by_name(block.language or "text")

@@ -1,4 +1,4 @@
-"""The examples of docs/howto.md and docs/many.md at a Python prompt are what the code does."""
+"""The examples of howto.md and many.md at a Python prompt are what the code does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from tests.support.in_process import clock
-from tests.support.pages import blocks
-from tests.support.processes import ROOT
+from tests.support.pages import blocks, document
 
 __all__ = ["clock"]
 
-PAGES = [ROOT / "docs" / name for name in ("howto.md", "many.md")]
+PAGES = [document(name) for name in ("howto.md", "many.md")]
 
 
 @pytest.mark.usefixtures("clock")  # they name days, which would be over one day

@@ -12,10 +12,11 @@ import redbeat_lite
 from redbeat_lite.entries.fields import FIELDS
 from redbeat_lite.settings import Settings
 from tests.support.cases import together
+from tests.support.pages import DOCS, document, documentation
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")))
-REFERENCE = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("reference", "fields", "settings", "logs"))
+PAGES = [*sorted(ROOT.glob("*.md")), *documentation(), *sorted(ROOT.glob("examples/**/*.md"))]
+REFERENCE = "".join(document(f"{page}.md").read_text() for page in ("reference", "fields", "settings", "logs"))
 
 
 def anchors(page: Path) -> set[str]:
@@ -82,14 +83,14 @@ def length(page: Path) -> int:
 
 
 def test_no_page_is_longer_than_a_reader_is_patient() -> None:
-    words = {page.stem: length(page) for page in (ROOT / "docs").glob("*.md")}
+    words = {page.stem: length(page) for page in documentation()}
     assert not {page: count for page, count in words.items() if count > 1800}
     assert length(ROOT / "README.md") + words["quickstart"] <= 2500
 
 
 def test_no_sentence_stands_twice() -> None:
     places: dict[str, set[str]] = {}
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *documentation()):
         text = re.sub(r"^\|.*$", "", re.sub(r"\]\([^)]*\)", "]", prose(page)), flags=re.MULTILINE)
         for sentence in re.split(r"(?<=[.!?:])\s+|\n\n|\n- ", text):
             if len(words := re.findall(r"[\w'-]+", sentence.lower())) >= 8:
@@ -98,11 +99,18 @@ def test_no_sentence_stands_twice() -> None:
 
 
 def test_the_front_names_each_page_by_its_title_once_in_its_group() -> None:
-    front = (ROOT / "docs" / "index.md").read_text()
-    titles = {page.stem: page.read_text().partition("\n")[0][2:] for page in (ROOT / "docs").glob("*.md")}
+    front = (DOCS / "index.md").read_text()
+    titles = {str(page.relative_to(DOCS)): page.read_text().partition("\n")[0][2:] for page in documentation()}
     lists = [*re.finditer(r"^## (.*)\n\n((?:- .*\n)+)", front, re.MULTILINE)]
-    groups = {found[1]: re.findall(r"^- \[(.*?)\]\((.*?)\.md\)", found[2], re.MULTILINE) for found in lists}
-    trees = {found[1]: found[2].split() for found in re.finditer(r":caption: (.*)\n\n((?:[\w-]+\n)+)", front)}
-    assert {group: [page for _, page in pages] for group, pages in groups.items()} == trees
+    groups = {found[1]: re.findall(r"^- \[(.*?)\]\((.*?)\)", found[2], re.MULTILINE) for found in lists}
+    trees = re.finditer(r":caption: (.*)\n\n((?:[\w/-]+\n)+)", front)
+    tree = {found[1]: [f"{page}.md" for page in found[2].split()] for found in trees}
+    assert {group: [page for _, page in pages] for group, pages in groups.items()} == tree
     assert all(titles[page] == title for pages in groups.values() for title, page in pages)
-    assert sorted(page for pages in trees.values() for page in pages) == sorted({*titles} - {"index"})
+    assert sorted(page for pages in tree.values() for page in pages) == sorted({*titles} - {"index.md"})
+
+
+def test_each_group_of_the_front_is_a_folder() -> None:
+    front = (DOCS / "index.md").read_text()
+    folders = [{*re.findall(r"^(\w+)/", tree, re.MULTILINE)} for tree in front.split(":caption: ")[1:]]
+    assert folders == [{"learn"}, {"do"}, {"understand"}, {"lookup"}]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.pages import Reader, blocks
+from tests.support.pages import Reader, blocks, document
 from tests.support.processes import ROOT
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -43,6 +43,6 @@ def test_the_quickstart_of_the_readme_works(reader: Reader) -> None:
 
 @pytest.mark.timeout(180)
 def test_the_tutorial_works(reader: Reader) -> None:
-    reader.follow(ROOT / "docs" / "quickstart.md")
+    reader.follow(document("quickstart.md"))
     assert len(reader.processes) == 3
     assert not any(process.lines("ERROR|CRITICAL|Traceback") for process in reader.processes)

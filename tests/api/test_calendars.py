@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ from tests.support.beats import KEYS
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
-from tests.support.pages import blocks
+from tests.support.pages import blocks, document
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -180,7 +179,7 @@ def test_a_day_that_comes_free_is_run_but_no_run_a_second_time(
 
 
 def test_what_the_page_shows_is_true(schedules: Schedules) -> None:
-    page = Path(__file__).parents[2] / "docs" / "many.md"
+    page = document("many.md")
     text = "".join(block.text for block in blocks(page, "Leave dates out") if block.language == "pycon")
     shown = doctest.DocTestParser().get_doctest(text, {"schedules": schedules}, "many.md", None, 0)
     report: list[str] = []

@@ -20,11 +20,10 @@ from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.frozen import frozen_clock
-from tests.support.pages import blocks
-from tests.support.processes import ROOT
+from tests.support.pages import blocks, document
 from tests.support.run_rows import RunRows
 
-PAGES = [ROOT / "docs" / name for name in ("cli.md", "cli-operate.md")]
+PAGES = [document(name) for name in ("cli.md", "cli-operate.md")]
 DAY = timedelta(days=1)
 _EXITS = {"show nigthly": 1, "show old": 1, "pause --tag tenant:24": 1, "pipelines wait import-7 --timeout 0": 3}
 

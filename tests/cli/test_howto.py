@@ -20,14 +20,12 @@ from tests.cli.conftest import Said
 from tests.cli.test_docs import follow
 from tests.support.in_process import MakeBeat, make_beat
 from tests.support.messages import queued
-from tests.support.pages import URL, blocks
-from tests.support.processes import ROOT
+from tests.support.pages import URL, blocks, document
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 
 __all__ = ["make_beat"]
 
-DOCS = ROOT / "docs"
 
 MakeApp = Callable[..., Celery]
 Names = dict[str, Any]
@@ -37,7 +35,7 @@ def do(page: str, heading: str | None, app: Celery, run_cli: Callable[..., Said]
     """Do what a page, or a section of it, says of an app whose schedule is in use; returns the names that it makes."""
     names: Names = {"app": app, "schedules": Schedules(app)}
     names["schedules"].add("sync", "shop.sync", every(3600))
-    for block in blocks(DOCS / page, heading):
+    for block in blocks(document(page), heading):
         if block.language == "python":
             exec(compile(block.text, f"{page}, line {block.line}", "exec", dont_inherit=True), names)
         if block.language == "console":
@@ -86,7 +84,7 @@ async def post(api: Any, path: str) -> tuple[int, Any]:
 
 
 def test_the_front_page_has_ten_lines_and_they_work(server: Server, client: redis.Redis) -> None:
-    [code] = [block.text for block in blocks(DOCS / "index.md", "Ten lines") if block.language == "python"]
+    [code] = [block.text for block in blocks(document("index.md"), "Ten lines") if block.language == "python"]
     assert len([line for line in code.splitlines() if line and not line.startswith("#")]) == 10
     names: Names = {"__name__": "__main__"}
     exec(compile(code.replace(URL, server.url), "shop.py", "exec", dont_inherit=True), names)
@@ -133,7 +131,7 @@ def test_what_keeps_failing_is_paused(
     beat, names = make_beat(app), {"schedules": Schedules(app)}
     beat.leader.acquire()
     beat._parts.incidents.look()
-    [code, console] = blocks(DOCS / "howto.md", "Pause what keeps failing")
+    [code, console] = blocks(document("howto.md"), "Pause what keeps failing")
     exec(compile(code.text, "howto.md", "exec", dont_inherit=True), names)
     for nominal in range(3):
         line = {"name": "invoices", "nominal": nominal + 1, "outcome": "f", "error": "why", "attempt": 0}

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, from the results of the suite.
+"""The table of faults.md, from the results of the suite.
 
 ``PUBLISH=1 make soak ARGS=tests/faults`` keeps the results, ``python -m tests.faults.page`` writes the table anew.
 """
@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import ROOT
+from tests.support.pages import document
 
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = document("faults.md")
 
 #: Scenario -> what happens, and what then. In the order of the page.
 LINES = {

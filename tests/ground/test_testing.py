@@ -17,7 +17,7 @@ from celery.schedules import crontab
 
 from redbeat_lite import Entry, InvalidEntry, at, cron, every
 from redbeat_lite.testing import Fired, schedule_clock
-from tests.support.pages import blocks
+from tests.support.pages import blocks, document
 from tests.support.processes import ROOT
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -147,7 +147,7 @@ def run(directory: Path, *command: str) -> str:
 
 
 def test_what_the_page_shows_works(tmp_path: Path) -> None:
-    pages = [block.text for block in blocks(ROOT / "docs" / "testing.md") if block.language == "python"]
+    pages = [block.text for block in blocks(document("testing.md")) if block.language == "python"]
     for text in pages:
         (tmp_path / text.split()[1]).write_text(text)
     (tmp_path / "test_after.py").write_text(

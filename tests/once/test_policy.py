@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from redbeat_lite import Once, OnceRejected, OnceSkipped
 from redbeat_lite._base.errors import InvalidEntry, RedbeatError
 from tests.support.cases import together
 from tests.support.examples import examples
+from tests.support.pages import document
 
 policies = st.builds(
     Once,
@@ -113,7 +113,7 @@ def test_a_callable_key_cannot_be_stored() -> None:
 
 def test_the_page_tells_the_defaults() -> None:
     defaults = ", ".join(f"{field.name}={field.default!r}".replace("'", '"') for field in fields(Once))
-    page = Path(__file__).parents[2] / "docs" / "once.md"
+    page = document("once.md")
     assert f"`Once({defaults.replace('60.0', '60')})`" in page.read_text()
 
 

@@ -1,4 +1,4 @@
-"""The first use of every public name, of ``docs/api.md`` and of ``__all__`` of each package."""
+"""The first use of every public name, of ``api.md`` and of ``__all__`` of each package."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from redbeat_lite.testing import Fired, Rehearsal, ScheduleClock, rehearse, sche
 from redbeat_lite.web import RIGHTS, Access, Response, Site, asgi, wsgi
 from redbeat_lite.web import Request as PageRequest
 from tests.promises.conftest import Stage
-from tests.support.processes import ROOT
+from tests.support.pages import document
 from tests.support.waiting import eventually
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -462,7 +462,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 def test_every_public_name_is_used_here() -> None:
     modules = ("", ".operate", ".pipeline", ".testing", ".web")
     listed = {name for module in modules for name in import_module(f"redbeat_lite{module}").__all__}
-    page = (ROOT / "docs" / "api.md").read_text()
+    page = document("api.md").read_text()
     named = re.findall(r"^\.\. (?:auto\w+|data):: (?:\w+\.)+(\w+)", page, re.MULTILINE)
     public = {*listed, *named}
     for members in re.findall(r":members: ([^:`]*?)\n(?:   :|\n|\.\.|```)", page):

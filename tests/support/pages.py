@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support.processes import Process
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import eventually
 from tests.support.wheel import Installation
+
+#: The documentation, in a folder for each kind of question.
+DOCS = ROOT / "docs"
 
 #: The server that pages speak of; a test has one of its own.
 URL = "redis://localhost:6379/0"
@@ -36,6 +39,17 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int
+
+
+def documentation() -> list[Path]:
+    """Every page of the documentation, the front page first."""
+    return [DOCS / "index.md", *sorted(DOCS.glob("*/*.md"))]
+
+
+def document(name: str) -> Path:
+    """The page of this name, whichever folder holds it."""
+    [page] = [page for page in documentation() if page.name == name]
+    return page
 
 
 def blocks(page: Path, heading: str | None = None) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The users of docs/security.md can do all that they need, and nothing beside it."""
+"""The users of security.md can do all that they need, and nothing beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from redbeat_lite.store.scripts import source
 from redbeat_lite.store.server_check import faults, server_of
 from tests.support.beats import KEYS, leads
 from tests.support.messages import queued
-from tests.support.processes import ROOT, Process, celery
+from tests.support.pages import document
+from tests.support.processes import Process, celery
 from tests.support.run_records import Worker
 from tests.support.run_rows import KEYS as RUNS
 from tests.support.run_rows import RunRows
@@ -33,7 +34,7 @@ from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = document("security.md").read_text()
 
 
 def rules() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""The user ``api`` of docs/security.md can use every page and every command of redbeat."""
+"""The user ``api`` of security.md can use every page and every command of redbeat."""
 
 from __future__ import annotations
 

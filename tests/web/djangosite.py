@@ -1,4 +1,4 @@
-"""A Django project with the page in it, as docs/web-hosts.md has it; prints its answers to a few requests, as JSON."""
+"""A Django project with the page in it, as web-hosts.md has it; prints its answers to a few requests, as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.test import AsyncClient, Client
 
-from tests.support.pages import blocks
-from tests.support.processes import ROOT
+from tests.support.pages import blocks, document
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], set_as_current=False)
 
@@ -74,7 +73,7 @@ def _given(method: str, name: str) -> dict[str, Any]:
 
 
 def configure(*prefixes: str) -> None:
-    """Make this a Django project with the page of docs/web-hosts.md at each of these prefixes."""
+    """Make this a Django project with the page of web-hosts.md at each of these prefixes."""
     host = "django.middleware"
     settings.configure(
         ROOT_URLCONF="urls",
@@ -85,7 +84,7 @@ def configure(*prefixes: str) -> None:
         MIDDLEWARE=[f"{host}.common.CommonMiddleware", f"{host}.csrf.CsrfViewMiddleware", f"{__name__}.signed_in"],
     )
     django.setup()
-    [block] = blocks(ROOT / "docs" / "web-hosts.md", "Django")
+    [block] = blocks(document("web-hosts.md"), "Django")
     sys.modules["urls"] = type(sys)("urls")
     patterns = sys.modules["urls"].urlpatterns = []  # type: ignore[attr-defined]
     for prefix in prefixes:

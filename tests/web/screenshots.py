@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/web.md, of a schedule as a shop may have it: ``make screenshots``."""
+"""Takes the pictures of web.md, of a schedule as a shop may have it: ``make screenshots``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in its hosts, as docs/web-hosts.md mounts it, under any prefix."""
+"""The page in its hosts, as web-hosts.md mounts it, under any prefix."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from redbeat_lite.web import Access, Request, asgi, wsgi
 from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
-from tests.support.pages import blocks
+from tests.support.pages import blocks, document
 from tests.support.processes import ROOT, celery, run_celery, run_python
 from tests.support.server import Server
 from tests.web.hosts import Host, hosts
 
-PAGE = ROOT / "docs" / "web-hosts.md"
+PAGE = document("web-hosts.md")
 Answer = tuple[int, dict[str, str], str]
 Ask = Callable[..., Answer]
 
@@ -324,7 +324,7 @@ async def _ask(page: Any) -> int:
 
 def test_redact_hides_as_the_page_says(app: Celery) -> None:
     names: dict[str, Any] = {}
-    [block] = blocks(ROOT / "docs" / "web.md", "Who may do what")
+    [block] = blocks(document("web.md"), "Who may do what")
     exec(block.text, names)
     assert names["redact"]("kwargs", {"password": "x", "y": 1}) == {"password": "…", "y": 1}
     assert names["redact"]("args", ["password"]) == ["password"]
