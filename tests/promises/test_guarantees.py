@@ -426,7 +426,7 @@ class TestIsolation:
         assert stage.waits_for("stream", 4)[0].scheduled_at == held
 
     def test_a_freeze_of_some_entries_leaves_the_others(self, stage: Stage) -> None:
-        """A freeze freezes, until it is thawed."""
+        """A freeze holds all messages back, until it is thawed."""
         for name in ("billing-a", "other"):
             stage.schedules.add(name, "proj.add", every(TICK))
         stage.beat()
