@@ -1,10 +1,11 @@
-"""Bringing a measurement into the docs: the table between two markers, and the plots."""
+"""Bringing a measurement into the pages: tables between two markers, and the plots."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import plots, report
@@ -12,18 +13,25 @@ from benchmarks.beats import ROOT
 
 PAGE = ROOT / "docs" / "understand" / "performance.md"
 PICTURES = ROOT / "docs" / "img"
+RECORD = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- begin: make bench PUBLISH=1 -->", "<!-- end: make bench PUBLISH=1 -->"
 
 
 def write(results: dict[str, Any], table: Sequence[report.Row]) -> None:
-    """Renew the page on performance and its pictures."""
-    text = PAGE.read_text()
-    section = (
-        f"{BEGIN}\n{report.about(results)}\n\n{report.markdown(table)}\n\n{report.profile(results['samples'])}\n{END}"
-    )
-    PAGE.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: section, text, flags=re.DOTALL))
+    """Renew all figures in ``benchmarks/README.md``, the main ones on the page, and the pictures."""
+    about = report.about(results)
+    _replace_section(RECORD, about, report.markdown(table), report.profile(results["samples"]))
+    _replace_section(PAGE, about, report.markdown(report.headlines(table)))
     PICTURES.mkdir(parents=True, exist_ok=True)
     plots.write(results, PICTURES)
+
+
+def _replace_section(page: Path, *parts: str) -> None:
+    """Put the parts between the markers of a page."""
+    text = "\n\n".join(parts)
+    section = f"{BEGIN}\n{text}\n{END}"
+    pattern = f"{re.escape(BEGIN)}.*{re.escape(END)}"
+    page.write_text(re.sub(pattern, lambda _: section, page.read_text(), flags=re.DOTALL))
 
 
 def as_json(results: dict[str, Any]) -> str:

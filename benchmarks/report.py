@@ -16,6 +16,25 @@ _LEASE = 4
 _FEW = {1000: 9, 200: 8}
 
 
+#: Beginnings of the lines that the page for users shows, besides those of goals that were not met.
+_HEADLINES = (
+    "dispatch of 10,000 due at once: ",
+    "dispatch of 10,000 due at once, against ",
+    "dispatch of 10,000 due at once, batch mode",
+    "tick with 100 due",
+    "commands of a tick",
+    "commands per due entry",
+    "start to first dispatch",
+    "bytes in Redis",
+    "adding in bulk",
+    "an entry added due now",
+    "500 entries a second",
+    "take-over",
+    "an entry of 1 s while 100,000",
+    "once-lock",
+)
+
+
 class Row(NamedTuple):
     """One line of the table.
 
@@ -67,6 +86,11 @@ def rows(samples: Samples, sizes: dict[str, Any]) -> list[Row]:
         *_locks(samples),
         *_operating(samples),
     ]
+
+
+def headlines(table: Sequence[Row]) -> list[Row]:
+    """The lines that matter to most users, and every goal that was not met."""
+    return [row for row in table if row.what.startswith(_HEADLINES) or row.verdict == "**not met**"]
 
 
 def _dispatch(samples: Samples, due: int) -> Iterator[Row]:
@@ -145,7 +169,7 @@ def _reading(samples: Samples, stored: Sequence[int]) -> Iterator[Row]:
         figure = spread(samples[f"stored.{many}.{name}"])
         yield Row(f"the command {what}, {many:,} stored, from the start of its process", figure, "s", most=1)
     yield Row(f"the command export, {many:,} stored", spread(samples["all.export"]), "s")
-    yield Row("the most memory that it takes", spread(samples["all.export.mb"]), "MB", most=200)
+    yield Row(f"memory of the command export, {many:,} stored", spread(samples["all.export.mb"]), "MB", most=200)
 
 
 def _live(samples: Samples, sizes: dict[str, Any]) -> Iterator[Row]:

@@ -22,11 +22,19 @@ def results() -> dict[str, Any]:
     return published
 
 
-def test_the_docs_show_the_published_table(results: dict[str, Any]) -> None:
+def test_the_pages_show_the_published_tables(results: dict[str, Any]) -> None:
     table = report.rows(results["samples"], results["sizes"])
-    page = publish.PAGE.read_text()
-    assert report.markdown(table) in page
+    page, record = publish.PAGE.read_text(), publish.RECORD.read_text()
+    assert report.markdown(table) in record
+    assert report.markdown(report.headlines(table)) in page
     assert report.about(results) in page
+    assert report.about(results) in record
+
+
+def test_the_page_hides_no_goal_that_was_not_met(results: dict[str, Any]) -> None:
+    table = report.rows(results["samples"], results["sizes"])
+    missed = [row for row in table if row.verdict == "**not met**"]
+    assert [row for row in missed if row not in report.headlines(table)] == []
 
 
 def test_the_docs_show_the_published_plots(results: dict[str, Any], tmp_path: Any) -> None:

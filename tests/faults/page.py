@@ -19,36 +19,23 @@ PAGE = document("faults.md")
 
 #: Scenario -> what happens, and what then. In the order of the page.
 LINES = {
-    "killed": ("the leader is killed (`SIGKILL`)", "A stand-by leads when the lease of 4 s has run out."),
-    "stopped": (
-        "the leader is told to stop (`SIGTERM`)",
-        "It gives the lease back, exits with 0, and a stand-by leads.",
-    ),
+    "killed": ("the leader is killed (`SIGKILL`)", "A stand-by leads when the lease of 4 s has expired."),
+    "stopped": ("the leader is told to stop (`SIGTERM`)", "It releases the lease, exits with 0, and a stand-by leads."),
     "frozen": (
         "the leader is frozen past its lease and thawed (`SIGSTOP`, `SIGCONT`)",
         "A stand-by leads; the old leader sends nothing more and stands by.",
     ),
     "frozen elsewhere": (
-        'the same with 30 entries and a broker elsewhere, to which messages go one by one (`dispatch="plain"`)',
-        "What it had sent and not committed is sent again, under the same ids. Thawed, it ends the message at which it "
-        "stood, and sends nothing more.",
+        "the same with a broker elsewhere, to which messages go one by one",
+        "What it had sent and not committed is sent again, under the same ids.",
     ),
-    "two configurations": (
-        "two beats have different configurations",
-        "That of the leader counts; what both have goes on.",
-    ),
-    "two versions": (
-        "a beat of the previous commit and one of this run side by side, the leader killed again and again",
-        "They take turns.",
-    ),
+    "two configurations": ("two beats have different configurations", "The leader's configuration counts."),
+    "two versions": ("beats of two versions run, and the leader is killed again and again", "They take turns."),
     "clock": (
         "the machine's clock is set two hours ahead, and back again",
-        "Ahead: one catch-up. Back: all entries are planned anew. The figure is the longest wait of an entry of 1 s.",
+        "Ahead: what lies between is missed. Back: all entries are rescheduled.",
     ),
-    "clocks": (
-        "a beat takes over whose clock is two hours ahead or behind, and then one whose clock is right",
-        "Ahead: one catch-up. Back: all entries are planned anew.",
-    ),
+    "clocks": ("the clock of the next leader is two hours ahead or behind", "The same."),
     "restart stopped": (
         "the server is stopped for 60 s and keeps its data",
         "Beats stay alive; nothing due is left out.",
@@ -62,62 +49,41 @@ LINES = {
     "flushed": ("somebody runs `FLUSHALL`", "Config entries are back when the leader renews its lease."),
     "evicted": (
         "the due times, the lease or the bookkeeping is evicted",
-        "The leader notices when it renews, and rebuilds it from the others.",
+        "The leader notices at its next renewal, and rebuilds it.",
     ),
     "evicted definitions": (
         "the definitions or the states are evicted",
-        "Config entries are back when the leader renews its lease, and begin anew.",
+        "Config entries are back at the next renewal, and begin anew.",
     ),
-    "disk full": (
-        "the server's disk is full (`MISCONF`)",
-        "It refuses to write, so nothing is sent; what is due stays due.",
-    ),
-    "poisoned": (
-        "200 of 1,000 definitions turn into rubbish",
-        "These are quarantined. The figure is the worst lateness of the others.",
-    ),
+    "disk full": ("the server's disk is full (`MISCONF`)", "It refuses to write; what is due stays due."),
+    "poisoned": ("200 of 1,000 definitions turn into rubbish", "These are quarantined; the others run."),
     "swallow": ("the network between leader and server swallows everything", "A stand-by that is not cut off leads."),
     "swallow_requests": ("it swallows what the leader sends", "The same."),
     "swallow_replies": ("it swallows what the server answers", "The same; what the server has done stays done once."),
     "cut": ("it refuses connections", "The same."),
-    "slow": (
-        "the network takes 20 ms each way",
-        "Each round trip takes so much longer. The figure is the worst lateness.",
-    ),
-    "resets": ("connections are cut every few hundred milliseconds", "They are made anew."),
-    "broker swallowed": (
-        "a broker elsewhere is black-holed for 20 s",
-        "What is due stays due. At least once, stable ids.",
-    ),
+    "slow": ("the network takes 20 ms each way", "Each round trip takes 40 ms longer."),
+    "resets": ("connections are cut every few hundred milliseconds", "They are opened again."),
+    "broker swallowed": ("a broker elsewhere is black-holed for 20 s", "What is due stays due."),
     "broker refusing": ("it refuses connections for 20 s", "The same."),
     "broker full": ("it is out of memory for 20 s", "The same."),
     "sentinel switched": (
         "Sentinel promotes a replica",
-        "Beats follow. What the old master took until then is sent again; each occurrence is in the new one's queue "
-        "once.",
+        "Beats follow. What the replica had not received is sent again.",
     ),
     "sentinel killed": ("the master dies, and Sentinel promotes a replica", "The same."),
-    "sentinel hangs": (
-        "the master hangs for seconds, and there is no replica",
-        "What is due goes out when it goes on. Its late replies are given to nobody.",
-    ),
-    "cluster": (
-        "the node of a Cluster that holds the schedule dies, and its replica takes over; the broker is elsewhere",
-        "Beats follow. At least once, stable ids.",
-    ),
+    "sentinel hangs": ("the master hangs for seconds, and there is no replica", "What is due is sent afterwards."),
+    "cluster": ("the Cluster node of the schedule dies, and its replica takes over", "Beats follow."),
     "workers": (
-        "workers of entries with `once=True` are killed, frozen and stopped, alone and with their children; so are the "
-        "leader and the server",
-        "One run of a key at a time. The lock of a run that died runs out with its lease, here of 3 s. The last figure "
-        "is the longest time for which one outlived its run.",
+        "workers of entries with `once=True`, their leader and their server are killed, frozen and stopped",
+        "One run of a key at a time. The lock of a run that died expires with its lease, here of 3 s.",
     ),
 }
 
-#: The result of faults drawn by lot.
+#: The result of random faults.
 SOAK = "random"
 
-#: Of these, the figure is something else than the time until things went on.
-_LATE, _WAIT = ("poisoned", "slow"), ("clock",)
+#: In these scenarios, the last figure is the worst lateness of a message.
+_LATE = ("poisoned", "slow")
 
 
 def keep(name: str, result: dict[str, Any]) -> None:
@@ -131,30 +97,23 @@ def keep(name: str, result: dict[str, Any]) -> None:
             file.write(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
-def figure(name: str, result: dict[str, Any]) -> str:
-    """The figures of one scenario."""
-    found, lost, faults = result["occurrences"], result["lost"], result["faults"]
+def figures(name: str, result: dict[str, Any]) -> list[str]:
+    """The figures of one scenario: lost, doubled, seconds until the next message, longest silence."""
     if work := result.get("work"):
-        out = work["left_out"] + work["refused"]
-        gone = work["vanished"] + work["taken"] + work["unfinished"]
-        return (
-            f"{work['runs']:,} runs, {out:,} left out, {gone} lost, {work['overlaps']} side by side; "
-            f"{work['stuck']:.1f} s, at most, of {faults} times"
-        )
-    sent = f"{found:,} sent" if lost is None else f"{lost:,} of {found:,} lost"
-    if name in _LATE:
-        return f"{sent}, {result['doubled']:,} doubled; {result['late']:.2f} s late"
-    if name in _WAIT:
-        return f"{sent}, {result['doubled']:,} doubled; {result['wait']:.2f} s between two"
-    times = f", at most, of {faults} times" if faults > 1 else ""
-    silent = f"; no entry silent for longer than {result['wait']:.1f} s"
-    return f"{sent}, {result['doubled']:,} doubled; on again after {result['back']:.1f} s{times}{silent}"
+        lost = work["vanished"] + work["taken"] + work["unfinished"]
+        outlived = f"a lock outlived its run by {work['stuck']:.1f} s"
+        return [f"{lost} of {work['runs']:,} runs", f"{work['overlaps']} side by side", "–", outlived]
+    lost = "–" if result["lost"] is None else f"{result['lost']:,} of {result['occurrences']:,}"
+    times = f" ({result['faults']} times)" if result["faults"] > 1 else ""
+    last = f"{result['late']:.2f} s late" if name in _LATE else f"{result['wait']:.1f} s"
+    return [lost, f"{result['doubled']:,}", f"{result['back']:.1f} s{times}", last]
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The whole table in Markdown."""
-    rows = [f"| {when} | {then} | {figure(name, results[name])} |" for name, (when, then) in LINES.items()]
-    return "\n".join(["| what happens | what then | seen in 60 s |", "|---|---|---|", *rows])
+    rows = [[when, then, *figures(name, results[name])] for name, (when, then) in LINES.items()]
+    head = ["what happens", "what then", "lost", "doubled", "on again after", "longest silence"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def summary(result: dict[str, Any]) -> str:
