@@ -177,9 +177,10 @@ def is_shared(wanted: Entry, existing: Entry, stored: Stored) -> bool:
 
 
 def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list[str]]:
-    """Return the names of config entries of which no beat of their owner is present, by owner.
+    """Return, for each owner without a present beat, the names of its config entries.
 
-    Either their app was renamed, or its beat is down for a while. Only a person can know which.
+    Either the owner's app was renamed, or its beat is down for a while. Only a person can know
+    which.
     """
     names_by_owner: dict[str, list[str]] = {}
     for owner in sorted(store.owners()):

@@ -33,9 +33,10 @@ class Freezing:
         #: Planned ends of thawed freezes, in epoch ms. Entries that wait for one of them are
         #: rescheduled.
         self._thawing: list[int] = []
-        #: Number of entries at the last of these ends that keep it, and the last of them by name.
-        self._kept = 0
-        self._last_kept = b""
+        #: Entries that stay due at the end that is being rescheduled: their number, and the name
+        #: of the last one.
+        self._unmoved = 0
+        self._last_unmoved = b""
 
     @property
     def known(self) -> Freezes:
@@ -81,20 +82,25 @@ class Freezing:
         # A thawed freeze stays stored until all its entries are rescheduled. If this leader ends
         # before that, the next one begins again.
         self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]
-        self._kept = 0
+        self._unmoved = 0
 
     def _reschedule_thawed(self, until: int, term: Term) -> None:
-        """Reschedule at most ``AT_ONCE`` of the entries that wait for this end of a freeze."""
+        """Reschedule at most ``AT_ONCE`` of the entries that wait for this end of a freeze.
+
+        Entries that stay due at this end are skipped by their number in the next batch. Each batch
+        begins with the last one of them, as a check that their number is still right.
+        """
         self._leader.checkpoint("thawing entries")
-        names = self._store.due_at(until, max(self._kept - 1, 0), AT_ONCE)
-        if self._kept and names[:1] != [self._last_kept]:
-            self._kept = 0  # Entries before it came or went, so begin again in order to miss none.
+        names = self._store.due_at(until, max(self._unmoved - 1, 0), AT_ONCE)
+        if self._unmoved and names[:1] != [self._last_unmoved]:
+            # Entries before the last one came or went, so begin again in order to miss none.
+            self._unmoved = 0
             return
-        waiting = names[1:] if self._kept else names
+        waiting = names[1:] if self._unmoved else names
         self._store.rewrite(waiting, self._edits, term)
         if len(names) < AT_ONCE:
             self._thawing.pop()
-            self._kept = 0
+            self._unmoved = 0
 
     def _edits(self, stored: Stored) -> list[Edit]:
         """Return the edit that reschedules an entry, unless it keeps its due time."""
@@ -103,8 +109,8 @@ class Freezing:
             edit = edit_of(entry, state, self._zone, expected=stored.state)
             if edit.score != stored.score:
                 return [edit]
-        self._kept += 1
-        self._last_kept = stored.name
+        self._unmoved += 1
+        self._last_unmoved = stored.name
         return []
 
     def _restore_lost(self, text: bytes) -> bool:

@@ -139,14 +139,16 @@ def find_fresh_starts(
 
 
 def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
-    """Return when each entry was last changed, if that change is a fresh start."""
+    """Return when each entry was last changed.
+
+    Entries whose last change does not restart the time for their next success are left out.
+    """
     client: Any = store.backend.client
     starts: dict[str, int] = {}
     records = client.hmget(store.keys.changed, names)
     for name, record in zip(names, records, strict=True):
-        with suppress(
-            AttributeError, *UNREADABLE_LINE
-        ):  # An entry may have no record, or one that is garbage.
+        # An entry may have no record, or one that cannot be read.
+        with suppress(AttributeError, *UNREADABLE_LINE):
             change = decode_last(name, record)
             if change.action == "edited":
                 line_id = record.partition(b"|")[0]

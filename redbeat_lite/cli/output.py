@@ -256,7 +256,10 @@ def table(
             row[index] = _padded(_cut(cell, widths[index]), widths[index])
     gap = " " * _GAP
     lines = [_cut(gap.join(row).rstrip(), width) for row in cells]
-    if not paint or sum(widths) + _GAP * (len(widths) - 1) > width:
+    # A table that is still too wide has its lines cut, and a cut line cannot be coloured: colour
+    # codes count as characters, and a cut would lose the code that ends the colour.
+    is_cut = sum(widths) + _GAP * (len(widths) - 1) > width
+    if is_cut or not paint:
         return lines
     painted = [gap.join(map(_painted, headers, row)) for row in cells[1:]]
     return [click.style(lines[0], bold=True), *painted]

@@ -31,7 +31,7 @@ def quarantine() -> None:
 @quarantine.command("list")
 @json_option
 def list_quarantined() -> None:
-    """List them, with what is wrong.
+    """List the entries in quarantine, with what is wrong.
 
     \b
     Example:
@@ -48,13 +48,14 @@ def list_quarantined() -> None:
 @_quarantined_argument
 @json_option
 def show(name: str) -> None:
-    """Show one, with all that is left of it.
+    """Show one entry in quarantine, with all that Redis holds of it.
 
     \b
     Example:
       celery -A proj redbeat quarantine show nightly
     """
     record = _as_data(name, _record(name))
+    # Only one of the two prints: the first with --json, the second without.
     echo_json(record)
     echo_fields(record.items())
 
@@ -63,7 +64,7 @@ def show(name: str) -> None:
 @_quarantined_argument
 @json_option
 def release(name: str) -> None:
-    """Put one back, as new, once what was wrong with it is mended.
+    """Put an entry back, as new, once what was wrong with it is mended.
 
     \b
     Example:
@@ -76,7 +77,7 @@ def release(name: str) -> None:
 @quarantine.command()
 @_quarantined_argument
 def remove(name: str) -> None:
-    """Forget one, for good.
+    """Forget an entry in quarantine, for good.
 
     \b
     Example:

@@ -134,9 +134,11 @@ def edit_of(
 
 
 def removal(stored: Stored, line: Line) -> Edit:
-    """The edit that removes an entry; of a config entry one that the leader gets to know of, and
-    puts it back.
+    """Return the edit that removes an entry.
+
+    The edit tells the leader if the entry is a config entry, and the leader stores it again.
     """
-    # The text will do: where it says so among the arguments, the leader looks for nothing once.
+    # A search in the text is enough. If only the arguments of a runtime entry contain this text,
+    # the leader compares its configuration once more and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
     return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None, line=line)

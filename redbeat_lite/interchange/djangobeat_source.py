@@ -118,22 +118,22 @@ def _decode_row(row: Any) -> Found | Left:
     if expires is not None and expires <= now:
         reason = f"it has expired ({expires.isoformat()}); django-celery-beat would disable it"
         return Left(row.name, reason)
-    has_run = row.one_off and row.total_run_count > 0
+    is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
-    if has_run:
+    if is_done:
         note = "a one-off that has run: disabled, as django-celery-beat would at its next look"
         notes = (note,)
     start = _aware(row.start_time)
-    fields = _fields(row, start, expires, enabled=row.enabled and not has_run)
-    found = Found(row.name, translated(fields), runs=row.total_run_count, notes=notes)
+    fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
+    entry = Found(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
         # django-celery-beat resets the counter when it disables a one-off that has run.
-        runs = 0 if has_run else row.total_run_count
-        return found._replace(since=_aware(row.last_run_at), runs=runs, ran=True)
+        runs = 0 if is_done else row.total_run_count
+        return entry._replace(since=_aware(row.last_run_at), runs=runs, has_run=True)
     if start is not None:
-        # It takes such a task for long overdue, so the task runs when its start has come.
-        return found._replace(at_once=start <= now)
-    return found._replace(since=_aware(row.date_changed))
+        # django-celery-beat sends a task that never ran as soon as its start time has come.
+        return entry._replace(at_once=start <= now)
+    return entry._replace(since=_aware(row.date_changed))
 
 
 def _fields(
@@ -149,8 +149,8 @@ def _fields(
     fields["description"] = row.description or ""
     fields["enabled"] = enabled
     if expires is not None:
-        # Nothing runs at that very instant, where an end_at would let it; and the messages expire
-        # then, whatever their other settings say.
+        # django-celery-beat sends nothing at the very instant of ``expires``, but an ``end_at``
+        # allows a run at its instant. The messages expire then, whatever their other settings say.
         fields["end_at"] = expires - timedelta(milliseconds=1)
         fields["expire_seconds"] = None
         fields["options"] = {"expires": expires}

@@ -51,7 +51,7 @@ class Found(NamedTuple):
         since: aware; the instant from which its next run counts: its last run, or its creation if
             it never ran. ``None`` for an entry that begins now.
         runs: how often it ran.
-        ran: whether ``since`` is its last run although ``runs`` is 0, because the counter was
+        has_run: whether ``since`` is its last run although ``runs`` is 0, because the counter was
             reset.
         at_once: whether the other scheduler would run it at its next look, whatever its schedule.
         of_config: whether the other scheduler has it from ``beat_schedule``, as far as is known.
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     fields: Mapping[str, Any]
     since: datetime | None = None
     runs: int = 0
-    ran: bool = False
+    has_run: bool = False
     at_once: bool = False
     of_config: bool = False
     notes: tuple[str, ...] = ()
@@ -186,8 +186,9 @@ def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntrySt
         nominal = _following(entry, last, zone)
     if lifecycle.used_up(entry, found.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
-    has_run = found.runs > 0 or found.ran
-    return replace(state, nominal=nominal, count=found.runs, last=last if has_run else None)
+    if not found.runs and not found.has_run:
+        last = None  # ``since`` is its creation
+    return replace(state, nominal=nominal, count=found.runs, last=last)
 
 
 def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:

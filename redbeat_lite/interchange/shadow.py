@@ -40,11 +40,11 @@ class Difference(NamedTuple):
 
 
 class _Track:
-    """One entry between two of its runs, and the runs that we would send from the first of them on.
+    """One entry since its last run, with the runs that we would send from that run on.
 
     Parameters:
-        since: the first look at it, epoch ms.
-        stream: instants at which we would send it, epoch ms.
+        since: instant of our first look at the entry in this state, epoch ms.
+        stream: instants at which we would send its runs, epoch ms.
     """
 
     def __init__(
@@ -69,20 +69,25 @@ class _Track:
         is_edited = self._carried.definition != before._carried.definition
         return not is_edited and self.found.runs > before.found.runs
 
-    def keeps_pace(self, ran: int, runs: int, tolerance: int) -> bool:
-        """Return whether these runs are those of an interval that counts from each sending.
+    def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
+        """Return whether the runs since this look are an interval apart, on average.
 
-        Each of them may be a little late, and the last one is late by the sum of that.
+        The other scheduler may count an interval from the sending of the run before. Then each run
+        adds its own lateness to that of all later runs, so only the average can be compared.
+
+        Parameters:
+            last_run: instant of the last run, epoch ms.
+            number: number of runs since this look.
         """
         if self._interval is None or self.found.since is None:
             return False
-        gap = (ran - times.to_ms(self.found.since)) / runs
+        gap = (last_run - times.to_ms(self.found.since)) / number
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
-    def until(self, ran: int, tolerance: int) -> tuple[list[int], int | None]:
-        """Return our runs up to the instant ``ran``, and our next one, in epoch ms.
+    def until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
+        """Return our runs up to the instant ``last_run``, and our next one, in epoch ms.
 
-        It ends the track.
+        The track is used up afterwards.
         """
         passed: list[int] = []
         while self.next_ms is not None:
@@ -90,7 +95,7 @@ class _Track:
             slack = tolerance
             if following is not None:
                 slack = min(tolerance, (following - self.next_ms) // 2)
-            if self.next_ms - slack > ran:
+            if self.next_ms - slack > last_run:
                 break
             passed.append(self.next_ms)
             self.next_ms = following
@@ -185,31 +190,31 @@ class Shadow:
 
     def _compare_runs(self, before: _Track, found: Found) -> Iterator[tuple[Kind, str]]:
         assert found.since is not None
-        ran = times.to_ms(found.since)
-        runs = found.runs - before.found.runs
-        if before.keeps_pace(ran, runs, self._tolerance):
-            self.agreed += runs
+        last_run = times.to_ms(found.since)
+        number = found.runs - before.found.runs
+        if before.keeps_pace(last_run, number, self._tolerance):
+            self.agreed += number
             return
-        expected, following = before.until(ran, self._tolerance)
-        if len(expected) == runs:
-            self.agreed += runs
+        expected, following = before.until(last_run, self._tolerance)
+        if len(expected) == number:
+            self.agreed += number
             due = expected[-1]
-            if ran - due > self._tolerance:
-                yield "late", f"it was due at {self._iso(due)}, and sent at {self._iso(ran)}"
+            if last_run - due > self._tolerance:
+                yield "late", f"it was due at {self._iso(due)}, and sent at {self._iso(last_run)}"
             return
-        if not expected and runs == 1:
+        if not expected and number == 1:
             due_text = "not at all" if following is None else f"not before {self._iso(following)}"
-            sent = f"sent at {self._iso(ran)}"
+            sent = f"sent at {self._iso(last_run)}"
             yield "early", f"{sent}, where we would have sent it {due_text}"
             return
         ours = f"where we would have sent it {_times(len(expected))}"
-        if len(expected) < runs:
-            yield "more", f"sent {_times(runs)}, {ours}"
+        if len(expected) < number:
+            yield "more", f"sent {_times(number)}, {ours}"
             return
         span = "so far"
         if before.found.since is not None:
             span = f"since {self._iso(times.to_ms(before.found.since))}"
-        yield "fewer", f"sent {_times(runs)} {span}, {ours}"
+        yield "fewer", f"sent {_times(number)} {span}, {ours}"
 
     def _iso(self, ms: int) -> str:
         local = times.from_ms(ms).astimezone(self._zone)

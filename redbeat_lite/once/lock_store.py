@@ -418,14 +418,14 @@ class LockStore:
         records = self._records([*task_ids])
         return {task_id for task_id, record in records if record.runs and record.left_ms <= 0}
 
-    def over(self, tasks: Mapping[str, int]) -> set[str]:
-        """Return the tasks of which this attempt, or a later one, has ended by the guard's record.
+    def ended(self, attempts: Mapping[str, int]) -> set[str]:
+        """Return the tasks whose attempt, or a later one, has ended by the guard's record.
 
         Parameters:
-            tasks: task id -> attempt.
+            attempts: task id -> attempt.
         """
-        records = self._records([*tasks])
-        return {task_id for task_id, record in records if record.has_ended(tasks[task_id])}
+        records = self._records([*attempts])
+        return {task_id for task_id, record in records if record.has_ended(attempts[task_id])}
 
     def _records(self, task_ids: Sequence[str]) -> list[tuple[str, _Record]]:
         """Return the guard's record of each task."""

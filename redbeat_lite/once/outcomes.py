@@ -34,9 +34,9 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Raised instead of a skipped run after its result is stored.
+    """Raised in the place of a skipped body, after the result of the task is stored.
 
-    The main process sends the event.
+    The main process sends the event ``task-revoked``.
     """
 
 

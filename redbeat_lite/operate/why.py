@@ -174,7 +174,10 @@ def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
     if absent is not None:
         return Explanation(f"{did_not_run}: it was not stored then.", (absent,), at)
     waits_for = entry.known_state.nominal
-    if waits_for is not None and not isinstance(waits_for, Question) and waits_for <= nominal:
+    if isinstance(waits_for, Question):
+        # A schedule of another library is asked then, and may have no occurrence there.
+        waits_for = None
+    if waits_for is not None and waits_for <= nominal:
         return _explain_outstanding(case, entry, nominal)
     if case.paused_at(at) is not None:
         return Explanation(f"{did_not_run}: it was paused.", tuple(case.hindrances(at)), at)

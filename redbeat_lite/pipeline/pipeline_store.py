@@ -51,6 +51,9 @@ MAX_ENDED = 10_000
 #: Seconds for which the measured difference between the server's clock and ours is used.
 _CLOCK_LIFE = 60.0
 
+#: In the place of a stage where only the step is known.
+NO_STAGE = -1
+
 #: Step number -> (round, attempt).
 Outbox = dict[int, tuple[int, int]]
 
@@ -222,6 +225,7 @@ class PipelineStore:
         """
         # The params have a field of their own, so that publishing does not read them.
         definition = replace(definition, params={})
+        joins_line = bool(entry) and definition.overlap != "allow"
         # Write the index first, because the sweeper would never find a run that is not in it.
         self.index.look_again(run_id)
         word, outbox = self._run(
@@ -237,10 +241,10 @@ class PipelineStore:
             "" if definition.deadline is None else round(definition.deadline * 1000),
             entry,
             attempt,
-            int(bool(entry) and definition.overlap != "allow"),
+            int(joins_line),
         )
         if word in (b"run", b"wait"):
-            # A sweep between these two writes has found no run, and has removed it from the index.
+            # A sweep between these two writes may have seen no run, and removed it from the index.
             self.index.look_again(run_id)
             self._remember(run_id, definition)
         return text(word), _outbox(outbox)
@@ -420,20 +424,22 @@ class PipelineStore:
         word, outbox, rows, entry, resumed = reply
         running = []
         for step, round_, token, task_id, attempt, suspect in rows:
-            ref = Ref(run_id, step, -1, round_, attempt, text(token))
+            ref = Ref(run_id, step, NO_STAGE, round_, attempt, text(token))
             running.append(Running(ref, text(task_id), bool(suspect)))
         return Look(text(word), _outbox(outbox), running, text(entry), turn(run_id, int(resumed)))
 
-    def lost(self, ref: Ref, *, lives: bool = False) -> str:
-        """Report a step that no worker renews. Returns a word of ``pipeline/lost.lua``.
+    def lost(self, ref: Ref) -> str:
+        """Report a step that no worker renews. Returns a word of ``pipeline/lost.lua``."""
+        return self._report(ref, is_renewed=False)
 
-        Parameters:
-            lives: take back an earlier report, because a worker renews the step after all.
-        """
+    def clear_suspicion(self, ref: Ref) -> None:
+        """Take back an earlier report, because a worker renews the step after all."""
+        self._report(ref, is_renewed=True)
+
+    def _report(self, ref: Ref, *, is_renewed: bool) -> str:
         copy = (ref.step, ref.round, ref.token)
-        return text(
-            self._run("pipeline/lost", ref.run, *copy, SUSPICION_MS, MAX_DEATHS, int(lives))
-        )
+        args = (*copy, SUSPICION_MS, MAX_DEATHS, int(is_renewed))
+        return text(self._run("pipeline/lost", ref.run, *args))
 
 
 def _keep_ms(definition: Definition) -> int:

@@ -15,7 +15,7 @@ from .._base.text import text_of
 from .._base.threads import Ticker
 from ..once.lock_store import DOWN
 from .definition import task_id
-from .pipeline_store import Outbox, PipelineStore, Ref, store_of
+from .pipeline_store import NO_STAGE, Outbox, PipelineStore, Ref, store_of
 from .publish import LOST, conclude, dispatch, finish_run, revoke, take_turn
 
 logger = get_logger(f"celery.{__name__}")
@@ -60,6 +60,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
 
 
 def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
+    """Do for one run what processes that died have left undone."""
     # Do this first, so that a run which kills its sweeper does not kill every sweeper at once.
     store.index.look_again(run_id)
     look = store.check(run_id)
@@ -80,27 +81,32 @@ def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
         if not alive[running.task_id]:
             lost.append(running.ref)
         elif running.suspect:
-            store.lost(running.ref, lives=True)  # the next suspicion starts from zero
+            store.clear_suspicion(running.ref)
     for ref in [*lost, *_dropped(store, run_id, outbox)]:
         outbox.pop(ref.step, None)
         outbox.update(_handle_lost(app, store, ref))
     dispatch(app, store, run_id, outbox)
     if look.entry:
-        # The server may have lost the line. If the run has just ended, its successor sees that.
+        # A server that was restarted may have lost the line of the entry's runs, so put this run in
+        # front again. If the run has ended since the look, the next run of the entry removes it.
         store.line(look.entry, look.turn, runs=True)
 
 
 def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
-    """Return steps whose message the guard would drop: they ran, and no outcome was recorded."""
+    """Return steps whose message the guard would drop, because this attempt has ended already.
+
+    Their worker died after the body, before it recorded the outcome.
+    """
     definition = store.definition(run_id) if outbox else None
     if definition is None:
         return []
-    refs = {}
+    refs_by_task = {}
     for step, (round_, attempt) in outbox.items():
-        ident = task_id(run_id, definition.stage_of(step), step, round_)
-        refs[ident] = Ref(run_id, step, -1, round_, attempt)
-    dropped = store.guards.over({ident: ref.attempt for ident, ref in refs.items()})
-    return [ref for ident, ref in refs.items() if ident in dropped]
+        task = task_id(run_id, definition.stage_of(step), step, round_)
+        refs_by_task[task] = Ref(run_id, step, NO_STAGE, round_, attempt)
+    attempts = {task: ref.attempt for task, ref in refs_by_task.items()}
+    ended = store.guards.ended(attempts)
+    return [ref for task, ref in refs_by_task.items() if task in ended]
 
 
 def _handle_lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:

@@ -146,12 +146,11 @@ class CalendarRule(ZonedRule):
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
     def left_out(self, after: int, until: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the occurrences in ``(after, until)`` that are left out.
+        """Yield the occurrences in ``(after, until)`` that the calendar leaves out.
 
-        For each block of days in a row: the first and the last occurrence, in milliseconds since
-            1970,
-        and their number. If the rule cannot count, at most 2,000 are counted in all blocks
-        together.
+        Consecutive days of the calendar form one block. Each block gives its first and its last
+        occurrence, in milliseconds since 1970, and their number. A rule that cannot count its
+        occurrences is walked one by one, at most 2,000 steps for all blocks together.
         """
         steps_left = WALK
 

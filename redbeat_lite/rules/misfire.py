@@ -178,9 +178,10 @@ def plan_misfires(
 
 
 def _with_limit(limit: int, oldest: int, walk_on: WalkOn) -> WalkOn:
-    """Return ``walk_on``, extended to ``limit`` plus one occurrences within the grace.
+    """Return ``walk_on``, extended until ``limit`` plus one occurrences within the grace are known.
 
-    A limit counts by outages, so all that it allows is planned in one round.
+    The limit holds for a whole outage, so one round plans all occurrences that it allows. The one
+    more is the first occurrence that the limit skips.
     """
 
     def further(walked: Sequence[int]) -> bool:

@@ -102,7 +102,10 @@ class Watched(NamedTuple):
     forgiven: int = 0
 
     def counts(self, nominal: int | None) -> bool:
-        """Return whether the failure of a run counts: the entry was not resumed since."""
+        """Return whether the failure of a run counts for ``on_failure``.
+
+        Resuming an entry forgives the failures of the runs before.
+        """
         return self.on_failure is not None and (nominal or 0) > self.forgiven
 
 
@@ -164,7 +167,7 @@ def fold(seen: Seen) -> Decision:
 
 
 class _Fold:
-    """State of one decision: the open incidents before it, and as they become."""
+    """One decision: the incidents that are open before it, and those that stay or become open."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen

@@ -275,7 +275,10 @@ def _deadline(member: str, at: int) -> Deadline:
 
 
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
-    """Return the row of a run. Of several for one nominal time, it is one that has begun."""
+    """Return the row of the deadline's run.
+
+    Several runs may have one nominal time. Then a row of a run that has begun is preferred.
+    """
     nominal = deadline.nominal or 0
     first = None
     for row in readable(((text(member), nominal) for member in members), Row.decode):

@@ -129,8 +129,10 @@ class Store:
     def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
         """Yield all entries in due order, a page per round trip. No page takes long.
 
-        An entry that moves while the pages are read may be read twice, and is yielded once. An
-        entry that moves to a part that has been read already is yielded at the end.
+        Each page begins with the last entry of the page before. If that entry has moved forward,
+        entries before it have left and others were missed, so a part is read again. An entry that
+        moves while the pages are read may be read twice, and is yielded once. An entry that moves
+        to a part that has been read already is yielded at the end.
 
         Parameters:
             first: entries of the first page, if the caller may need no more. Each page is twice as
@@ -142,8 +144,7 @@ class Store:
         last = (0.0, b"")
         while page := self.page(offset, size):
             if offset and by_due(page[0]) > last:
-                # Entries before the last one that was read have left, so others moved up and were
-                # missed.
+                # The last entry that was read is not here any more, so go back.
                 offset = max(offset - PAGE // 2, 0)
                 continue
             last = by_due(page[-1])
@@ -151,7 +152,7 @@ class Store:
             seen.update(stored.name for stored in page)
             if len(page) < size:
                 break
-            offset += len(page) - 1
+            offset += len(page) - 1  # the next page begins with the last entry of this one
             size = min(2 * size, PAGE)
         if not offset:  # The first page was all.
             return

@@ -43,5 +43,5 @@ def test_an_entry_goes_on_from_its_last_run(
 
 def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
     entry = Entry("entry", "shop.sync", every(60))
-    found = Found("entry", {}, since=NOW - HOUR, ran=True)
+    found = Found("entry", {}, since=NOW - HOUR, has_run=True)
     assert carried_state(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)

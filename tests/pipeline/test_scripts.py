@@ -203,7 +203,7 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     assert store.lost(ref) == "suspect"
     [seen] = store.check(RUN)[2]
     assert seen.suspect
-    store.lost(ref, lives=True)
+    store.clear_suspicion(ref)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
     assert store.lost(ref) == "suspect"
     store.wait(ref, 1, 0, sent=True)
