@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat.dispatch.message_templates import Prepared
+from redbeat_lite.beat.dispatch.message_templates import Templates
 from tests.beat.ways import Setup
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import Clock
@@ -30,13 +30,13 @@ def test_a_batch_for_another_database_is_not_sent_by_who_leads_no_more(apart: Se
         clock.forward(60)
         apart.beat.run_due()
     clock.forward(60)
-    commands = Prepared.commands
+    copy_message = Templates.copy_message
 
-    def slow(self: Prepared, occurrence: Any) -> Any:
+    def slow(self: Templates, occurrence: Any) -> Any:
         apart.beat.leader.resign()
-        return commands(self, occurrence)
+        return copy_message(self, occurrence)
 
-    with mock.patch.object(Prepared, "commands", slow):
+    with mock.patch.object(Templates, "copy_message", slow):
         apart.beat.run_due()
     assert apart.broker.llen("celery") == 2
 

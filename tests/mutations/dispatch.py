@@ -148,7 +148,7 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although its expiry differs",
         file="beat/dispatch/message_templates.py",
-        old="if entry.written is None or entry.written[0].common != common:",
+        old="if entry.written is None or entry.written[0].terms != terms:",
         new="if entry.written is None:",
         promise="test_delivery.py::TestBrokers::test_the_last_message_of_an_entry_does_not_expire",
         room=("tests/beat/test_tick_ends.py", *_PREPARED),

@@ -1,19 +1,17 @@
 """Message templates: Celery makes the first message of a kind, and later ones are copies of it.
 
-Two messages of one task under the same options differ only in ids, times, the entry's name and its
-arguments, as long as nothing listens to or changes what Celery does in between. :func:`obstacle`
-and :meth:`Prepared.learn` check that on the functions that would run. If they cannot tell, every
-message is made in full. A template is used only if it reproduces the message that it was made from.
-This is 7.7 times faster than making each message in full.
+Messages of one task under the same options differ in their ids and times, and in the name and the
+arguments of their entry. That holds as long as nothing listens to Celery's publishing or changes
+it, which :func:`obstacle` checks once per batch. A template serves plain JSON arguments and the
+options of :data:`COPIED_OPTIONS`, and must reproduce the message that it was made from. Every other
+message is made in full, which takes 7.7 times as long.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import logging
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, timedelta
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -28,41 +26,47 @@ import kombu.transport.redis
 import kombu.transport.virtual.base
 import kombu.utils.json
 from celery import Celery, signals
-from celery.beat import BeatLazyFunc
 from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
-from kombu.compression import compress
-from kombu.serialization import dumps as serialize
 from kombu.serialization import registry
 
 from ..._base.clock import wall_ms
-from ..._base.errors import InvalidEntry
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
-from ...entries.message import Occurrence, traceparent
-from ...store.json_values import dumps, pack
+from ...entries.message import Occurrence, expires_with_gap, traceparent
 from ...store.records import Command
 
 logger = get_logger("celery.beat")
 
 _SIGNALS = ("before_task_publish", "after_task_publish", "task_sent")
 
-#: Options that make each message another one in ways a template does not know.
-_UNPREPARED_OPTIONS = frozenset(
-    {"countdown", "eta", "stamped_headers", "link", "link_error", "chord", "declare", "producer"}
+#: Options that make the same difference to all messages of a kind.
+COPIED_OPTIONS = frozenset(
+    {
+        "expires",
+        "headers",
+        "ignore_result",
+        "priority",
+        "queue",
+        "routing_key",
+        "serializer",
+        "shadow",
+        "soft_time_limit",
+        "time_limit",
+    }
 )
 
-#: Ways to expire besides never and after some seconds: with the gap to the next run, and in a way
-#: not known here.
+#: Headers that differ between messages of a kind, so a user's own header must not replace them.
+_CHANGED_HEADERS = frozenset({"argsrepr", "kwargsrepr", "expires", "id", "root_id"})
+
+#: Expiry of a message that ends its life with the gap to the next run.
 _WITH_GAP = "interval"
-_UNKNOWN = "unknown"
 
 #: Most templates that entries share. With more kinds, hardly two entries have task and options in
 #: common.
 _MAX_TEMPLATES = 1000
 
-#: Headers about the arguments, which differ between entries.
-_OWN_HEADERS = frozenset({"argsrepr", "kwargsrepr", "compression"})
+_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 class OwnPart(NamedTuple):
@@ -72,108 +76,13 @@ class OwnPart(NamedTuple):
     headers: dict[str, str]
 
 
-class Template:
-    """Message of one task under given options, to be copied with other ids, times and arguments.
+class Template(NamedTuple):
+    """A message that was made in full. ``terms`` are equal for all occurrences that it serves."""
 
-    Parameters:
-        common: values that all occurrences of the template share, besides those of their entries.
-        occurrence: the first occurrence.
-        commands: the commands that send its message.
-        app: the Celery app.
-
-    Raises:
-        Exception: the message is of a kind that is not known here.
-    """
-
-    def __init__(
-        self, common: tuple[object, ...], occurrence: Occurrence, commands: list[Command], app: Any
-    ) -> None:
-        first, *self._others = commands
-        name, self._queue, text = first
-        if name != "lpush" or any(other != "pexpire" for other, *_ in self._others):
-            raise ValueError("another message")
-        self.common = common
-        self._message = json.loads(text)
-        self.headers = self._message["headers"]
-        self.properties = self._message["properties"]
-        if self.headers["id"] != occurrence.id:
-            raise ValueError("another message")
-        self._has_root_id = self.headers["root_id"] == occurrence.id
-        self._has_correlation_id = self.properties["correlation_id"] == occurrence.id
-        self._has_traceparent = self.headers.get("traceparent") == traceparent(occurrence.id)
-        self._read_options(occurrence.entry, app)
-
-    def _read_options(self, entry: Entry, app: Any) -> None:
-        """Learn how the arguments of such an entry are checked, serialized and shown."""
-        task = app.tasks.get(entry.task)
-        content_type = self._message["content-type"]
-        # Of two serializers of the same type, nobody can tell which one wrote this message.
-        (self._serializer,) = (
-            name for name, kind in registry.name_to_type.items() if kind == content_type
-        )
-        self._is_json = registry._encoders[self._serializer].encoder is kombu.utils.json.dumps
-        self._compression = self.headers.get("compression")
-        self._check: Any = task.__header__ if task is not None and task.typing else None
-        self._dump: Any = getattr(task, "_dump_pydantic_arguments", None)
-        if self._dump and self._serializer == "pickle":
-            raise ValueError("made in a way that is not known here")
-        if _OWN_HEADERS & (entry.options.get("headers") or {}).keys():
-            raise ValueError("made in a way that is not known here")
-        self._options = entry.options
-        self._embed = {
-            "callbacks": None,
-            "errbacks": None,
-            "chain": entry.options.get("chain"),
-            "chord": None,
-        }
-        self._max_levels = app.conf.get("task_repr_maxlevels", 3)
-        self._max_sizes = {
-            "argsrepr": app.amqp.argsrepr_maxsize,
-            "kwargsrepr": app.amqp.kwargsrepr_maxsize,
-        }
-
-    def own(self, entry: Entry) -> OwnPart:
-        """Make the part that all messages of this entry have in common.
-
-        Raises:
-            Exception: the arguments do not fit the task, cannot be serialized, or differ from run
-                to run.
-        """
-        args: Any = list(entry.args)
-        kwargs = entry.kwargs
-        if self._check is not None:
-            self._check(*args, **kwargs)
-        if self._dump is not None:
-            args, kwargs = self._dump(args, kwargs)
-        args = args or ()
-        kwargs = kwargs or {}
-        body = self._body(args, kwargs)
-        if self._compression is not None:
-            body, _ = compress(body, self._compression)  # type: ignore[no-untyped-call]
-        headers = {
-            "periodic_task_name": entry.name,
-            "argsrepr": self._shown("argsrepr", args),
-            "kwargsrepr": self._shown("kwargsrepr", kwargs),
-        }
-        encoded = body.encode() if isinstance(body, str) else body
-        return OwnPart(base64.b64encode(encoded).decode(), headers)
-
-    def _body(self, args: Any, kwargs: Any) -> Any:
-        if self._is_json:
-            with suppress(
-                TypeError
-            ):  # Kombu's encoder knows more types, and writes the others as Python's does.
-                return json.dumps((args, kwargs, self._embed))
-        if any(isinstance(value, BeatLazyFunc) for value in (*args, *kwargs.values())):
-            raise ValueError("others at each run")
-        parts = (args, kwargs, self._embed)
-        _, _, body = serialize(parts, serializer=self._serializer)  # type: ignore[no-untyped-call]
-        return body
-
-    def _shown(self, key: str, value: Any) -> str:
-        if (given := self._options.get(key)) is not None:
-            return str(given)
-        return str(saferepr(value, self._max_sizes[key], maxlevels=self._max_levels))
+    terms: tuple[object, ...]
+    queue: str
+    message: dict[str, Any]
+    is_traced: bool
 
     def fill(
         self,
@@ -183,7 +92,7 @@ class Template:
         expires: str | None,
         expiration: str | None,
     ) -> list[Command]:
-        """Make the commands that send the message of an occurrence.
+        """Make the command that sends the message of an occurrence.
 
         Parameters:
             own: the part of its entry.
@@ -192,25 +101,192 @@ class Template:
             expires: the instant at which the message expires.
             expiration: how long the message lives, in ms; ``None`` for as long as the kept one.
         """
-        headers = {**self.headers, **own.headers, **(occurrence.extra or {})}
-        headers["id"] = occurrence.id
+        task_id = occurrence.id
+        headers = {**self.message["headers"], **own.headers, **(occurrence.extra or {})}
+        headers["id"] = task_id
+        headers["root_id"] = task_id
         headers["scheduled_at"] = iso(occurrence.nominal)
         headers["expires"] = expires
-        if self._has_root_id:
-            headers["root_id"] = occurrence.id
-        if self._has_traceparent:
-            headers["traceparent"] = traceparent(occurrence.id)
-        properties = {**self.properties, "delivery_tag": tag}
-        if self._has_correlation_id:
-            properties["correlation_id"] = occurrence.id
+        if self.is_traced:
+            headers["traceparent"] = traceparent(task_id)
+        properties = {**self.message["properties"], "delivery_tag": tag, "correlation_id": task_id}
         if expiration is not None:
             properties["expiration"] = expiration
-        message = {**self._message, "body": own.body, "headers": headers, "properties": properties}
-        return [("lpush", self._queue, json.dumps(message)), *self._others]
+        message = {**self.message, "body": own.body, "headers": headers, "properties": properties}
+        return [("lpush", self.queue, json.dumps(message))]
+
+
+class Templates:
+    """Templates for one broker connection.
+
+    Parameters:
+        tag: returns a new delivery tag.
+    """
+
+    def __init__(self, app: Celery, tag: Callable[[], str]) -> None:
+        self._app = app
+        self._tag = tag
+        #: By kind; ``None`` if the messages of a kind cannot be copied.
+        self._templates: dict[Hashable, Template | None] = {}
+        self._plain_tasks: dict[str, bool] = {}
+        self._now = 0
+
+    def begin(self) -> None:
+        """Begin a batch: lifetimes count from now, and tasks are checked again."""
+        self._now = wall_ms()
+        self._plain_tasks.clear()
+
+    def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
+        """Return the command that sends an occurrence; ``None`` if no template serves it."""
+        entry = occurrence.entry
+        if not self._is_plain(entry.task):
+            return None
+        terms = self._terms(occurrence)
+        if entry.written is None or entry.written[0].terms != terms:
+            try:
+                template = self._templates.get(_kind(entry, terms))
+                if template is None:
+                    return None
+                entry.written = template, self._own_part(entry)
+            except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
+                return None
+        template, own = entry.written
+        logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+        expires, expiration = self._expires(terms[1], occurrence.life)
+        copied: list[Command] = template.fill(own, occurrence, self._tag(), expires, expiration)
+        return copied
+
+    def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
+        """Keep a message that was made in full as the template of its kind, if it can be one."""
+        try:
+            self._learn(occurrence, commands)
+        except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
+            logger.debug("beat: no template for messages of %r: %r", occurrence.entry.name, exc)
+
+    def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
+        entry = occurrence.entry
+        terms = self._terms(occurrence)
+        kind = _kind(entry, terms)
+        if kind in self._templates:
+            return
+        if len(self._templates) >= _MAX_TEMPLATES:
+            self._templates.clear()
+        self._templates[kind] = None  # If this fails, entries of the same kind need not try again.
+        if not _has_copied_options(entry) or not self._is_plain(entry.task):
+            return
+        [(name, queue, text)] = commands  # A queue that expires needs another command.
+        message = json.loads(text)
+        if name != "lpush" or not self._is_bound_for_good(message["properties"]["delivery_info"]):
+            return
+        headers = message["headers"]
+        is_traced = headers.get("traceparent") == traceparent(occurrence.id)
+        template = Template(terms, queue, message, is_traced)
+        own = self._own_part(entry)
+        tag = message["properties"]["delivery_tag"]
+        if template.fill(own, occurrence, tag, headers["expires"], None) == commands:
+            self._templates[kind] = template
+            entry.written = template, own
+
+    def _is_bound_for_good(self, to: dict[str, Any]) -> bool:
+        """Return whether a destination is one queue, which is declared once per connection.
+
+        The queues that are bound to an exchange may change.
+        """
+        queue = self._app.amqp.queues.get(to["routing_key"])
+        return not to["exchange"] and queue is not None and queue.can_cache_declaration
+
+    def _is_plain(self, name: str) -> bool:
+        """Return whether Celery's own functions make the messages of a task from its arguments."""
+        is_plain = self._plain_tasks.get(name)
+        if is_plain is None:
+            task = self._app.tasks.get(name)
+            is_plain = task is None or _makes_plain_messages(task)
+            self._plain_tasks[name] = is_plain
+        return is_plain
+
+    def _terms(self, occurrence: Occurrence) -> tuple[object, ...]:
+        """Return what a template must have in common with an occurrence, besides its entry.
+
+        The second term says how the message expires: never, after seconds, or with the gap.
+        """
+        entry = occurrence.entry
+        expiry: object
+        if not expires_with_gap(entry):
+            expiry = entry.options.get("expires", entry.expires)
+        elif occurrence.life is None:
+            expiry = None
+        else:
+            expiry = _WITH_GAP
+        return self, expiry, *(occurrence.extra or ())
+
+    def _expires(self, expiry: Any, life: int | None) -> tuple[str | None, str | None]:
+        """Return when a message expires, and its life if the template has no fixed one."""
+        if expiry is None:
+            return None, None
+        if expiry == _WITH_GAP:
+            assert life is not None
+            return iso(min(self._now + life, MAX_MS)), str(life)
+        # In UTC and back, because adding to local time ignores its changes; Celery has a helper
+        # since 5.6.
+        now = self._app.now()
+        expires = now.astimezone(UTC) + timedelta(seconds=expiry)
+        return expires.astimezone(now.tzinfo).isoformat(), None
+
+    def _own_part(self, entry: Entry) -> OwnPart:
+        """Make the part that all messages of an entry have in common.
+
+        Raises:
+            Exception: the arguments do not fit the task, or are not plain JSON.
+        """
+        args: Any = list(entry.args)
+        kwargs = entry.kwargs
+        task = self._app.tasks.get(entry.task)
+        if task is not None and task.typing:
+            task.__header__(*args, **kwargs)
+        body = json.dumps((args, kwargs, _EMBED))
+        amqp = self._app.amqp
+        levels = self._app.conf.get("task_repr_maxlevels", 3)
+        headers = {
+            "periodic_task_name": entry.name,
+            "argsrepr": saferepr(args or (), amqp.argsrepr_maxsize, maxlevels=levels),
+            "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels),
+        }
+        return OwnPart(base64.b64encode(body.encode()).decode(), headers)
+
+
+def _kind(entry: Entry, terms: tuple[object, ...]) -> Hashable:
+    """Return a key that entries share if one template serves all of them.
+
+    Raises:
+        TypeError: the options are not plain JSON.
+    """
+    return (
+        entry.task,
+        terms,
+        entry.history,
+        entry.expect is None and not entry.remove_when_done,
+        bool(entry.expect or entry.on_failure),
+        json.dumps(entry.options) if entry.options else "",
+    )
+
+
+def _has_copied_options(entry: Entry) -> bool:
+    options = entry.options
+    expires = options.get("expires")
+    has_instant = expires is not None and not isinstance(expires, (int, float))
+    changed = _CHANGED_HEADERS & (options.get("headers") or {}).keys()
+    return options.keys() <= COPIED_OPTIONS and not has_instant and not changed
+
+
+def _makes_plain_messages(task: Any) -> bool:
+    making = (task.apply_async, task.shadow_name, task._get_exec_options)
+    takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
+    is_celerys_own = all(written_in(function, celery.app.task) for function in making)
+    return is_celerys_own and task.expires is None and not takes_models
 
 
 def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str | None:
-    """Return why messages over a channel of this class may not be prepared, if they may not.
+    """Return why messages over a channel of this class may not be copied, if they may not.
 
     Parameters:
         scheduler: the scheduler that publishes.
@@ -221,189 +297,49 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: type) -> str
     for name in _SIGNALS:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
-    if not written_in(scheduler.apply_entry, celery.beat) or not written_in(
-        scheduler.send_task, celery.beat
-    ):
-        return "the scheduler's apply_entry or send_task is not Celery's own"
-    if not written_in(scheduler.apply_async, own) or not written_in(
-        type(scheduler).apply_async, own
-    ):
-        return "the scheduler's apply_async is not redbeat_lite's own"
-    if not written_in(celery.beat.Scheduler.apply_async, celery.beat):
-        return "celery.beat.Scheduler.apply_async is not Celery's own"
-    if not written_in(app.send_task, celery.app.base):
-        return "app.send_task is not Celery's own"
-    amqp = app.amqp
-    making = (amqp.send_task_message, amqp.create_task_message, amqp.as_task_v2)
-    if not all(written_in(function, celery.app.amqp) for function in making):
-        return "app.amqp makes messages in a way of its own"
-    if amqp.Producer is not kombu.messaging.Producer or not _is_kombus_own(channel):
+    for text, module, functions in _functions_used(scheduler, own, app, channel):
+        if not all(written_in(function, module) for function in functions):
+            return text
+    if app.amqp.Producer is not kombu.messaging.Producer:
         return "kombu's producer or channel is not its own"
-    if not written_in(celery.app.task.Task.apply_async, celery.app.task):
-        return "Task.apply_async is not Celery's own"
     if app.conf.task_protocol != 2:
         return "task_protocol is not 2"
-    if not all(type(route) is celery.app.routes.MapRoute for route in amqp.router.routes):
+    if not all(type(route) is celery.app.routes.MapRoute for route in app.amqp.router.routes):
         return "task_routes holds a function"
     if app.conf.task_send_sent_event or app.conf.task_always_eager:
         return "task_send_sent_event or task_always_eager is set"
+    writers = [name for name, kind in registry.name_to_type.items() if kind == "application/json"]
+    if writers != ["json"] or registry._encoders["json"].encoder is not kombu.utils.json.dumps:
+        return "JSON is not written by kombu's own serializer alone"
     return None
 
 
-class Prepared:
-    """Templates for one broker connection."""
-
-    def __init__(self, app: Celery, tag: Callable[[], str]) -> None:
-        self._app = app
-        self._tag = tag
-        self._templates: dict[Hashable, Template | None] = {}
-        self._plain: dict[str, bool] = {}
-        self._now = 0
-        self._loud = True
-
-    def begin(self) -> None:
-        """Begin a batch: lifetimes count from now, and tasks are checked again."""
-        self._now = wall_ms()
-        self._loud = logger.isEnabledFor(logging.INFO)
-        self._plain.clear()
-
-    def commands(self, occurrence: Occurrence) -> list[Command] | None:
-        """Return the commands that send an occurrence; ``None`` if there is no template for it."""
-        entry = occurrence.entry
-        expiry = _expiry(entry, occurrence.life)
-        common = (self, expiry, *(occurrence.extra or ()))
-        if not self._is_plain(entry.task):
-            return None
-        if entry.written is None or entry.written[0].common != common:
-            written = self._written(entry, common)
-            if written is None:
-                return None
-            entry.written = written
-        template, own = entry.written
-        if self._loud:
-            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-        filled: list[Command] = template.fill(
-            own, occurrence, self._tag(), *self._expires(expiry, occurrence.life)
-        )
-        return filled
-
-    def _expires(self, expiry: Any, life: int | None) -> tuple[str | None, str | None]:
-        """Return when a message expires, and its life if the template has no fixed one."""
-        if expiry is None:
-            return None, None
-        if expiry is _WITH_GAP:
-            assert life is not None
-            return iso(min(self._now + life, MAX_MS)), str(life)
-        # In UTC and back, because adding to local time ignores its changes; Celery has a helper
-        # since 5.6.
-        now = self._app.now()
-        expires = now.astimezone(UTC) + timedelta(seconds=expiry)
-        return expires.astimezone(now.tzinfo).isoformat(), None
-
-    def _written(self, entry: Entry, common: tuple[object, ...]) -> tuple[Template, OwnPart] | None:
-        """Return the template for an entry's messages and the entry's own part, if there is one."""
-        template = self._templates.get(_kind(entry, common)) if self._templates else None
-        if template is None:
-            return None
-        try:
-            return template, template.own(entry)
-        except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
-            return None
-
-    def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        """Make a template from a message that was made in full, for entries of the same kind."""
-        try:
-            self._learn(occurrence, commands)
-        except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
-            logger.debug("beat: no template for messages of %r: %r", occurrence.entry.name, exc)
-
-    def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        entry = occurrence.entry
-        expiry = _expiry(entry, occurrence.life)
-        common = (self, expiry, *(occurrence.extra or ()))
-        kind = _kind(entry, common)
-        if kind in self._templates:
-            return
-        if (
-            _UNPREPARED_OPTIONS & entry.options.keys()
-            or expiry is _UNKNOWN
-            or not self._is_plain(entry.task)
-        ):
-            return
-        template = Template(common, occurrence, commands, self._app)
-        headers = template.headers
-        properties = template.properties
-        to = properties["delivery_info"]
-        queue = self._app.amqp.queues.get(to["routing_key"])
-        if to["exchange"] or queue is None or not queue.can_cache_declaration:
-            # The queues that are bound to an exchange may change, or this one is declared each
-            # time.
-            return
-        if (headers["expires"] is None) != (expiry is None):
-            return
-        own = template.own(entry)
-        if len(self._templates) >= _MAX_TEMPLATES:
-            self._templates.clear()
-        self._templates[kind] = None  # If this fails, entries of the same kind need not try again.
-        tag = properties["delivery_tag"]
-        expiration = properties.get("expiration")
-        if template.fill(own, occurrence, tag, headers["expires"], expiration) == commands:
-            self._templates[kind] = template
-            entry.written = template, own
-
-    def _is_plain(self, name: str) -> bool:
-        """Return whether messages of a task are made by Celery's own functions."""
-        if (known := self._plain.get(name)) is None:
-            task = self._app.tasks.get(name)
-            own = (
-                () if task is None else (task.apply_async, task.shadow_name, task._get_exec_options)
-            )
-            known = all(written_in(function, celery.app.task) for function in own)
-            known = self._plain[name] = known and (task is None or task.expires is None)
-        return known
-
-
-def _expiry(entry: Entry, life: int | None) -> Any:
-    """Return how a message expires: after seconds, with the gap to the next run, or never."""
-    if "expires" in entry.options:
-        expires = entry.options["expires"]
-    elif entry.expires == "interval":
-        return None if life is None else _WITH_GAP
-    else:
-        expires = entry.expires
-    return expires if expires is None or isinstance(expires, (int, float)) else _UNKNOWN
-
-
-def _kind(entry: Entry, common: tuple[object, ...]) -> Hashable:
-    """Return a key that entries share if one template serves all of them."""
-    own = (
-        entry.history,
-        entry.expect is None and not entry.remove_when_done,
-        bool(entry.expect or entry.on_failure),
-    )
-    options: object = ""
-    if entry.options:
-        try:
-            options = dumps(pack(entry.options, "options"))
-        except (
-            InvalidEntry
-        ):  # Options of a config entry; its template keeps them alive, so the id is unique.
-            options = id(entry.options)
-    return entry.task, common, own, options
-
-
-def _is_kombus_own(channel: Any) -> bool:
-    """Return whether kombu's functions that make messages are its own, and not a tracer's."""
+def _functions_used(
+    scheduler: Any, own: ModuleType, app: Celery, channel: Any
+) -> Iterator[tuple[str, ModuleType, tuple[object, ...]]]:
+    """Yield the functions that make a message, the module that they belong in, and an obstacle."""
+    text = "the scheduler's apply_entry or send_task is not Celery's own"
+    yield text, celery.beat, (scheduler.apply_entry, scheduler.send_task)
+    text = "the scheduler's apply_async is not redbeat_lite's own"
+    yield text, own, (scheduler.apply_async, type(scheduler).apply_async)
+    text = "celery.beat.Scheduler.apply_async is not Celery's own"
+    yield text, celery.beat, (celery.beat.Scheduler.apply_async,)
+    text = "app.send_task is not Celery's own"
+    yield text, celery.app.base, (app.send_task,)
+    text = "app.amqp makes messages in a way of its own"
+    amqp = app.amqp
+    making = (amqp.send_task_message, amqp.create_task_message, amqp.as_task_v2)
+    yield text, celery.app.amqp, making
+    text = "Task.apply_async is not Celery's own"
+    yield text, celery.app.task, (celery.app.task.Task.apply_async,)
     # Looked up on the class that is used, to see a function that was put in front of an inherited
     # one.
+    text = "kombu's producer or channel is not its own"
     producer = kombu.messaging.Producer
-    publishing = (producer.publish, producer._publish)
+    yield text, kombu.messaging, (producer.publish, producer._publish)
     making = (channel.basic_publish, channel.prepare_message, channel._inplace_augment_message)
-    return (
-        all(written_in(function, kombu.messaging) for function in publishing)
-        and all(written_in(function, kombu.transport.virtual.base) for function in making)
-        and written_in(channel._put, kombu.transport.redis)
-    )
+    yield text, kombu.transport.virtual.base, making
+    yield text, kombu.transport.redis, (channel._put,)
 
 
 def written_in(function: Any, module: ModuleType) -> bool:

@@ -30,7 +30,7 @@ from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
 from ...store.records import Command, Lost, Term
-from .message_templates import Prepared, obstacle
+from .message_templates import Templates, obstacle
 from .redis_batch import RedisBatch, puts_as_kombu
 
 logger = get_logger(f"celery.{__name__}")
@@ -71,7 +71,7 @@ class Publisher:
         self._prepare = settings.dispatch == "auto"
         self._traced = settings.traceparent
         self._expect = settings.expect
-        self._prepared: Prepared | None = None
+        self._templates: Templates | None = None
         #: Why the messages of this batch are made in full, although they might be prepared.
         self._in_full: str | None = None
         self._before: Callable[[Occurrence], None] = lambda occurrence: None
@@ -109,7 +109,7 @@ class Publisher:
 
     @property
     def _making(self) -> str:
-        if self._prepared is None:
+        if self._templates is None:
             return "each made in full"
         if self._in_full is None:
             return "prepared"
@@ -135,7 +135,6 @@ class Publisher:
                 max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
             )
             producer = self._app.amqp.Producer(connection, auto_declare=False)
-            _declare_once(producer)
             _declare_broadcasts(self._app, producer.channel)
             batch = _redis_batch(producer) if self._collect else None
             why_apart = batch.stranger_to(mark) if batch is not None else ""
@@ -155,7 +154,7 @@ class Publisher:
         self.one_step = batch is not None and not why_apart
         self._why_apart = why_apart
         if self._prepare and batch is not None:
-            self._prepared = Prepared(self._app, batch.tag)
+            self._templates = Templates(self._app, batch.next_tag)
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""
@@ -196,10 +195,10 @@ class Publisher:
         ``before`` is called before each message that is made in full, and may raise to prevent it.
         """
         self._before = before
-        if self._prepared is not None:
+        if self._templates is not None:
             channel = type(self._producer.channel)
             self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
-            self._prepared.begin()
+            self._templates.begin()
         # Beat never waits for results. Without this, a result backend would subscribe to a channel
         # for each.
         with denied_join_result():
@@ -231,12 +230,12 @@ class Publisher:
         self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
-        if self._prepared is None or self._in_full is not None:
+        if self._templates is None or self._in_full is not None:
             return self._publish_in_full(occurrence)
-        commands = self._prepared.commands(occurrence)
+        commands = self._templates.copy_message(occurrence)
         if commands is None:
             commands = self._publish_in_full(occurrence)
-            self._prepared.learn(occurrence, commands)
+            self._templates.learn(occurrence, commands)
         return commands
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
@@ -276,7 +275,7 @@ class Publisher:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection = self._connection
         self._connection = None
-        self._producer = self._batch = self._prepared = None
+        self._producer = self._batch = self._templates = None
         self._astray.clear()
         self.one_step = False
         if connection is not None:
@@ -297,21 +296,6 @@ def unconfirmed(connection: Any) -> bool:
     """Return whether the broker is not asked to confirm messages, so a lost one counts as sent."""
     confirms = connection.transport_options.get("confirm_publish")
     return connection.transport.driver_type == "amqp" and not confirms
-
-
-def _declare_once(producer: Any) -> None:
-    """Skip the check that a queue is declared if this connection has declared it.
-
-    Kombu's own check copies the queue and its exchange each time.
-    """
-    maybe_declare = producer.maybe_declare
-    declared = producer.connection.declared_entities
-
-    def declare_new(entity: Any, *args: Any, **kwargs: Any) -> Any:
-        is_declared = entity and entity.can_cache_declaration and hash(entity) in declared
-        return False if is_declared else maybe_declare(entity, *args, **kwargs)
-
-    producer.maybe_declare = declare_new
 
 
 def _declare_broadcasts(app: Celery, channel: Any) -> None:

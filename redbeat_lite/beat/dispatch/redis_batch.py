@@ -68,10 +68,9 @@ class RedisBatch:
         channel.create_publish_batch = lambda max_size: self
         self._drawn = random_hex(12)
         self._numbers = count()
-        channel._next_delivery_tag = self.tag
 
-    def tag(self) -> str:
-        """Return a new delivery tag. Kombu's random ones take longer."""
+    def next_tag(self) -> str:
+        """Return a delivery tag for a copied message."""
         return f"{self._drawn}{next(self._numbers):08x}"
 
     def stranger_to(self, mark: Mark) -> str:
