@@ -72,7 +72,7 @@ def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
 ) -> None:
     first = beat(PROJ_CONF=conf(batch_size=batch, dispatch=dispatch), PROJ_PATIENCE=30)
     leads(first, client)
-    due = datetime.now(UTC) + timedelta(seconds=2)
+    due = datetime.now(UTC) + timedelta(seconds=5)
     schedules.add_many(Entry(f"entry-{n}", "proj.add", every(3600), start_at=due, expires=None) for n in range(1000))
     assert datetime.now(UTC) < due, "what is added later runs an hour later"
     eventually(lambda: client.llen("celery") >= 40, what="the middle of the dispatch")

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStore) -> None:
     first = held("a")
     begin(store, first)
-    soon = server_ms(store.client) + 100
+    soon = server_ms(store.client) + 1_000
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "parked"
     assert begin(store, held("w2"), on_conflict="wait", message="m2") == "parked"
     store.end(first)

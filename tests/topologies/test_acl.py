@@ -250,7 +250,7 @@ def test_a_beat_that_may_not_ask_about_its_server_works(
     app = make_app(broker_url=url(guarded, "beat"))
     scheduler = Scheduler(app)
     Schedules(app).add("entry", "add", every(0.05))
-    eventually(lambda: scheduler.run_due() and queued(admin), what="a message")
+    eventually(lambda: scheduler.run_due() is not None and queued(admin), what="a message")
     assert scheduler.leader.leading
     scheduler.close()
 
@@ -262,7 +262,7 @@ def test_a_beat_looks_for_incidents(guarded: Server, admin: redis.Redis, make_ap
     scheduler._parts.incidents.look()
     api = Schedules(make_app(broker_url=url(guarded, "api")))
     api.add("entry", "add", every(0.5), expect={"start_within": 0.1})
-    eventually(lambda: scheduler.run_due() and queued(admin), what="a message")
+    eventually(lambda: scheduler.run_due() is not None and queued(admin), what="a message")
     Worker(admin).tells("entry", "failed")
     scheduler._parts.incidents.look()
     [incident] = api.incidents()
