@@ -13,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Pipeline, PipelineTask, Schedules, cron, every, lock
+from redbeat_lite import Schedules, cron, every
 from redbeat_lite._base import actors
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
@@ -25,15 +25,15 @@ from tests.support.run_rows import RunRows
 
 PAGE = document("cli.md")
 DAY = timedelta(days=1)
-_EXITS = {"show nigthly": 1, "show old": 1, "pause --tag tenant:24": 1, "pipelines wait import-7 --timeout 0": 3}
+_EXITS = {"show nigthly": 1, "show old": 1}
 
 
 @pytest.fixture
 def proj(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
     """The app of the page, with what is in Redis when the page begins."""
     app = make_app("proj", timezone="Europe/Berlin", result_expires=None)
-    for name, base in (("reports.build", None), ("proj.say", None), ("proj.fetch", PipelineTask)):
-        app.task(name=name, base=base, shared=False)(_task)
+    for name in ("reports.build", "proj.say"):
+        app.task(name=name, shared=False)(_task)
     schedules = Schedules(app)
     schedules.add("nightly", "reports.build", cron("30 2 * * *", tz="Europe/Berlin"))
     schedules.add("poll", "proj.say", every(90))
@@ -77,16 +77,13 @@ def test_every_command_prints_what_the_page_shows(
     monkeypatch.setattr(actors, "_user_at_host", lambda: "ada@laptop")
     with frozen_clock():
         app = request.getfixturevalue("proj")
-        Pipeline(app, [("proj.fetch", 1)]).start("import-7")
-        with lock(app, "proj.reindex") as held:
-            assert held
-            for block in blocks(PAGE):
-                if block.language == "toml":
-                    Path("entries.toml").write_text(block.text)
-                if "redbeat why" in block.text:
-                    client.delete(KEYS.changes, KEYS.changed)  # these have the server's time, which goes on
-                if block.language == "console":
-                    follow(app, block.text, run_cli)
+        for block in blocks(PAGE):
+            if block.language == "toml":
+                Path("entries.toml").write_text(block.text)
+            if "redbeat why" in block.text:
+                client.delete(KEYS.changes, KEYS.changed)  # these have the server's time, which goes on
+            if block.language == "console":
+                follow(app, block.text, run_cli)
 
 
 def follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:
