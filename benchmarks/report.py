@@ -22,7 +22,6 @@ _HEADLINES = (
     "dispatch of 10,000 due at once, against ",
     "dispatch of 10,000 due at once, batch mode",
     "tick with 100 due",
-    "commands of a tick",
     "commands per due entry",
     "start to first dispatch",
     "bytes in Redis",
