@@ -98,22 +98,24 @@ def keep(name: str, result: dict[str, Any]) -> None:
 
 
 def figures(name: str, result: dict[str, Any]) -> list[str]:
-    """The figures of one scenario: lost, doubled, seconds until the next message, longest silence."""
+    """The figures of one scenario: lost, seconds until the next message, longest silence."""
     if work := result.get("work"):
         lost = work["vanished"] + work["taken"] + work["unfinished"]
         outlived = f"a lock outlived its run by {work['stuck']:.1f} s"
-        return [f"{lost} of {work['runs']:,} runs", f"{work['overlaps']} side by side", "–", outlived]
+        return [f"{lost} of {work['runs']:,} runs, {work['overlaps']} side by side", "–", outlived]
     lost = "–" if result["lost"] is None else f"{result['lost']:,} of {result['occurrences']:,}"
+    lost += f", {result['doubled']:,} doubled" if result["doubled"] else ""
     times = f" ({result['faults']} times)" if result["faults"] > 1 else ""
     last = f"{result['late']:.2f} s late" if name in _LATE else f"{result['wait']:.1f} s"
-    return [lost, f"{result['doubled']:,}", f"{result['back']:.1f} s{times}", last]
+    return [lost, f"{result['back']:.1f} s{times}", last]
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The whole table in Markdown."""
     rows = [[when, then, *figures(name, results[name])] for name, (when, then) in LINES.items()]
-    head = ["what happens", "what then", "lost", "doubled", "on again after", "longest silence"]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+    head = ["what happens", "what then", "lost", "on again after", "longest silence"]
+    lines = [f"| {' | '.join(row)} |" for row in [head, *rows]]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def summary(result: dict[str, Any]) -> str:
