@@ -129,6 +129,7 @@ class _Subscriber:
             self.handled += len(events)
 
     def _handle(self, event: Event) -> None:
+        """Call the subscriber's method for an event. Log the first error of each kind of event."""
         kind = type(event)
         try:
             self._handlers[kind](event)

@@ -123,6 +123,7 @@ class BackfillPlanner:
         return job
 
     def _plan(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
+        """Plan the next runs of a backfill, at most as many as its entry has room for."""
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = self._copy(entry, backfill)

@@ -117,18 +117,19 @@ class ConfigEntries:
         self._entries: dict[str, Entry] = {}
         # Errors of the refused entries, by name.
         self._refused: dict[str, str] = {}
-        # Names of entries that are in quarantine as they are configured.
+        # Names of entries in quarantine for the definition that they still have.
         self._quarantined: set[str] = set()
         # Names that another owner has stored with the same definition.
         self._shared: set[str] = set()
-        # Owners that have a beat, and those of them that have names of this configuration.
+        # Owners that have a beat.
         self._present: Collection[str] = ()
+        # Present owners that have stored entries under names of this configuration.
         self._rivals: set[str] = set()
         # Names of this configuration that runtime entries have.
         self._taken: set[str] = set()
         # Calendars that refused entries name, and that are not stored.
         self._awaited_calendars: set[str] = set()
-        # Names that were taken over, by their owner before.
+        # Previous owner -> names of entries that were taken over from it.
         self._inherited: defaultdict[str, set[str]] = defaultdict(set)
 
     def __len__(self) -> int:
@@ -136,7 +137,7 @@ class ConfigEntries:
         return len(self._entries) - len(self._quarantined)
 
     def completed(self, entry: Entry) -> Entry:
-        """Return the entry as the configuration holds it, if Redis does not hold all of it."""
+        """Return the configured entry, if Redis cannot hold all fields of the stored one."""
         own = self._entries.get(entry.name) if entry.unstored else None
         if own is None:
             return entry
@@ -155,7 +156,7 @@ class ConfigEntries:
 
     @property
     def vacated(self) -> bool:
-        """Whether such a name may be free now, or such a calendar stored."""
+        """Whether a taken name may be free now, or a missing calendar may be stored."""
         awaited = self._awaited_calendars
         if awaited and not awaited.isdisjoint(self._store.calendars()):
             return True
@@ -237,9 +238,9 @@ class ConfigEntries:
         logger.error(text, name, error, exc_info=trace)
 
     def _find_quarantined(self) -> set[str]:
-        """Return the names of entries that are in quarantine as they are configured.
+        """Return the names of entries in quarantine for the definition that they still have.
 
-        Stored again, they would only be quarantined again.
+        If they were stored again, they would only be quarantined again.
         """
         records = self._store.quarantined()
         names = records.keys() & self._entries.keys()
@@ -271,6 +272,7 @@ class ConfigEntries:
             return []
 
     def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
+        """Return the edit of one entry. Code of a user may raise any exception."""
         name = stored.name.decode()
         wanted = self._entries.get(name)
         existing, state = readable_parts(stored)
@@ -390,7 +392,7 @@ class ConfigEntries:
     def _log_inherited(self) -> None:
         for owner, names in self._inherited.items():
             logger.warning(
-                "beat: %s taken over from the configuration of %r, of which no beat is there: %s",
+                "beat: %s taken over from the configuration of %r, which has no beat: %s",
                 counted(len(names), "entry", "entries"),
                 owner,
                 listed(sorted(names)),

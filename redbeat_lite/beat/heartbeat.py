@@ -118,6 +118,11 @@ def judge(path: str, limit: float) -> Health:
 
 
 def _judge(record: dict[str, Any], limit: float) -> Health:
+    """Judge a beat by the record in its heartbeat file.
+
+    Parameters:
+        limit: seconds that the beat may be silent, or may be failing.
+    """
     now = elapsed()
     at = _seconds(record["at"])
     failing_since = record["failing_since"]

@@ -109,6 +109,7 @@ class Leader:
         return 0.0
 
     def _request_lease(self) -> Any:
+        """Ask for the lease and return the reply of ``leader/acquire.lua``."""
         keys = (self._keys.leader, self._keys.meta, self._keys.beats, self._keys.changes)
         host = socket.gethostname()
         pid = os.getpid()

@@ -163,6 +163,7 @@ class Leadership:
         self.foreign_key = None
 
     def _stand_by(self) -> None:
+        """Read what this beat has to know when it leads, and log who leads if that is new."""
         self.freezing.look()
         self.config.pauses.look()
         leader = self._leader.incumbent()

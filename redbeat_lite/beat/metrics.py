@@ -183,6 +183,7 @@ class Exporter:
             logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
 
     def _log_refusal(self, exc: OSError) -> None:
+        """Log once that the port cannot be opened."""
         if self._is_refused:
             return
         self._is_refused = True

@@ -94,6 +94,7 @@ class _Result(NamedTuple):
 
 
 def _run_child(request: dict[str, Any]) -> _Result:
+    """Run a child process with a request, and return which URLs it could use."""
     code: int | None = None
     output = b""
     try:

@@ -185,6 +185,7 @@ class Outage:
         self._backend.close()
 
     def _next_wait(self, why: str) -> float:
+        """Log a failure and return the seconds until the next try, which double up to a limit."""
         if not self._failures:
             self._since = elapsed()
         # The exponent is bounded, because 2.0 ** 1024 overflows after some days.

@@ -71,6 +71,7 @@ class Repair:
             self._rebuild(term, now)
 
     def _rebuild(self, term: Term, now: int) -> None:
+        """Mend each entry whose definition, state or due time is gone."""
         logger.error(
             "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
         )
@@ -194,6 +195,7 @@ class Replanning:
         self._zones = []
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
+        """Reschedule all entries, one page at a time, so that the caller can work in between."""
         for page in self._store.paged():
             self._progress("rescheduling every entry")
             edits = [edit for stored in page for edit in self._edits(stored)]
@@ -212,6 +214,7 @@ class Replanning:
             return []
 
     def _edit(self, stored: Stored, now: int) -> list[Edit]:
+        """Return the edit that reschedules an entry by the current clock and time zone, if any."""
         entry, state = parts_of(stored)
         entry = self._completed(entry)
         moved = lifecycle.rezoned(entry, state, now, self._zone, self._zones)

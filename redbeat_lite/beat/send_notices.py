@@ -21,6 +21,10 @@ _ZERO_WIDTH_SPACE = "\u200b"
 
 
 def main() -> None:
+    """Send the notice of a request to its URLs. Print the place of each URL that received it.
+
+    A request without a body only checks the URLs.
+    """
     import apprise
 
     request: dict[str, Any] = json.load(sys.stdin)

@@ -203,10 +203,10 @@ def read(store: Store) -> Status:
 
 
 def present(store: Store, settings: Settings) -> set[str]:
-    """Return the owners of which a beat runs.
+    """Return the owners that have a running beat.
 
-    A leader that died has been silent for a whole lease before another leads. One that released its
-    lease is not listed any more.
+    A leader that died has been silent for a whole lease before another beat leads. A leader that
+    released its lease is not listed any more.
     """
     return read(store).owners(within=settings.lease / 2)
 
@@ -273,6 +273,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
+    """Return the leader from the fields of its lease; ``None`` if nobody leads."""
     if not fields:
         return None
     report = loads_as(dict, fields.get(b"report"))

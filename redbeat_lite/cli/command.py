@@ -159,6 +159,7 @@ def _logging_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _explaining_usage(ctx: click.Context) -> Iterator[None]:
+    """Turn a usage error into a failure that names the command and its ``--help``."""
     try:
         yield
     except click.UsageError as exc:

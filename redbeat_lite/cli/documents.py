@@ -108,6 +108,7 @@ def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
 
 
 def _show(file_plan: FilePlan) -> None:
+    """Print a plan."""
     data: dict[str, Any] = {
         "changes": [],
         "same": file_plan.same,
@@ -265,6 +266,7 @@ def import_export(path: Path, *, apply: bool, replace: bool) -> None:
 
 
 def _report(restored: list[Restored], left_out: list[Restored], done: str, hint: str) -> None:
+    """Print which entries a restoration adds or replaces, and which it leaves out."""
     changed = [entry for entry in restored if entry.edit is not None]
     if changed:
         rows = []

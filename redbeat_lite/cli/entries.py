@@ -320,6 +320,7 @@ def remove(names: tuple[str, ...], note: str, **_selection: Any) -> None:
 
 
 def _remove(note: str) -> None:
+    """Remove the entries that the context selects, and warn if a configuration has them."""
     schedules = load_schedules()
     entries = to_change("remove")
     sources = set[str]()

@@ -119,6 +119,7 @@ def _move_data(move: Move) -> dict[str, Any]:
 
 
 def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
+    """Print which entries are carried over and which are left out."""
     say(f"From {source.title}: {source.where}")
     say(f"Into {mover.where}")
     say()
@@ -246,6 +247,7 @@ def _differences(
 
 
 def _summary(watch: Shadow) -> None:
+    """Print the figures of the whole comparison."""
     undecided = watch.undecided(wall_ms())
     summary = {
         "watched": watch.watched,

@@ -163,6 +163,7 @@ class Restore:
             self._schedules.backfills.restore(backfill)
 
     def _store_entries(self, plan: Sequence[Restored]) -> None:
+        """Store the planned entries. Entries that were changed meanwhile are planned again."""
         self._add_config_names(plan)
         left = [step for step in plan if step.edit is not None]
         for _ in range(TRIES):
@@ -182,6 +183,11 @@ class Restore:
             step.note = "it is being changed too often"
 
     def _entry(self, document: Document, record: Record) -> Entry:
+        """Return the entry of a record, with its state.
+
+        Parameters:
+            document: the file, which names the record's place in an error.
+        """
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
             if entry.calendar is not None:
@@ -206,6 +212,7 @@ class Restore:
         return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
 
     def _plan_entry(self, entry: Entry, stored: Stored) -> Restored:
+        """Decide whether an entry is added, replaces the stored one, or is left out."""
         if stored.definition is None:
             edit = self._edit(entry, stored, entry.known_state)
             return Restored(entry.name, "add", entry, edit=edit)
@@ -234,8 +241,9 @@ class Restore:
                 return Restored(entry.name, "left out", entry, note)
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
-        kept = None if entry.owner is None else before
-        edit = self._edit(entry, stored, restored, kept)
+        # The configuration of a config entry owns its definition, so only the state is restored.
+        definition_of = None if entry.owner is None else before
+        edit = self._edit(entry, stored, restored, definition_of)
         return Restored(entry.name, "replace", entry, edit=edit)
 
     def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:

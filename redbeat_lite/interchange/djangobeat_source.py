@@ -19,7 +19,7 @@ from ..rules import Cron, RRule, at
 from ..rules.celery_schedules import crontab_rule
 from ..rules.rrules import WEEKDAYS
 from ..rules.wall_times import WallTimes
-from .move_in import Found, Left, Source, Unreadable
+from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
 #: Models of schedules. Each row names one.
 _KINDS = ("interval", "crontab", "solar", "clocked")
@@ -53,7 +53,7 @@ class DjangoBeatSource(Source):
         database = connections[self._tasks.db].settings_dict
         self.where = f"database {database.get('NAME')} ({database.get('ENGINE')})"
 
-    def read(self) -> Iterator[Found | Left]:
+    def read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Yield every periodic task, disabled ones, too.
 
         Raises:
@@ -77,6 +77,7 @@ class DjangoBeatSource(Source):
 
 
 def _models() -> Any:
+    """Set Django up and return the models of django-celery-beat."""
     try:
         import django
         from django.core.exceptions import ImproperlyConfigured
@@ -96,28 +97,29 @@ def _models() -> Any:
     return models
 
 
-def _entry(row: Any) -> Found | Left:
+def _entry(row: Any) -> ForeignEntry | LeftOut:
     try:
         return _decode_row(row)
     except InvalidEntry as exc:
-        return Left(row.name, str(exc))
+        return LeftOut(row.name, str(exc))
     except Exception as exc:  # noqa: BLE001 - one bad row must not stop the others
-        return Left(row.name, f"its row cannot be read: {type(exc).__name__}: {exc}")
+        return LeftOut(row.name, f"its row cannot be read: {type(exc).__name__}: {exc}")
 
 
-def _decode_row(row: Any) -> Found | Left:
+def _decode_row(row: Any) -> ForeignEntry | LeftOut:
+    """Return the entry of one row, or why it cannot be carried over."""
     kinds = [kind for kind in _KINDS if getattr(row, kind) is not None]
     if len(kinds) != 1:
         names = ", ".join(kinds) or "none"
-        return Left(row.name, f"it has {len(kinds)} schedules ({names}) instead of one")
+        return LeftOut(row.name, f"it has {len(kinds)} schedules ({names}) instead of one")
     now = datetime.now(UTC)
     if row.clocked is not None and not row.enabled and _aware(row.clocked.clocked_time) <= now:
         reason = "a one-off that is disabled and past: it has run, or never will"
-        return Left(row.name, reason)
+        return LeftOut(row.name, reason)
     expires = _aware(row.expires)
     if expires is not None and expires <= now:
         reason = f"it has expired ({expires.isoformat()}); django-celery-beat would disable it"
-        return Left(row.name, reason)
+        return LeftOut(row.name, reason)
     is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
     if is_done:
@@ -125,7 +127,7 @@ def _decode_row(row: Any) -> Found | Left:
         notes = (note,)
     start = _aware(row.start_time)
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
-    entry = Found(row.name, translated(fields), runs=row.total_run_count, notes=notes)
+    entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
         # django-celery-beat resets the counter when it disables a one-off that has run.
         runs = 0 if is_done else row.total_run_count
@@ -139,6 +141,7 @@ def _decode_row(row: Any) -> Found | Left:
 def _fields(
     row: Any, start: datetime | None, expires: datetime | None, *, enabled: bool
 ) -> dict[str, Any]:
+    """Return the fields of an entry from the columns of a row."""
     fields = {name: getattr(row, name) for name in _COLUMNS}
     fields["schedule"] = _schedule(row)
     fields["args"] = _loads(row.args or "[]")

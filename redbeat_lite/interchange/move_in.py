@@ -42,7 +42,7 @@ class Unreadable(RedbeatError):
     """The store of the other scheduler cannot be reached."""
 
 
-class Found(NamedTuple):
+class ForeignEntry(NamedTuple):
     """One entry of another scheduler.
 
     Parameters:
@@ -68,7 +68,7 @@ class Found(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Left(NamedTuple):
+class LeftOut(NamedTuple):
     """An entry that cannot be carried over, and why."""
 
     name: str
@@ -81,9 +81,9 @@ class Source:
     title: str  #: name of the other scheduler
     where: str  #: the place that is read, for people
     lag = 0.0  #: seconds until its store shows a run
-    led = False  #: whether a beat of it holds a lock, as far as :meth:`read` could see
+    led = False  #: whether one of its beats held the leader's lock at the last :meth:`read`
 
-    def read(self) -> Iterator[Found | Left]:
+    def read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Yield every entry; raises Unreadable if the store cannot be reached."""
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class Carried(NamedTuple):
 
 
 class Carrier:
-    """Maker of entries from those of another scheduler. Pure.
+    """Converter of another scheduler's entries into ours. Pure.
 
     Parameters:
         configured: ``beat_schedule`` of the app. It owns the definitions of its entries.
@@ -114,81 +114,85 @@ class Carrier:
         self._configured = configured
         self._zone = zone
 
-    def carry(self, found: Found | Left, now: int) -> Carried | Left:
-        """Return the entry that continues another at ``now`` (epoch ms), or why there is none."""
-        if isinstance(found, Left):
-            return found
-        short = short_name(found.name)
+    def carry(self, foreign: ForeignEntry | LeftOut, now: int) -> Carried | LeftOut:
+        """Return our entry for an entry of another scheduler, or why it is left out.
+
+        Parameters:
+            now: epoch ms, from which our entry continues.
+        """
+        if isinstance(foreign, LeftOut):
+            return foreign
+        short = short_name(foreign.name)
         if short in self._configured:
-            found = found._replace(name=short)
-        if not 0 <= found.runs < MAX_COUNT:
+            foreign = foreign._replace(name=short)
+        if not 0 <= foreign.runs < MAX_COUNT:
             limit = f"0 to {MAX_COUNT - 1:,}"
-            return Left(found.name, f"the number of its runs is none from {limit}")
-        is_ours = found.name in self._configured
-        if found.of_config and not is_ours:
-            reason = "it comes from a beat_schedule, and that of this app does not have it"
-            return Left(found.name, reason)
+            return LeftOut(foreign.name, f"the number of its runs is none from {limit}")
+        is_ours = foreign.name in self._configured
+        if foreign.of_config and not is_ours:
+            reason = "it comes from a beat_schedule, and this app's beat_schedule lacks it"
+            return LeftOut(foreign.name, reason)
         carry = self._carry_config_entry if is_ours else self._carry_runtime_entry
         try:
-            carried = carry(found, now)
+            carried = carry(foreign, now)
             check_destination(carried.entry.options, self._settings.key_prefix)
         except InvalidEntry as exc:
-            return Left(found.name, str(exc).removeprefix(f"entry {found.name!r}: "))
+            return LeftOut(foreign.name, str(exc).removeprefix(f"entry {foreign.name!r}: "))
         entry = carried.entry
         entry.due = lifecycle.due_time(entry, entry.known_state, self._zone)
         return carried
 
-    def _carry_runtime_entry(self, found: Found, now: int) -> Carried:
-        fields = dict(found.fields)
-        entry = entry_with_defaults(self._settings, found.name, fields, app=self._app)
+    def _carry_runtime_entry(self, foreign: ForeignEntry, now: int) -> Carried:
+        fields = dict(foreign.fields)
+        entry = entry_with_defaults(self._settings, foreign.name, fields, app=self._app)
         check_arguments(entry, serializer_of(entry, self._app))
-        carried = self._with_state(found, entry, now)
+        carried = self._with_state(foreign, entry, now)
         if self._app.finalized and entry.task not in self._app.tasks:
             note = f"no task {entry.task!r} is registered in this app"
-            return carried._replace(notes=(*found.notes, note))
+            return carried._replace(notes=(*foreign.notes, note))
         return carried
 
-    def _carry_config_entry(self, found: Found, now: int) -> Carried:
+    def _carry_config_entry(self, foreign: ForeignEntry, now: int) -> Carried:
         """Combine the definition of the configuration with the history of the old beat."""
-        definition = self._configured[found.name]
-        entry = config_entry(self._settings, found.name, definition, app=self._app)
+        definition = self._configured[foreign.name]
+        entry = config_entry(self._settings, foreign.name, definition, app=self._app)
         entry.owner = self._settings.owner
-        carried = self._with_state(found, entry, now)
-        if entry.enabled and found.fields.get("enabled") is False:
+        carried = self._with_state(foreign, entry, now)
+        if entry.enabled and foreign.fields.get("enabled") is False:
             note = "was disabled when it was moved in"
             entry.state = replace(entry.known_state, paused=True, note=note)
-            notes = (*found.notes, "disabled there, so it is paused here")
+            notes = (*foreign.notes, "disabled there, so it is paused here")
             return carried._replace(notes=notes)
         return carried
 
-    def _with_state(self, found: Found, entry: Entry, now: int) -> Carried:
+    def _with_state(self, foreign: ForeignEntry, entry: Entry, now: int) -> Carried:
         lifecycle.check(entry, now, self._zone)
         definition = encode(entry, placeholders=entry.owner is not None)
-        entry.state = carried_state(found, entry, now, self._zone)
-        return Carried(entry, definition, found.notes)
+        entry.state = carried_state(foreign, entry, now, self._zone)
+        return Carried(entry, definition, foreign.notes)
 
 
-def carried_state(found: Found, entry: Entry, now: int, zone: tzinfo) -> EntryState:
-    """Return the state with which an entry continues that of another scheduler.
+def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
+    """Return the state with which an entry continues an entry of another scheduler.
 
     An occurrence that came due since the old beat last ran is the next one. It lies in the past, so
     the misfire policy decides about it, as after any outage.
     """
     state = lifecycle.created(entry, now, zone)
-    last = None if found.since is None else to_ms(found.since)
+    last = None if foreign.since is None else to_ms(foreign.since)
     nominal = state.nominal
     if isinstance(entry.rule(zone), At):
-        if found.runs:
+        if foreign.runs:
             nominal = None
-    elif found.at_once:
+    elif foreign.at_once:
         nominal = now
     elif last is not None:
         nominal = _following(entry, last, zone)
-    if lifecycle.used_up(entry, found.runs) or lifecycle.beyond(entry, nominal):
+    if lifecycle.used_up(entry, foreign.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
-    if not found.runs and not found.has_run:
+    if not foreign.runs and not foreign.has_run:
         last = None  # ``since`` is its creation
-    return replace(state, nominal=nominal, count=found.runs, last=last)
+    return replace(state, nominal=nominal, count=foreign.runs, last=last)
 
 
 def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
@@ -245,15 +249,15 @@ class MoveIn:
         """Whether a beat of ours leads at the moment."""
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
-    def plan(self, entries: Iterable[Found | Left]) -> list[Move]:
+    def plan(self, entries: Iterable[ForeignEntry | LeftOut]) -> list[Move]:
         """Return what :meth:`apply` would do with the entries of a source. Writes nothing."""
         now = wall_ms()
         moves: list[Move] = []
-        for chunk in chunks([self._carrier.carry(found, now) for found in entries], PAGE):
+        for chunk in chunks([self._carrier.carry(foreign, now) for foreign in entries], PAGE):
             names = [carried.entry.name for carried in chunk if isinstance(carried, Carried)]
             rows = {row.name.decode(): row for row in self._store.read(names)}
             for carried in chunk:
-                if isinstance(carried, Left):
+                if isinstance(carried, LeftOut):
                     moves.append(Move(carried.name, "left out", None, (carried.reason,)))
                 else:
                     moves.append(self._move(carried, rows[carried.entry.name]))
@@ -283,6 +287,7 @@ class MoveIn:
         self._store.backend.close()
 
     def _move(self, carried: Carried, stored: Stored) -> Move:
+        """Return what happens to an entry that can be carried over."""
         entry = carried.entry
         action: Literal["add", "replace"] = "add"
         if stored.definition is not None:

@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store.connections import FAULTS, Backend
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
-from .move_in import Found, Left, Source, Unreadable
+from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
 #: Options of celery-redbeat itself. It does not pass them to its client.
 _OWN_OPTIONS = (
@@ -78,14 +78,14 @@ class RedBeatSource(Source):
         self._backend = Backend(_settings(app, url))
         self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
-    def read(self) -> Iterator[Found | Left]:
+    def read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Yield every entry, 1,000 per round trip; raises Unreadable without an answer."""
         try:
             yield from self._read()
         except FAULTS as exc:
             raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
 
-    def _read(self) -> Iterator[Found | Left]:
+    def _read(self) -> Iterator[ForeignEntry | LeftOut]:
         client: Any = self._backend.client
         self.led = bool(client.exists(self._lock))
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
@@ -96,7 +96,7 @@ class RedBeatSource(Source):
             for key, reply in zip(keys, pipe.execute(raise_on_error=False), strict=True):
                 name = text(key).removeprefix(self._prefix)
                 if isinstance(reply, ResponseError):
-                    yield Left(name, f"its definition cannot be read: {reply}")
+                    yield LeftOut(name, f"its definition cannot be read: {reply}")
                 elif isinstance(reply, Exception):
                     raise reply
                 else:
@@ -133,19 +133,27 @@ def _settings(app: Celery, url: str | None) -> Settings:
 
 def _entry(
     name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
-) -> Found | Left:
+) -> ForeignEntry | LeftOut:
     if definition is None:
         reason = "its definition is gone from Redis; celery-redbeat would remove it"
-        return Left(name, reason)
+        return LeftOut(name, reason)
     try:
         return _decode_entry(name, definition, meta, statics)
     except InvalidEntry as exc:
-        return Left(name, str(exc))
+        return LeftOut(name, str(exc))
     except Exception as exc:  # noqa: BLE001 - one bad entry must not stop the others
-        return Left(name, f"its definition cannot be read: {type(exc).__name__}: {exc}")
+        return LeftOut(name, f"its definition cannot be read: {type(exc).__name__}: {exc}")
 
 
-def _decode_entry(key_name: str, definition: bytes, meta: bytes | None, statics: set[str]) -> Found:
+def _decode_entry(
+    key_name: str, definition: bytes, meta: bytes | None, statics: set[str]
+) -> ForeignEntry:
+    """Return the entry of a stored definition.
+
+    Parameters:
+        meta: the stored history of runs.
+        statics: names of the entries that come from a ``beat_schedule``.
+    """
     stored = _loads(definition)
     history = _loads(meta) if meta else {}
     since = history.get("last_run_at")
@@ -155,7 +163,7 @@ def _decode_entry(key_name: str, definition: bytes, meta: bytes | None, statics:
     if not stored.get("enabled", True):
         fields["enabled"] = False
     name = str(stored.get("name", key_name))
-    return Found(
+    return ForeignEntry(
         name,
         fields,
         since=since,
@@ -204,6 +212,7 @@ def _rrule(fields: dict[str, Any]) -> RRule:
 
 
 def _rrule_text(fields: Mapping[str, Any]) -> str:
+    """Return the text of a recurrence from the fields of dateutil's rrule."""
     if fields.get("byeaster") not in (None, []):
         expected = "a recurrence of RFC 5545, which knows no byeaster"
         raise InvalidEntry("schedule", expected, fields["byeaster"])

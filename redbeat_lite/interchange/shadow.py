@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from .._base import times
 from ..entries.preview import walk
 from ..rules import At, Every, Rule
-from .move_in import Carried, Carrier, Found, Left
+from .move_in import Carried, Carrier, ForeignEntry, LeftOut
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
 
@@ -48,9 +48,9 @@ class _Track:
     """
 
     def __init__(
-        self, found: Found, carried: Carried, rule: Rule, stream: Iterator[int], since: int
+        self, foreign: ForeignEntry, carried: Carried, rule: Rule, stream: Iterator[int], since: int
     ) -> None:
-        self.found = found
+        self.foreign = foreign
         self.since = since
         self.overdue = False
         self._carried = carried
@@ -67,7 +67,7 @@ class _Track:
     def ran_since(self, before: _Track) -> bool:
         """Return whether the entry has run. An edit starts a new comparison."""
         is_edited = self._carried.definition != before._carried.definition
-        return not is_edited and self.found.runs > before.found.runs
+        return not is_edited and self.foreign.runs > before.foreign.runs
 
     def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
         """Return whether the runs since this look are an interval apart, on average.
@@ -79,9 +79,9 @@ class _Track:
             last_run: instant of the last run, epoch ms.
             number: number of runs since this look.
         """
-        if self._interval is None or self.found.since is None:
+        if self._interval is None or self.foreign.since is None:
             return False
-        gap = (last_run - times.to_ms(self.found.since)) / number
+        gap = (last_run - times.to_ms(self.foreign.since)) / number
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
@@ -119,13 +119,13 @@ class Shadow:
         self._zone = zone
         self._tolerance = round(tolerance * 1000)
         self._lag = round(lag * 1000)
-        self._tracks: dict[str, _Track | Left] = {}
+        self._tracks: dict[str, _Track | LeftOut] = {}
         #: Number of runs that agree.
         self.agreed = 0
         #: Number of differences by kind.
         self.counts: Counter[str] = Counter()
 
-    def look(self, entries: Iterable[Found | Left], now: int) -> Iterator[Difference]:
+    def look(self, entries: Iterable[ForeignEntry | LeftOut], now: int) -> Iterator[Difference]:
         """Yield the differences since the last look.
 
         Parameters:
@@ -134,13 +134,13 @@ class Shadow:
         """
         before = self._tracks
         self._tracks = {}
-        for found in entries:
-            last = before.get(found.name)
-            track = self._track(found, last, now)
-            self._tracks[found.name] = track
+        for entry in entries:
+            last = before.get(entry.name)
+            track = self._track(entry, last, now)
+            self._tracks[entry.name] = track
             for kind, text in self._compare(track, last, now):
                 self.counts[kind] += 1
-                yield Difference(times.from_ms(now), found.name, kind, text)
+                yield Difference(times.from_ms(now), entry.name, kind, text)
 
     @property
     def watched(self) -> int:
@@ -151,28 +151,32 @@ class Shadow:
         """Return how many due entries have runs that the other store may not show yet."""
         count = 0
         for track in self._tracks.values():
-            if isinstance(track, Left) or track.overdue or track.next_ms is None:
+            if isinstance(track, LeftOut) or track.overdue or track.next_ms is None:
                 continue
             count += track.next_ms <= now
         return count
 
-    def _track(self, found: Found | Left, before: _Track | Left | None, now: int) -> _Track | Left:
-        if isinstance(before, _Track) and before.found == found:
+    def _track(
+        self, foreign: ForeignEntry | LeftOut, before: _Track | LeftOut | None, now: int
+    ) -> _Track | LeftOut:
+        """Return the track of an entry, a new one if the entry has changed since the last look."""
+        if isinstance(before, _Track) and before.foreign == foreign:
             return before
-        carried = self._carrier.carry(found, now)
-        if isinstance(carried, Left):
+        carried = self._carrier.carry(foreign, now)
+        if isinstance(carried, LeftOut):
             return carried
-        assert isinstance(found, Found)
+        assert isinstance(foreign, ForeignEntry)
         # From the last run on and not from now, because runs that came due since are compared.
-        since = now if found.since is None else times.to_ms(found.since)
+        since = now if foreign.since is None else times.to_ms(foreign.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
         stream = (times.to_ms(run.at) for run in ahead)
-        return _Track(found, carried, carried.entry.rule(self._zone), stream, now)
+        return _Track(foreign, carried, carried.entry.rule(self._zone), stream, now)
 
     def _compare(
-        self, track: _Track | Left, before: _Track | Left | None, now: int
+        self, track: _Track | LeftOut, before: _Track | LeftOut | None, now: int
     ) -> Iterator[tuple[Kind, str]]:
-        if isinstance(track, Left):
+        """Yield the differences of one entry since the last look."""
+        if isinstance(track, LeftOut):
             # A one-off that has run cannot be carried over any more, which is no difference.
             has_run = isinstance(before, _Track) and before.single
             if track != before and not has_run:
@@ -186,12 +190,13 @@ class Shadow:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
         elif isinstance(before, _Track) and track.ran_since(before):
-            yield from self._compare_runs(before, track.found)
+            yield from self._compare_runs(before, track.foreign)
 
-    def _compare_runs(self, before: _Track, found: Found) -> Iterator[tuple[Kind, str]]:
-        assert found.since is not None
-        last_run = times.to_ms(found.since)
-        number = found.runs - before.found.runs
+    def _compare_runs(self, before: _Track, foreign: ForeignEntry) -> Iterator[tuple[Kind, str]]:
+        """Yield how the runs since the last look differ from those that we would have sent."""
+        assert foreign.since is not None
+        last_run = times.to_ms(foreign.since)
+        number = foreign.runs - before.foreign.runs
         if before.keeps_pace(last_run, number, self._tolerance):
             self.agreed += number
             return
@@ -212,8 +217,8 @@ class Shadow:
             yield "more", f"sent {_times(number)}, {ours}"
             return
         span = "so far"
-        if before.found.since is not None:
-            span = f"since {self._iso(times.to_ms(before.found.since))}"
+        if before.foreign.since is not None:
+            span = f"since {self._iso(times.to_ms(before.foreign.since))}"
         yield "fewer", f"sent {_times(number)} {span}, {ours}"
 
     def _iso(self, ms: int) -> str:

@@ -87,7 +87,7 @@ def _record_rejected(
     name: str = "",
     **_: Any,
 ) -> None:
-    """Record a message of which the worker cannot make a task, or whose task it does not know."""
+    """Record a message that the worker cannot decode, or whose task it does not know."""
     fields = {**(message.headers or {}), "hostname": sender.hostname}
     why = "" if exc is None else describe(exc)
     if name:

@@ -44,7 +44,7 @@ PATIENCE = 8.0
 #: Three days, so that a queue that stood still over a weekend still runs.
 GUARD_LIFE = 3 * 86_400.0
 
-#: Policy of a run without a lock, where it does not matter.
+#: Policy in calls for a run without a lock, which ignore the policy.
 _ANY_POLICY = Once()
 
 #: Renewals within one lease. Two may fail before the lock is lost.
@@ -102,7 +102,7 @@ class Hold:
         return self.held.lease_ms / 1000
 
     def start(self, now: float) -> None:
-        """Start the lease. The server starts it no earlier, as it is asked after this."""
+        """Start the lease before the server is asked, so that it ends no later here than there."""
         self.begun = self.renewed = self.locked = now
 
     def keeps_lock(self, now: float) -> bool:
@@ -275,6 +275,7 @@ class LockClient:
             ) from exc
 
     def _ask(self, hold: Hold, text: str, on_conflict: str | None) -> Verdict:
+        """Ask the server once whether a run may begin. The lease starts before the question."""
         once = hold.once or _ANY_POLICY
         hold.start(time.monotonic())
         verdict = self.store.begin(

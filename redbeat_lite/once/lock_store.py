@@ -348,7 +348,7 @@ class LockStore:
         Parameters:
             again: whether a copy of this task may run, because this run came to nothing.
             hold_ms: how long to keep the lock for the task's retry.
-            fate: the record of the run. That it came to nothing is recorded only if no copy of it
+            fate: the record of the run. With ``again`` it is written only if no copy of the task
                 runs by now.
         """
         keys = [self.keys.guard(held.record), self.keys.guard_index]

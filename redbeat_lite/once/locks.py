@@ -127,6 +127,7 @@ def lock(
 
 @contextmanager
 def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
+    """Acquire a once-lock on the server of the app, and renew it during the block."""
     client = LockClient.of(app)
     token = random_hex()
     lease_ms = round(lease * 1000)
@@ -172,6 +173,7 @@ def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
 
 @contextmanager
 def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
+    """Acquire a lock in a cache. It is not renewed, so it may expire during the block."""
     token = random_hex()
     deadline = time.monotonic() + timeout
     while True:
@@ -266,6 +268,7 @@ class Locks:
         return held
 
     def _pages(self) -> Iterator[LockInfo]:
+        """Yield all locks, a page per round trip."""
         store = LockClient.of(self._app).store
         seen: set[str] = set()
         start = 0
@@ -279,6 +282,7 @@ class Locks:
             start += _PAGE
 
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield the locks of these keys, in one round trip."""
         if not keys:
             return
         store = LockClient.of(self._app).store
@@ -303,6 +307,11 @@ def locks(app: Celery) -> Locks:
 
 
 def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[str]) -> LockInfo:
+    """Return a lock from its stored fields.
+
+    Parameters:
+        left_ms: ms until the lock expires; negative if nobody holds it.
+    """
     since_ms = _number(fields.get("since"))
     since = None
     if since_ms is not None and since_ms <= MAX_MS:

@@ -188,6 +188,7 @@ def _check_choice(field: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _check_key(key: object) -> None:
+    """Raise InvalidEntry unless a key is None, a callable, a text or a safe template."""
     if key is None or callable(key):
         return
     if not isinstance(key, str) or not key.strip():

@@ -82,7 +82,7 @@ def report_worker(
     queues: list[str],
     timeout: float | None,
 ) -> dict[str, WorkerReport]:
-    """Store this worker's report, and return those of all workers.
+    """Store this worker's report, and return the reports of all workers.
 
     Parameters:
         timeout: visibility timeout of its broker, in seconds.
@@ -110,7 +110,10 @@ def read_clock(client: Any) -> tuple[float, float, int]:
 
 
 def workers(store: LockStore) -> dict[str, WorkerReport]:
-    """Return the workers that reported within the last minute, and forget those of an hour ago."""
+    """Return the workers that reported within the last minute.
+
+    Reports that are older than an hour are deleted.
+    """
     reports = store.client.hgetall(store.keys.workers)
     now = server_ms(store.client) / 1000
     remembered = {name.encode() for name in heard_of(reports, now - FORGOTTEN_AFTER)}

@@ -82,6 +82,11 @@ def _load_tasks(app: Celery) -> Iterator[Finding]:
 
 
 def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> Subject:
+    """Read what the checks look at: the status, and the entries that are due next.
+
+    Parameters:
+        limit: most entries.
+    """
     reply = store.backend.scripts.run(*asking(store.keys))
     reader = Reader(app, store)
     entries = []
@@ -107,6 +112,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
 
 
 def _not_compared(subject: Subject) -> Iterator[Finding]:
+    """Say that the configuration was not compared, because it is too large."""
     if not subject.is_compared:
         yield Finding(
             "configuration",
@@ -119,6 +125,7 @@ def _not_compared(subject: Subject) -> Iterator[Finding]:
 
 
 def _not_examined(subject: Subject) -> Iterator[Finding]:
+    """Say that not all entries were read."""
     limit = subject.limit
     count = subject.status.entries
     if count <= limit:

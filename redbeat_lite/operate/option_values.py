@@ -20,7 +20,7 @@ from ..rules import at, cron, every, manual, rrule
 from ..rules.zones import zone_of
 from ..store.json_values import unpack
 
-#: Options of which one makes the schedule of an entry.
+#: Options that make the schedule of an entry. An entry has one of them.
 KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 
 #: Options that refine a schedule -> the kinds that they go with.
@@ -292,7 +292,7 @@ def parse_span(
 ) -> tuple[datetime | None, datetime | None]:
     """Return two instants, each read by :func:`past_instant`; ``None`` for a text that is missing.
 
-    If the end is a time of day that lies before the start, it is the one of the next day.
+    If the end is a time of day before the start, it is that time on the next day.
     """
     first = None if since is None else past_instant(fields[0], since, zone)
     last = None if until is None else past_instant(fields[1], until, zone)

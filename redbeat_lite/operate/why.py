@@ -111,6 +111,12 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
 
 
 def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Explanation:
+    """Explain the occurrence in a span, or say that there is none.
+
+    Parameters:
+        instant: the instant that was asked about.
+        asked: the second or the minute that the instant stands for.
+    """
     near = None if entry is None else around(entry, asked, case.zone)
     if entry is not None and near is not None and skipped(instant):
         replaces_skipped = stands_in(case, entry, asked.begin)
@@ -133,6 +139,7 @@ def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Spa
 
 
 def _explain_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
+    """Explain what became of an occurrence, by its nominal time in epoch ms."""
     at = from_ms(nominal)
     for run in case.runs:
         if run.scheduled_at <= at <= (run.until or run.scheduled_at):
@@ -322,7 +329,7 @@ def _backlog(case: Case) -> Reason:
 
 
 def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain an occurrence that the entry has passed, and of which no run is recorded."""
+    """Explain an occurrence that the entry has passed, although no run of it is recorded."""
     at = from_ms(nominal)
     when = case.when(nominal)
     if entry.known_state.last == nominal:

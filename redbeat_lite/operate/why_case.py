@@ -261,6 +261,7 @@ class Case:
                 yield self.change_reason(resumption, "paused")
 
     def _leaderless(self, instant: datetime, began: datetime | None) -> Iterator[Reason]:
+        """Yield the times without a leader that kept an occurrence from being sent in time."""
         for gap in self.gaps:
             if not gap.covers(instant):
                 continue

@@ -157,6 +157,7 @@ def explain_no_occurrence(
 
 
 def _nearest(case: Case, entry: Entry, near: Around) -> str:
+    """Return the schedule in words, with the occurrences nearest to the instant."""
     if isinstance(entry.schedule, Manual):
         return "It is run by hand only."
     instants = [case.when(ms) for ms in (near.before, near.after) if ms is not None]
@@ -296,6 +297,7 @@ def publish_failures(case: Case, entry: Entry) -> Iterator[Reason]:
 
 
 def _next(case: Case, entry: Entry, nominal: int) -> Reason:
+    """Return when the next occurrence is due."""
     if isinstance(nominal, Question):
         sentence = f"Its schedule is asked at {case.when(int(nominal))} whether it is due."
         return Reason("next", sentence, None, RULE)

@@ -133,6 +133,7 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Yield why the misfire policy skipped a run, and what made the run late."""
     sentence = f"{_misfire_words(case)}{_range_words(case, run)}"
     yield Reason("misfire", sentence, run.scheduled_at, _SOURCES[run.source])
     at = from_ms(nominal)
@@ -165,6 +166,7 @@ def _misfire_words(case: Case) -> str:
 
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Yield that the once-lock kept a run from being sent, and what the run before did."""
     sentence = "It is left out while a task with its key is queued or runs."
     sentence += _range_words(case, run)
     yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])

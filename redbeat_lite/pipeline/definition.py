@@ -28,7 +28,7 @@ MAX_STEPS = 1000
 #: Seconds that the record of a run lives after its end by default: a week.
 TTL = 7 * 86_400.0
 
-#: Largest value of that, in seconds: a century. A server refuses expiries in the far future.
+#: Most seconds of a ttl: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
 #: Fate of a run that an entry starts while another run of the entry has not ended.
@@ -236,6 +236,13 @@ def _parse(
     find: Callable[[str, str], str],
     note: Callable[[str], Mapping[str, Any]],
 ) -> Step:
+    """Return the step of one item of ``steps``.
+
+    Parameters:
+        where: the place of the item in errors, such as ``steps[0]``.
+        find: returns the registered name of a task, given a name and its place.
+        note: returns what the step notes of a registered task.
+    """
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item
@@ -254,6 +261,7 @@ def _parse(
 
 
 def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
+    """Return the step of a signature, with its arguments and options."""
     if signature.get("subtask_type"):
         hint = "no chain, group or chord"
         raise InvalidEntry(where, "the signature of one task", signature, hint=hint)

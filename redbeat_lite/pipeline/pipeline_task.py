@@ -215,9 +215,9 @@ class PipelineTask(Task):
         except _AWAY as exc:
             if ref is None:
                 raise
-            # A failure would end a run of which no step failed. The message goes back to its
-            # queue. If it is acknowledged already, or the queue is unreachable, too, the
-            # sweeper publishes it.
+            # No step has failed, so the run must not end. The message goes back to its queue. If
+            # the message is acknowledged already, or the queue is unreachable, too, the sweeper
+            # publishes it again.
             text = "%s[%s] waits for the server, as step %d of pipeline %s: %s"
             logger.warning(text, self.name, task_id, ref.step, ref.run, exc)
             raise Reject(describe(exc), requeue=True) from exc
@@ -241,6 +241,7 @@ class PipelineTask(Task):
         return ref_of(self.request.__dict__) is not None
 
     def _begin_step(self, ref: Ref) -> None:
+        """Begin a step on the server, and give the request its params."""
         store = store_of(self.app)
         request = self.request
         hold = request.__dict__.get(run_lifecycle.HOLD)

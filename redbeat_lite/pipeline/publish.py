@@ -293,6 +293,7 @@ def pass_turn_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") 
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
+    """Publish the message of one step."""
     header = {
         "run": ref.run,
         "step": ref.step,

@@ -23,7 +23,7 @@ _decode = lru_cache(maxsize=16)(Definition.decode)
 class State(StrEnum):
     """State of a run, or of a step, which is never ``GONE``.
 
-    A ``WAITING`` run waits for its turn among those of its entry.
+    A ``WAITING`` run waits for its turn among the runs of its entry.
     """
 
     WAITING = "WAITING"
@@ -228,6 +228,11 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 def _read(
     run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
 ) -> RunStatus:
+    """Return the status of a run with its steps.
+
+    Parameters:
+        alive: task id -> whether the task still runs.
+    """
     definition = _decode(run["definition"])
     recorded = json.loads(steps_json)
     status = brief(run_id, run)
@@ -287,7 +292,7 @@ def _step(
 
     Parameters:
         record: its stored fields; empty if it was never published.
-        alive: whether tasks still run, of a run that has ended; ``None`` for one that has not.
+        alive: task id -> whether the task still runs; ``None`` if the run has not ended.
     """
     round_ = record.get("round", 0)
     # The recorded id is the same as the derived one, and cheaper.

@@ -61,6 +61,7 @@ def _ascending(values: Iterable[int]) -> tuple[int, ...]:
 
 
 def _is_running(schedule: crontab) -> bool:
+    """Return whether the hours of a crontab are counted, as in ``*/2``, and not named."""
     hours = schedule._orig_hour
     if not isinstance(hours, str):
         return len(schedule.hour) == HOUR.size

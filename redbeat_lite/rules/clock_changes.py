@@ -48,8 +48,8 @@ def jump_between(zone: tzinfo, before: int, after: int) -> int:
     """Return the first second in ``(before, after]`` that has the offset of ``after``."""
     target = offset_at(zone, after)
     seconds = range(before + 1, after + 1)
-    found = bisect_left(seconds, True, key=lambda second: offset_at(zone, second) == target)
-    return seconds[found]
+    index = bisect_left(seconds, True, key=lambda second: offset_at(zone, second) == target)
+    return seconds[index]
 
 
 def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:
@@ -126,19 +126,20 @@ def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | Non
     # In the second passing of a fold ahead, the clock shows times that are not later than now.
     start = naive(jump + offset_at(zone, jump))
     again = _next_shown(walls, zone, before(start), EPOCH + _SECOND * (jump - 1))
-    return min((found for found in (ahead, again) if found is not None), default=None)
+    instants = [instant for instant in (ahead, again) if instant is not None]
+    return min(instants, default=None)
 
 
 def _next_shown(walls: Walls, zone: tzinfo, wall: datetime, instant: datetime) -> datetime | None:
     """Return the first instant later than ``instant`` with a matching time later than ``wall``."""
-    found = walls.next_wall(wall)
-    while found is not None:
-        earlier, later = _both(zone, found)
+    matching = walls.next_wall(wall)
+    while matching is not None:
+        earlier, later = _both(zone, matching)
         if later >= earlier:
             return earlier if earlier > instant else later
-        # ``found`` is in a gap, so the search goes on behind the gap.
+        # The matching time is in a gap, so the search goes on behind the gap.
         jump = jump_between(zone, _second(later), _second(earlier))
-        found = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
+        matching = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
     return None
 
 
@@ -155,12 +156,12 @@ class ZonedRule(InMs, ByKey):
     def next_ms(self, ms: int) -> int | None:
         if not FIRST_MS <= ms < _LAST_MS:
             return None
-        following = _next_running if self.walls.running else _next_fixed
+        search = _next_running if self.walls.running else _next_fixed
         try:
-            found = following(self.walls, self.zone, from_ms(ms).astimezone(self.zone))
+            instant = search(self.walls, self.zone, from_ms(ms).astimezone(self.zone))
         except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
             return None
-        return None if found is None else _second(found) * 1000
+        return None if instant is None else _second(instant) * 1000
 
     def _key(self) -> tuple[object, ...]:
         return self.walls, self.zone_name
@@ -214,6 +215,7 @@ class CountedRule(ZonedRule):
         return count
 
     def _count_fixed(self, after: int, until: int) -> int:
+        """Count the matching times in ``(after, until]``, each at its first passing."""
         local = (EPOCH + after * _SECOND).astimezone(self.zone)
         passed = _last_first_passing(self.zone, local)
         count = 0

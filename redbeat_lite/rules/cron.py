@@ -436,6 +436,11 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
 
 
 def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> str:
+    """Replace an ``H`` item by the values that the name of the entry draws.
+
+    Parameters:
+        name: name of the entry; ``None``: check the item, and allow every value.
+    """
     if not part.startswith("h"):
         return part
     match = _H_ITEM.fullmatch(part)

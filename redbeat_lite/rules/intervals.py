@@ -121,7 +121,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return (until - after) // self.ms
 
     def last_ms(self, after: int, until: int) -> int:
-        """Return the last of those that `count_ms` counts; ``after`` if there is none."""
+        """Return the last occurrence in ``(after, until]``; ``after`` if there is none."""
         if self.on_grid:
             return max(after, self._grid(until))
         return until - (until - after) % self.ms

@@ -142,8 +142,8 @@ def plan_misfires(
     """Decide about an entry that waits for ``nominal``.
 
     Each missed occurrence (``nominal`` and those after it that are not later than ``now``) is sent,
-    skipped, or left to the next round. The work is bounded, however long the outage. A question is
-    asked once, for now, and its occurrence is never late.
+    skipped, or left to the next round. The work is bounded, however long the outage. A `Question`
+    that was due several times is asked once, and the occurrence of its answer is not late.
 
     Parameters:
         nominal, now: milliseconds since 1970.
@@ -211,6 +211,7 @@ def _sends_latest_only(misfire: Misfire) -> bool:
 
 
 def _plan_latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
+    """Plan to send the latest missed occurrence, if it is within the grace, and skip the others."""
     latest = missed.last
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
@@ -334,7 +335,7 @@ class _Walked:
 class Missed(NamedTuple):
     """Missed occurrences of a rule from ``nominal`` to ``until``, both included.
 
-    ``following`` is the one after ``last``. All in milliseconds since 1970.
+    ``following`` is the occurrence after ``last``. All in milliseconds since 1970.
     """
 
     rule: Rule
@@ -351,12 +352,13 @@ class Missed(NamedTuple):
         return self.following is not None and self.following <= self.until
 
     def count_before(self, floor: int) -> int:
+        """Return the number of missed occurrences before ``floor``."""
         if self.nominal >= floor:
             return 0
         return 1 + self.counted.count_ms(self.nominal, min(floor - 1, self.until))
 
     def last_before(self, floor: int) -> int:
-        """Return the last of those that `count_before` counts; there must be one."""
+        """Return the last missed occurrence before ``floor``; there must be one."""
         return self.counted.last_ms(self.nominal, min(floor - 1, self.until))
 
     def since(self, floor: int) -> Iterator[int]:

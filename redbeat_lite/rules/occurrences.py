@@ -25,35 +25,35 @@ from .zones import portable
 _LOOKS = 1010
 
 
-def rule_of(schedule_: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
-    """Return the rule of a schedule; ``zone`` is for schedules without one of their own.
+def rule_of(value: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
+    """Return the rule of a schedule; ``zone`` is for schedules that have no zone.
 
     Raises InvalidEntry: not a schedule, or an interval out of bounds.
     """
-    found = coerce_schedule(schedule_)
-    if isinstance(found, (Cron, RRule)):
-        return found.in_zone(zone)
-    if isinstance(found, (Every, At, Manual)):
-        return found
-    if type(found) is crontab:
-        return crontab_rule(found, zone)
-    if type(found) is schedule:
-        ms = interval_ms(found.run_every, exact=False)
+    schedule_ = coerce_schedule(value)
+    if isinstance(schedule_, (Cron, RRule)):
+        return schedule_.in_zone(zone)
+    if isinstance(schedule_, (Every, At, Manual)):
+        return schedule_
+    if type(schedule_) is crontab:
+        return crontab_rule(schedule_, zone)
+    if type(schedule_) is schedule:
+        ms = interval_ms(schedule_.run_every, exact=False)
         # Celery rounds ``relative`` intervals down to a minute, an hour or a day, if they are as
         # long.
-        if not found.relative or found.run_every < timedelta(minutes=1):
+        if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
             return Every(timedelta(milliseconds=ms))
-    if type(found) is solar:
-        return SolarRule(str(found.event), float(found.lat), float(found.lon))
-    kind = AnsweringRule if hasattr(found, "next_after") else ForeignRule
-    return kind(found, portable(zone), _identity(found))
+    if type(schedule_) is solar:
+        return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
+    kind = AnsweringRule if hasattr(schedule_, "next_after") else ForeignRule
+    return kind(schedule_, portable(zone), _identity(schedule_))
 
 
-def _identity(found: BaseSchedule) -> str | int:
+def _identity(schedule_: BaseSchedule) -> str | int:
     try:
-        return json.dumps(encode_schedule(found), sort_keys=True)
+        return json.dumps(encode_schedule(schedule_), sort_keys=True)
     except (InvalidEntry, TypeError, ValueError):
-        return id(found)  # a schedule that cannot be stored is equal to itself only
+        return id(schedule_)  # a schedule that cannot be stored is equal to itself only
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:
@@ -68,6 +68,7 @@ def next_ms(rule: Rule, ms: int) -> int | None:
 
 @lru_cache(maxsize=16_384)
 def _remembered(rule: Rule, ms: int) -> int | None:
+    """Return the occurrence after an instant. The cache serves entries with the same rule."""
     if isinstance(rule, InMs):
         return rule.next_ms(ms)
     try:

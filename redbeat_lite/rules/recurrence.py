@@ -90,7 +90,9 @@ class _Search:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A rule with its start, from which it takes what its parts leave open. Times are naive.
+    """A rule with its start. Parts that the rule does not name come from the start.
+
+    Times are naive.
 
     ``left_out_times`` and ``left_out_days`` are no occurrences, even if the parts allow them. COUNT
     is ignored here.
@@ -235,7 +237,7 @@ class Recurrence:
     def _times_of_period(
         self, days: Iterable[date], times: range, after: datetime, search: _Search
     ) -> Iterator[datetime]:
-        """Yield the times of each day of a period, or those of them that BYSETPOS chooses.
+        """Yield the times of each day of a period. BYSETPOS, if there is one, chooses some of them.
 
         ``times`` are indexes of times of day. Times up to ``after`` may be skipped.
         """
@@ -253,7 +255,7 @@ class Recurrence:
                     yield datetime.combine(day, self._times[index])
 
     def _at_positions(self, days: Sequence[date], times: range) -> Iterator[datetime]:
-        """Yield those of the times of a period that BYSETPOS chooses."""
+        """Yield the times of a period that BYSETPOS chooses."""
         total = len(days) * len(times)
         indexes = {place - 1 if place > 0 else total + place for place in self.parts.bysetpos}
         for index in sorted(indexes):

@@ -200,7 +200,7 @@ class RecurrenceRule(ZonedRule):
     def shortest_gap_ms(self, ms: int) -> int | None:
         """Return the shortest gap of the first occurrences after an instant; None if there is none.
 
-        The work is that of one search, however long the search for each of them is.
+        All of these occurrences share the steps of one search, so the work is bounded.
         """
         instants = set(self._added_after(ms))
         # OverflowError and ValueError: local time beyond the years 1 to 9999.
@@ -230,7 +230,7 @@ def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
         left_out_days=frozenset(date.time.date() for date in local if date.whole_day),
     )
     left_out = frozenset(_ms(date, zone) for date in parsed.left_out if date not in local)
-    # A day that is left out does not remove a time of it that is added.
+    # An EXDATE of a whole day does not remove an RDATE on that day.
     removed = {(_ms(date, zone), date.whole_day) for date in parsed.left_out}
     added = {(_ms(date, zone), date.whole_day) for date in parsed.added} - removed
     return RecurrenceRule(walls, zone, parsed.until, left_out, sorted(ms for ms, _ in added))
@@ -356,6 +356,7 @@ class _Parser:
         raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
 
     def check_dates(self, start: Date | None, added: list[Date], left_out: list[Date]) -> None:
+        """Raise InvalidEntry if there are too many dates, or if their forms do not fit together."""
         dates = added + left_out
         if len(dates) > MAX_DATES:
             self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")

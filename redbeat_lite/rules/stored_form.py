@@ -114,31 +114,31 @@ def _hint(value: object) -> str | None:
     return 'for example "5m" or cron("0 3 * * *")'
 
 
-def encode_schedule(found: BaseSchedule) -> dict[str, Any]:
+def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     """Return the stored form of a schedule.
 
     Raises InvalidEntry: it has none. A subclass of a schedule that has one may run at other times.
     """
     for name, custom in _custom.items():
-        if type(found) is custom.cls:
-            return _encode_custom(name, custom, found)
-    form = next((form for form in _FORMS.values() if type(found) is form.cls), None)
+        if type(schedule_) is custom.cls:
+            return _encode_custom(name, custom, schedule_)
+    form = next((form for form in _FORMS.values() if type(schedule_) is form.cls), None)
     if form is None:
-        is_schedule = isinstance(found, BaseSchedule)
+        is_schedule = isinstance(schedule_, BaseSchedule)
         hint = "register its class with register_schedule" if is_schedule else None
-        raise InvalidEntry("schedule", "a schedule that can be stored", found, hint=hint)
-    if form.is_celerys and found.nowfun is not None:
+        raise InvalidEntry("schedule", "a schedule that can be stored", schedule_, hint=hint)
+    if form.is_celerys and schedule_.nowfun is not None:
         hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
-        raise InvalidEntry("schedule", "a schedule without nowfun", found, hint=hint)
-    return {name: value for name, value in form.encode(found).items() if value is not None}
+        raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
+    return {name: value for name, value in form.encode(schedule_).items() if value is not None}
 
 
-def _encode_custom(name: str, custom: _Custom, found: BaseSchedule) -> dict[str, Any]:
-    data = custom.encode(found)
+def _encode_custom(name: str, custom: _Custom, schedule_: BaseSchedule) -> dict[str, Any]:
+    data = custom.encode(schedule_)
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError):
-        expected = f"JSON-able data from the encoder of {type(found).__name__}"
+        expected = f"JSON-able data from the encoder of {type(schedule_).__name__}"
         raise InvalidEntry("schedule", expected, data) from None
     return {"custom": name, "data": data}
 
@@ -173,10 +173,10 @@ def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
     if custom is None:
         hint = nearest_hint(name, _custom) or "import the module that calls register_schedule"
         raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
-    found = custom.decode(obj.get("data"))
-    if not isinstance(found, custom.cls):
-        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", found)
-    return found
+    schedule_ = custom.decode(obj.get("data"))
+    if not isinstance(schedule_, custom.cls):
+        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", schedule_)
+    return schedule_
 
 
 def _whole(value: object) -> int:
@@ -197,41 +197,41 @@ def _text(value: object) -> str:
     return value
 
 
-def _encode_every(found: Every) -> dict[str, Any]:
+def _encode_every(schedule_: Every) -> dict[str, Any]:
     return {
-        "every": found.ms,
-        "align": found.align or None,
-        "spread": found.spread or None,
-        **found.kept(),
+        "every": schedule_.ms,
+        "align": schedule_.align or None,
+        "spread": schedule_.spread or None,
+        **schedule_.kept(),
     }
 
 
 def _decode_every(obj: Mapping[str, Any]) -> Every:
     interval = timedelta(milliseconds=_whole(obj["every"]))
-    found = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
-    return found.as_kept(_whole(obj["resolved"])) if "resolved" in obj else found
+    schedule_ = Every(interval, align=obj.get("align", False), spread=obj.get("spread", False))
+    return schedule_.as_kept(_whole(obj["resolved"])) if "resolved" in obj else schedule_
 
 
-def _encode_cron(found: Cron) -> dict[str, Any]:
+def _encode_cron(schedule_: Cron) -> dict[str, Any]:
     return {
-        "cron": found.expression,
-        **found.kept(),
-        "tz": found.tz_name,
-        "seconds": None if found.seconds == "last" else found.seconds,
+        "cron": schedule_.expression,
+        **schedule_.kept(),
+        "tz": schedule_.tz_name,
+        "seconds": None if schedule_.seconds == "last" else schedule_.seconds,
     }
 
 
 def _decode_cron(obj: Mapping[str, Any]) -> Cron:
-    found = Cron(_text(obj["cron"]), tz=obj.get("tz"), seconds=obj.get("seconds", "last"))
-    found = found.as_kept(obj.get("resolved"))
-    if found.resolved is not None:
-        _ = found.times  # raises InvalidEntry if the stored text is no expression
-    return found
+    schedule_ = Cron(_text(obj["cron"]), tz=obj.get("tz"), seconds=obj.get("seconds", "last"))
+    schedule_ = schedule_.as_kept(obj.get("resolved"))
+    if schedule_.resolved is not None:
+        _ = schedule_.times  # raises InvalidEntry if the stored text is no expression
+    return schedule_
 
 
-def _encode_rrule(found: RRule) -> dict[str, Any]:
-    start = None if found.start is None else found.start.isoformat()
-    return {"rrule": found.text, "tz": found.tz_name, "start": start}
+def _encode_rrule(schedule_: RRule) -> dict[str, Any]:
+    start = None if schedule_.start is None else schedule_.start.isoformat()
+    return {"rrule": schedule_.text, "tz": schedule_.tz_name, "start": start}
 
 
 def _decode_rrule(obj: Mapping[str, Any]) -> RRule:
@@ -246,10 +246,10 @@ def _decode_manual(obj: Mapping[str, Any]) -> Manual:
     return Manual()
 
 
-def _encode_crontab(found: crontab) -> dict[str, Any]:
+def _encode_crontab(schedule_: crontab) -> dict[str, Any]:
     # As written, and in the order of the arguments.
     names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-    fields = [getattr(found, f"_orig_{name}") for name in names]
+    fields = [getattr(schedule_, f"_orig_{name}") for name in names]
     stored = [field if isinstance(field, (int, str)) else sorted(field) for field in fields]
     return {"crontab": stored}
 
@@ -269,8 +269,8 @@ def _crontab_field(field: object) -> Any:
     return _whole(field)
 
 
-def _encode_celery_interval(found: schedule) -> dict[str, Any]:
-    return {"schedule": found.run_every.total_seconds(), "relative": found.relative or None}
+def _encode_celery_interval(schedule_: schedule) -> dict[str, Any]:
+    return {"schedule": schedule_.run_every.total_seconds(), "relative": schedule_.relative or None}
 
 
 def _decode_celery_interval(obj: Mapping[str, Any]) -> schedule:
@@ -301,11 +301,11 @@ _FORMS = {
     "cron": _Form(Cron, _encode_cron, _decode_cron, ("tz", "seconds", "resolved")),
     "at": _Form(
         At,
-        lambda found: {"at": found.ms},
+        lambda schedule_: {"at": schedule_.ms},
         lambda obj: at(from_ms(_whole(obj["at"]))),
     ),
     "rrule": _Form(RRule, _encode_rrule, _decode_rrule, ("tz", "start")),
-    "manual": _Form(Manual, lambda found: {"manual": True}, _decode_manual),
+    "manual": _Form(Manual, lambda schedule_: {"manual": True}, _decode_manual),
     "crontab": _Form(crontab, _encode_crontab, _decode_crontab, is_celerys=True),
     "schedule": _Form(
         schedule,
@@ -316,7 +316,7 @@ _FORMS = {
     ),
     "solar": _Form(
         solar,
-        lambda found: {"solar": [found.event, found.lat, found.lon]},
+        lambda schedule_: {"solar": [schedule_.event, schedule_.lat, schedule_.lon]},
         _decode_solar,
         is_celerys=True,
     ),

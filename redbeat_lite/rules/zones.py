@@ -67,6 +67,7 @@ def wall_at(zone: tzinfo, instant: datetime) -> datetime:
 
 
 def _named(name: str, field: str) -> tzinfo:
+    """Return the zone of a name or of a fixed offset such as ``+02:00``."""
     fixed = _FIXED.fullmatch(name)
     if fixed and int(fixed[2]) < 24 and int(fixed[3]) < 60:
         offset = timedelta(hours=int(fixed[2]), minutes=int(fixed[3]))

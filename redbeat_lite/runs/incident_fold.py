@@ -67,9 +67,10 @@ class Deadline(NamedTuple):
         what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
             time and may close an open incident; ``"pause <generation>"`` if too many runs have
             failed.
-        nominal: of the run; ``None`` for a success, and for an incident that found no room before.
+        nominal: nominal time of the run; ``None`` for ``"success"``, and for the retry of an
+            incident for which there was no room.
         at: epoch ms.
-        since: instant from which the time limit counts, by the entry as it is now; ``None``: the
+        since: instant from which the time limit counts for the present entry; ``None``: the
             instant that the deadline was made with.
         row: the row of the run.
     """
@@ -203,6 +204,7 @@ class _Fold:
         return self._seen.watched.get(name, Watched(None))
 
     def _handle_end(self, end: End) -> None:
+        """Count a failed run, and close the incidents that a run in time or a success ends."""
         watched = self._watched(end.name)
         expect = watched.expect
         if expect is None:
@@ -229,8 +231,8 @@ class _Fold:
         """Close incidents that a run in time ends.
 
         The limits count from the nominal time here. A run with jitter is due later, so it may be in
-        time and yet close nothing here; its deadline closes the incident then. The run may be the
-        one that opened the incident, because its record may be written after the look.
+        time and yet close nothing here; its deadline closes the incident then. The same run may
+        have opened the incident, because its record may be written after the look.
         """
         if end.begin is None:
             return
@@ -247,13 +249,13 @@ class _Fold:
             is_failure: false for a run that opens ``missed``. It counts for ``on_failure`` only.
         """
         watched = self._watched(end.name)
-        known = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
-        if known.generation != watched.generation:
-            known = Failures()
-        if known.nominal == end.nominal or end.nominal <= watched.forgiven:
+        before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        if before.generation != watched.generation:
+            before = Failures()
+        if before.nominal == end.nominal or end.nominal <= watched.forgiven:
             return
-        times = known.times + is_failure
-        strikes = known.strikes if watched.counts(known.nominal) else 0
+        times = before.times + is_failure
+        strikes = before.strikes if watched.counts(before.nominal) else 0
         if watched.on_failure and end.outcome in _STRIKES and not watched.muted:
             strikes += 1
             if strikes >= watched.on_failure.after:
@@ -268,6 +270,7 @@ class _Fold:
             self._open_case("failed", end.name, _failure_words(end, times), end.nominal, times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
+        """Open or close the incident that a deadline decides about."""
         what = deadline.what
         nominal = deadline.nominal
         name = deadline.name
@@ -295,6 +298,11 @@ class _Fold:
             self._handle_finish(deadline, nominal, seconds)
 
     def _handle_start(self, deadline: Deadline, nominal: int, seconds: str) -> None:
+        """Decide whether a run has missed its start, began late, or began in time.
+
+        Parameters:
+            seconds: the time limit in words.
+        """
         name = deadline.name
         row = deadline.row
         due = nominal if deadline.since is None else deadline.since
@@ -317,6 +325,11 @@ class _Fold:
             self._open_case("late", name, text, nominal)
 
     def _handle_finish(self, deadline: Deadline, nominal: int, seconds: str) -> None:
+        """Decide whether a run has taken too long.
+
+        Parameters:
+            seconds: the time limit in words.
+        """
         name = deadline.name
         row = deadline.row
         run = f"the run of {_iso(nominal)}"

@@ -110,6 +110,7 @@ class Recorder:
         return _RETRY if self._fates or self._failed else _IDLE
 
     def _write(self) -> None:
+        """Write all fates that wait. After a failure of the server, wait before the next try."""
         if elapsed() < self._not_before:
             return
         try:
@@ -122,6 +123,7 @@ class Recorder:
             self._warn()
 
     def _write_batch(self) -> None:
+        """Write one batch of fates."""
         # Read by index, because other threads append meanwhile. The fates stay queued until the
         # server has them.
         batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]

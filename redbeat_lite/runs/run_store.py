@@ -14,8 +14,8 @@ key                     type    value
                                 ``error``, empty if not known; about the last 100,000
 ``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an open incident
                                 (:mod:`redbeat_lite.runs.incident`); ``since:kind:entry`` -> JSON
-                                of a closed one that the hooks have not heard of; 1,000 at most,
-                                besides those of the whole schedule
+                                of a closed incident that the hooks have not heard of; 1,000 at
+                                most, besides incidents of the whole schedule
 ``{p}:runs:closed``     stream  about the last 1,000 closed incidents: ``of`` and ``incident``
 ``{p}:runs:deadlines``  zset    member -> epoch ms, for entries that expect something, some 100 of
                                 each entry. The members:

@@ -153,15 +153,15 @@ def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
     return _change(id_, line[b"change"], names, int(line[b"count"]), tuple(fields))
 
 
-def decode_last(name: str, kept: bytes) -> Change:
+def decode_last(name: str, record: bytes) -> Change:
     """Return the last change of an entry, as Redis keeps it; raises as :func:`decode_change`."""
-    id_, _, _, change = kept.split(b"|", 3)
+    id_, _, _, change = record.split(b"|", 3)
     return _change(id_, change, (name,), 1)
 
 
-def is_last_change(kept: bytes, state: bytes | None) -> bool:
-    """Return whether an entry with this state was not edited since its kept change."""
-    return state is not None and kept.split(b"|", 3)[1:3] == state.split(b"|", 2)[:2]
+def is_last_change(record: bytes, state: bytes | None) -> bool:
+    """Return whether an entry with this state was not edited since its recorded change."""
+    return state is not None and record.split(b"|", 3)[1:3] == state.split(b"|", 2)[:2]
 
 
 def _change(

@@ -212,6 +212,7 @@ def _unpack(packed: Any) -> Any:
 
 
 def _unpack_tagged(packed: dict[str, Any]) -> Any:
+    """Return the value of an object with a type tag."""
     tag = packed[_TYPE]
     value = packed[_VALUE]
     try:

@@ -110,7 +110,11 @@ class LeaderStore(Store):
         return [text(result) if isinstance(result, bytes) else result == 1 for result in results]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
-        """Quarantine entries that are still as they were read; return for each whether it was."""
+        """Quarantine entries that have not changed since they were read.
+
+        Returns:
+            for each entry, whether it was quarantined.
+        """
         keys = self.keys
         errors = {error for _, error, _ in bad}
         note = without_values(errors.pop()) if len(errors) == 1 else ""
@@ -124,7 +128,10 @@ class LeaderStore(Store):
         return [done == 1 for done in reply[1:]]
 
     def mark(self, term: Term) -> Mark:
-        """Write a value into the database that no other database holds, not even a copy of it."""
+        """Write a random value into the database, so that another database can be told apart.
+
+        A copy of the database that was made before lacks the value as well.
+        """
         value = random_hex()
         self.remember("mark", value, term)
         return Mark(self.keys.meta, "mark", value.encode())

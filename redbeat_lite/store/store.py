@@ -103,7 +103,7 @@ class Store:
         return stored, changed, freezes or b"", replies
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
-        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
+        """Yield the stored ones of these entries, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
 
@@ -112,7 +112,7 @@ class Store:
         return bool(self._client.hexists(self.keys.entries, name))
 
     def existing(self, names: Iterable[str]) -> set[str]:
-        """Return those of these names that are stored, 1,000 in a round trip."""
+        """Return the names that have a stored entry, 1,000 in a round trip."""
         stored = set()
         for chunk in chunks(names, PAGE):
             scores = self._client.zmscore(self.keys.due, chunk)

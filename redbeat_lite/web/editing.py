@@ -286,7 +286,10 @@ def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: 
 
 
 def _fields(texts: Mapping[str, str]) -> Iterator[FormField]:
-    """Yield the fields that options of ``redbeat edit`` read; the form has kind and rule itself."""
+    """Yield the fields that options of ``redbeat edit`` read.
+
+    The fields kind and rule are not among them, because the form shows them by itself.
+    """
     options = {"--task TEXT": "The name of the task.", **SCHEDULE_OPTIONS, **FIELD_OPTIONS}
     for words, help_text in options.items():
         word, *kind = re.split("[ /]", words)

@@ -107,6 +107,7 @@ def now(call: Call) -> Response:
 
 
 def _now(site: SharedParts) -> dict[str, Any]:
+    """Read the data of the first page."""
     beats = read(site.store)
     until = datetime.now(UTC) + _AHEAD
     coming = site.schedules.soonest(until, _COMING, freezes=Freezes(beats.freezes))
@@ -152,6 +153,7 @@ def _entries(
     state: str,
     offset: int,
 ) -> dict[str, Any]:
+    """Read a page of entries; without a filter, only the entries of that page."""
     schedules = site.schedules
     looked_at = None
     if not (any(entry_filter) or state):
@@ -208,6 +210,11 @@ def entry(call: Call) -> Response:
 
 
 def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
+    """Read the data of one entry's page.
+
+    Parameters:
+        more: ``"why"`` or ``"changes"`` to read these, too.
+    """
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
         entry = case.entry
@@ -269,6 +276,7 @@ def _runs(
     since_text: str,
     until_text: str,
 ) -> dict[str, Any]:
+    """Read the last runs of one entry, or of all entries that the filter selects."""
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
@@ -315,6 +323,7 @@ def changes(call: Call) -> Response:
 
 
 def _changes(site: SharedParts, name: str, actor: str, until: int | None) -> dict[str, Any]:
+    """Read a page of the record of changes."""
     # The selection refuses a pattern that is too long: to compile that would take minutes.
     pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
     most = (_LOOKED_AT if name or actor else _LINES) + 1

@@ -50,6 +50,7 @@ class ReadCache:
         return reply.result()
 
     def _ask(self, key: Hashable, ask: Callable[[], _T], reply: Future[_T], began: float) -> None:
+        """Ask for a reply and keep it, longer if it took long."""
         fresh_for = _FRESH
         try:
             reply.set_result(ask())

@@ -155,7 +155,7 @@ def short_time(instant: datetime, now: datetime) -> str:
     """Return an instant without the parts that it shares with now.
 
     The day is left out if it is today, the year if the instant is near, and the offset if it is
-    that of now.
+    the present offset.
     """
     text = f"{instant:%H:%M:%S}"
     if instant.utcoffset() != now.utcoffset():

@@ -155,6 +155,7 @@ def _lane(
     freezes: Freezes,
     walk_on: WalkOn,
 ) -> Lane:
+    """Return the lane of one entry: its past runs, and its runs to come as an SVG path."""
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
     runs = upcoming(

@@ -7,7 +7,7 @@ from typing import Any
 
 from redbeat_lite import Entry, at, cron, every
 from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.interchange.move_in import Found, carried_state
+from redbeat_lite.interchange.move_in import ForeignEntry, carried_state
 from tests.support.cases import together
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -35,7 +35,9 @@ HOUR = timedelta(hours=1)
 def test_an_entry_goes_on_from_its_last_run(
     fields: dict[str, Any], found: dict[str, Any], following: datetime | None
 ) -> None:
-    state = carried_state(Found("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC)
+    state = carried_state(
+        ForeignEntry("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC
+    )
     assert (None if state.nominal is None else from_ms(state.nominal)) == following
     assert state.count == found.get("runs", 0)
     assert (None if state.last is None else from_ms(state.last)) == (found["since"] if found.get("runs") else None)
@@ -43,5 +45,5 @@ def test_an_entry_goes_on_from_its_last_run(
 
 def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
     entry = Entry("entry", "shop.sync", every(60))
-    found = Found("entry", {}, since=NOW - HOUR, has_run=True)
+    found = ForeignEntry("entry", {}, since=NOW - HOUR, has_run=True)
     assert carried_state(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)

@@ -93,7 +93,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
     def shutdown(self, consumer: Any) -> None:
         """End the threads, because the whole worker and its pool have stopped.
 
-        The process may outlive the worker, as one that runs tests does.
+        The process may outlive the worker, for example if it runs tests.
         """
         if self._keeper is not None:
             self._keeper.stop()
@@ -108,7 +108,7 @@ class Keeper:
         self._heartbeat: Heartbeat | None = None
         self._warned: set[str] = set()
         self._reported = float("-inf")
-        #: Token of a delivery -> what its run holds, and when that was renewed last, monotonic.
+        #: Token of a delivery -> the lock of its run, and the monotonic time of the last renewal.
         self._renewed: dict[str, tuple[Hold | None, float]] = {}
         self._lock_sweeper = LockSweeper(client, state.requests)
         self._signs_of_life = SignsOfLife(client)
@@ -161,6 +161,10 @@ class Keeper:
                 self._report()
 
     def _report(self) -> None:
+        """Store this worker's report, and warn once of each disagreement with other workers.
+
+        Open the incident ``no_leader`` if no beat leads.
+        """
         timeout = self._heartbeat.timeout if self._heartbeat is not None else None
         # Remote control adds and cancels queues while the worker runs.
         queues = sorted(self._client.app.amqp.queues.consume_from)
@@ -192,6 +196,7 @@ class Keeper:
         self._signs_of_life.renew(requests)
 
     def _watch_run(self, token: str, request: Any) -> None:
+        """Renew the lock of a child's run if that is due, or follow a child that is gone."""
         hold, last = self._renewed[token]
         now = time.monotonic()
         if hold is None:
@@ -319,6 +324,7 @@ class Heartbeat:
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
 
     def _tags(self) -> list[str]:
+        """Return the delivery tags of the messages whose visibility is to be extended."""
         qos = self._channel._qos
         if qos is None:
             return []

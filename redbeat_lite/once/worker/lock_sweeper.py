@@ -25,8 +25,8 @@ PERIOD = 1.0
 #: Locks per round trip, in the order in which they run out.
 _PAGE = 500
 
-#: Round trips in one round. So a worker keeps ten thousand locks a second, and with a lease of a
-#: minute, half of which is left by then, three hundred thousand.
+#: Round trips in one round, so a worker extends ten thousand locks a second. A lock is extended
+#: when half of its lease is left. With a lease of a minute, a worker keeps 300,000 locks.
 _PAGES = 20
 
 #: Milliseconds for which a queued lock is kept after its message may run; then it must be lost.
@@ -34,10 +34,10 @@ _OLDEST_MS = 86_400_000
 
 
 class LockSweeper:
-    """Looks after all locks, round by round, in a thread of a worker's main process.
+    """Sweeper of all locks, round by round, in a thread of a worker's main process.
 
     Parameters:
-        requests: those that this worker has received and not finished.
+        requests: requests that this worker has received and not finished.
     """
 
     def __init__(self, client: LockClient, requests: Any) -> None:
@@ -62,7 +62,7 @@ class LockSweeper:
         passed = 0
         for _ in range(_PAGES):
             page = list(self._locks(passed))
-            kept: list[tuple[str, str, bool]] = []
+            extended: list[tuple[str, str, bool]] = []
             near = 0
             for key, fields, left in page:
                 queued = _nearly_expired(fields, left)
@@ -73,15 +73,15 @@ class LockSweeper:
                 there = self._is_there(task_id, queue, waiting)
                 # The lock of a lost message is cut short once.
                 if there or (there is False and left.lock > lease / 2):
-                    kept.append((key, task_id, there))
-            if kept:
-                self._client.store.extend(kept)
+                    extended.append((key, task_id, there))
+            if extended:
+                self._client.store.extend(extended)
             # The locks are in the order in which they run out. If none of this page is near its
             # end, no later lock is.
             if len(page) < _PAGE or not near:
                 break
-            # A lock that was kept has moved to the end of the index.
-            passed += len(page) - len(kept)
+            # An extended lock has moved to the end of the index.
+            passed += len(page) - len(extended)
 
     def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
         """Yield key, fields and times of a page of locks; for a key of another type, its error."""
@@ -145,7 +145,13 @@ class LockSweeper:
 
 
 class _Left(NamedTuple):
-    """Milliseconds that a lock has left, and until it is to be looked at; and the server's time."""
+    """Times of a lock, in milliseconds.
+
+    Parameters:
+        lock: until the lock expires; negative if it has no expiry or is gone.
+        look: until the index says that the lock expires.
+        now: server time, since 1970.
+    """
 
     lock: int
     look: float

@@ -90,6 +90,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         return bool(super().revoked())
 
     def _is_expired_copy(self) -> bool:
+        """Return whether the message has expired and another copy of it runs or has run."""
         expires = self.expires
         zone = UTC if expires.tzinfo else None
         now = datetime.now(zone)
@@ -129,6 +130,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             self._end_for_child(exc)
 
     def _end_for_child(self, exc: BaseException) -> None:
+        """End the run of a child that is gone, once its process has ended."""
         if self._is_requeued or not self.acknowledged:
             # The message comes again, so the run has not ended.
             watch(self, again=True)
@@ -233,6 +235,7 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
 
 
 def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+    """Wait until the process of a run is gone, and then end the run."""
     try:
         if not _wait_until_gone(request):
             return
@@ -245,6 +248,7 @@ def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None)
 
 
 def _wait_until_gone(request: Any) -> bool:
+    """Return whether the process of a run has ended within the time limit."""
     pid = request.worker_pid
     deadline = time.monotonic() + _GIVE_UP
     while not is_gone(pid):
