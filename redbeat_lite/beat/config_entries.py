@@ -51,7 +51,7 @@ logger = get_logger(f"celery.{__name__}")
 
 
 class ConfigPauses:
-    """Memory of which config entries of one owner are paused, with the notes of their pauses.
+    """Pauses of one owner's config entries, with their notes.
 
     A server may lose its data. Then the configuration brings an entry back within a second, and
     without its pause it would run again.
@@ -321,9 +321,10 @@ class ConfigEntries:
         state: EntryState,
         now: int,
     ) -> EntryState:
-        """Return the state with an earlier next run, if a schedule that cannot be stored has one.
+        """Return the state, with an earlier next run if the schedule now has an earlier one.
 
-        Such a schedule may have changed although its text is the same.
+        This concerns schedules that cannot be stored. They may have changed although their stored
+        text is the same.
         """
         if "schedule" not in existing.unstored or isinstance(state.nominal, Question):
             return state

@@ -102,7 +102,7 @@ class IncidentWatch:
         continues = self._pause < PERIOD
         self._pause = PERIOD
         if not self._leader.leading:
-            # These values will be out of date when this process leads again.
+            # Drop what this process knows, because it will be out of date at the next term.
             self.deadlines.recorded = True
             self._since.clear()
             return

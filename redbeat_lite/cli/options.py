@@ -88,7 +88,7 @@ def required_names() -> tuple[Selected, list[str] | str]:
 
 
 def to_change(what: str) -> Selected | str:
-    """Return the name of the one entry to change; or the selected ones, once the user agrees.
+    """Return the name of the single entry to change, or the selection that the user agrees to.
 
     Parameters:
         what: the verb of the question.

@@ -59,7 +59,7 @@ _RIGID = frozenset(
 #: Columns that are cut last, because a reader who acts must know the names.
 _NAMES = ("NAME", "ENTRY")
 
-#: Unprintable characters that JSON leaves in texts. It escapes those of ASCII.
+#: Unprintable characters beyond ASCII, which JSON leaves in texts. It escapes the others itself.
 _UNPRINTABLE_IN_JSON = re.compile(f"[{BEYOND_ASCII}]")
 
 #: Columns with words of this package, and the colours of these words.
@@ -272,7 +272,7 @@ def _text(value: object, missing: str = "") -> str:
 
 
 def _shrink(widths: list[int], room: int, headers: Sequence[str]) -> None:
-    """Shrink the widest columns until all fit, those with names last."""
+    """Shrink the widest columns until all fit. Columns with names are shrunk last."""
     excess = sum(widths) + _GAP * (len(widths) - 1) - room
     soft = [index for index, header in enumerate(headers) if header not in _RIGID]
     first = [index for index in soft if headers[index] not in _NAMES]
@@ -305,7 +305,7 @@ def wants_colour() -> bool:
 
 
 def fitted(line: str, width: int | None = None) -> str:
-    """Return a line, cut to so many columns, by default those of the terminal."""
+    """Return a line, cut to so many columns, by default the width of the terminal."""
     return _cut(clean(line), terminal_width() if width is None else width)
 
 

@@ -226,7 +226,7 @@ def _keys_or_resize(seconds: float) -> bytes:
 
 
 def _draw(view: _View) -> None:
-    """Draw a view over the one before."""
+    """Draw a view over the previous view."""
     width, height = _terminal_size()
     lines = view.lines[: height - 1]
     lines += [""] * (height - 1 - len(lines))

@@ -242,15 +242,16 @@ class Restore:
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The configuration of a config entry owns its definition, so only the state is restored.
-        definition_of = None if entry.owner is None else before
-        edit = self._edit(entry, stored, restored, definition_of)
+        unchanged = None if entry.owner is None else before
+        edit = self._edit(entry, stored, restored, unchanged)
         return Restored(entry.name, "replace", entry, edit=edit)
 
     def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:
         """Return the state to store, equal to the stored one if there is nothing to do."""
         restored = entry.known_state
         if (restored.generation, restored.last) == (state.generation, state.last):
-            # The recent runs are not in the file. Those of the same last run are still true.
+            # The recent runs are not in the file. The stored ones still hold, because the last run
+            # is the same.
             restored = replace(restored, deltas=state.deltas)
         if is_redefined and entry.owner is not None:
             # The configuration owns the definition, so its next run stays, too.
@@ -266,17 +267,21 @@ class Restore:
         return restored
 
     def _edit(
-        self, entry: Entry, stored: Stored, state: EntryState, kept: Entry | None = None
+        self, entry: Entry, stored: Stored, state: EntryState, unchanged: Entry | None = None
     ) -> Edit:
-        """Return the edit that stores an entry, or its state alone if a definition is kept."""
-        definition = encode(entry) if kept is None else None
+        """Return the edit that stores an entry with a state.
+
+        Parameters:
+            unchanged: the stored entry, if its definition stays and only the state is stored.
+        """
+        definition = encode(entry) if unchanged is None else None
         _, before = readable_parts(stored)
         action: Action = "edited"
         if before is not None and before.paused != state.paused:
             action = "paused" if state.paused else "resumed"
         line = line_of_write(who(), stored, definition, "imported", action)
         edit = edit_of(
-            entry if kept is None else kept,
+            entry if unchanged is None else unchanged,
             state,
             self._zone,
             expected=stored.state,

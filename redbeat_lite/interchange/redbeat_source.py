@@ -28,7 +28,7 @@ from ..store.records import PAGE, chunks
 from ..store.redis_values import text
 from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
-#: Options of celery-redbeat itself. It does not pass them to its client.
+#: Options that celery-redbeat keeps for itself and does not pass to its client.
 _OWN_OPTIONS = (
     "retry_period",
     "cluster",

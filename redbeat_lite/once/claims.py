@@ -142,8 +142,9 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
     """Return whether the guard looks after a message.
 
-    It does so for tasks of our class, and for every message that brings a once-lock. A broadcast is
-    meant for each worker, so all of its copies run unless its task has a once-lock.
+    The guard looks after messages of our task class, and after every message that brings a
+    once-lock. A broadcast is meant for each worker, so all of its copies run unless its task has a
+    once-lock.
     """
     if fields.get(ONCE_HEADER):
         return True
@@ -180,7 +181,7 @@ def has_expired(fields: Mapping[str, Any], now: int) -> bool:
     """Return whether a parked message that is too old has expired, rather than passed its deadline.
 
     Parameters:
-        now: epoch ms. It stands for the deadline of a message that came without one.
+        now: epoch ms, in place of the deadline if the message has none.
     """
     return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
 

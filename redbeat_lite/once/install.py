@@ -38,9 +38,10 @@ def install(app: Celery) -> None:
     costs nothing.
 
     A worker of this app then releases the locks of tasks that crash, expire or are revoked, wakes
-    tasks that wait, and keeps the locks of queued tasks. It keeps a Redis broker from delivering
-    again what the worker still has. It locks and guards tasks of other classes whose entry says
-    ``once``. It records the outcomes of the runs of entries, and applies the canvases of entries.
+    tasks that wait, and keeps the locks of queued tasks. The worker keeps a Redis broker from
+    redelivering messages that the worker still has. It locks and guards tasks of other classes
+    whose entry says ``once``. It records the outcomes of the runs of entries, and applies the
+    canvases of entries.
     No connection is opened before the worker starts.
 
     Parameters:

@@ -332,8 +332,8 @@ class LockClient:
     def release(self, hold: Hold) -> None:
         """Release the lock of a run whose body has ended, and wake the next waiter. Never raises.
 
-        A renewal in flight may arrive after this. It finds the guard's record, so it knows that no
-        flush took the lock, and does not bring the lock back.
+        A renewal in flight may reach the server after the release. The guard's record shows it that
+        the lock was not lost by a flush, so the renewal does not restore the lock.
         """
         hold.let_go = True
         if hold.held.key is None:
@@ -380,8 +380,8 @@ class LockClient:
                 what = f"the next task of the once-lock {key!r}"
                 logger.warning("Waking %s failed, trying again: %s", what, why)
             for task, request in ended:
-                # A worker that receives an expired message sends this signal. It is sent last,
-                # because our own receiver wakes the next waiter.
+                # Send the signal that a worker sends for an expired message. Send it last, because
+                # our own receiver wakes the next waiter.
                 signals.task_revoked.send(
                     task,
                     request=request,

@@ -187,9 +187,9 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     try:
         yield LockHandle(key, None, taken=taken, until=until)
     finally:
-        # Between the look and the delete the key may run out, and another holder may acquire it.
-        # That takes a pause of seconds at this place, because of the margin. No cache can promise
-        # more.
+        # If this process pauses between the look and the delete for longer than the margin, the key
+        # expires, another holder acquires it, and the delete frees the lock of that holder. A cache
+        # cannot compare and delete in one step.
         margin = min(_MARGIN, lease / 4)
         if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
@@ -254,7 +254,7 @@ class Locks:
         """Free a lock, no matter which task holds it, and wake the first waiter.
 
         The other waiters keep their places. A task that held the lock goes on running, beside the
-        next one of its key. It learns within a third of its lease that it lost the lock:
+        next task of its key. The task learns within a third of its lease that it lost the lock:
         ``self.once.lost``; in a block ``check()`` raises :class:`~redbeat_lite.LockLost`.
 
         Returns:

@@ -65,7 +65,7 @@ def encode(request: Any) -> str:
     body_text = base64.b64encode(body).decode() if binary else body
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
-    kept = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
+    parked = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
     names = form.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
     message = {
         "body": body_text,
@@ -73,7 +73,7 @@ def encode(request: Any) -> str:
         "type": content_type,
         "enc": encoding,
         "headers": {name: fields[name] for name in names if name in fields and name != DELIVERY},
-        "properties": kept,
+        "properties": parked,
         "exchange": info.get("exchange") or "",
         "routing_key": info.get("routing_key"),
     }

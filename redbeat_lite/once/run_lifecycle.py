@@ -249,7 +249,7 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
 
 
 def _despite_soft_limit(release: Callable[[], None]) -> None:
-    """Release a lock even if the soft time limit strikes meanwhile. It strikes once."""
+    """Release a lock, again if the soft time limit interrupts the release. It strikes once."""
     try:
         release()
     except SoftTimeLimitExceeded:
@@ -340,8 +340,8 @@ def _take_body(request: Any) -> Hold | None:
 def note_replacement(task: Any, signature: Any) -> None:
     """Prepare the signature with which a task replaces itself.
 
-    It continues under the id of the task, and is part of the same run. It keeps the lock if it has
-    the same key.
+    The new task continues under the id of the old one, and is part of the same run. It keeps the
+    lock if it has the same key.
     """
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)

@@ -349,7 +349,7 @@ signals.task_postrun.connect(_finish, weak=False, dispatch_uid="redbeat_lite.onc
 #: Errors of a broker that is away for now, so that a message was not published.
 NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
-#: Options of a task that does nothing but publish others, and may do so again.
+#: Options of a task that only publishes other tasks, and may publish them again.
 PUBLISHES: dict[str, Any] = {
     "base": Task,
     "bind": True,

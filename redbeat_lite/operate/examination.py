@@ -49,7 +49,7 @@ class Subject:
         limit: most entries to examine.
         reports: of the workers with ``install()`` that were heard of within the last minute.
         entries: the stored entries that are due next.
-        unreadable: errors of those that cannot be read, by their names.
+        unreadable: errors of the entries that cannot be read, by name.
         is_compared: whether ``beat_schedule`` is compared with the store; it may be too large.
         missing: config entries that are not stored, each with the entry that holds its name.
     """

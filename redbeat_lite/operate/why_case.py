@@ -43,8 +43,7 @@ REMOVING = ("removed", "quarantined", "discarded")
 #: The fields that decide which occurrences an entry has.
 TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 
-#: Clock tolerance: a freeze ends by the clock of the leader, and a run begins by that
-#: of the server.
+#: Clock tolerance: a freeze ends by the leader's clock, and a run begins by the server's clock.
 _SKEW = timedelta(seconds=5)
 
 #: Most runs to read: more than are kept of one entry.

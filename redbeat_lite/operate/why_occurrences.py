@@ -95,7 +95,7 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
     """Return whether the occurrences are always the same.
 
-    Those of an interval move with each resumption.
+    The occurrences of an interval move with each resumption.
     """
     rule = _repeatable_rule(entry, zone)
     return rule is not None and (not isinstance(rule, Every) or rule.on_grid)

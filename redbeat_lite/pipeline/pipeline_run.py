@@ -203,7 +203,7 @@ class PipelineRun:
         return run_status.read(self.id, run, steps, store.guards.alive(running))
 
     def params(self) -> dict[str, Any]:
-        """Return the params so far: those of the start, and the results of succeeded steps.
+        """Return the params so far: the params of the start, and the results of succeeded steps.
 
         They are merged in the order of the stages and of the steps within them.
 

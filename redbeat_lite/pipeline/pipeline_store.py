@@ -405,9 +405,9 @@ class PipelineStore:
         return list(self.client.hmget(self.keys(run_id).results, names))
 
     def set_params(self, run_id: str, definition: Definition, stage: int, params: str) -> None:
-        """Store the params at the start of a stage, and delete those of the stage before.
+        """Store the params at the start of a stage, and delete the params of the stage before.
 
-        Those of the first stage stay, because the params of the whole run are derived from them.
+        The params of the first stage stay, because the params of the whole run start from them.
         """
         key = self.keys(run_id).results
         # No transaction, because a cluster's client lacks it before redis-py 6.2.

@@ -72,7 +72,7 @@ class Progress:
         self._write_value = write
         self._latest = (0.0, "")
         self._written_at = float("-inf")
-        #: Held while a write is scheduled. That write takes the latest value.
+        #: Held while a write is scheduled. The scheduled write takes the latest value.
         self._scheduled = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -141,14 +141,14 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         fields = self.request.__dict__
         # The outermost call takes the params. Calls within it, by ``super()``, are plain calls.
-        given = fields.pop(_PARAMS, None)
+        params = fields.pop(_PARAMS, None)
         ref = ref_of(fields)
-        if ref is None or given is None:
+        if ref is None or params is None:
             return call(self, *args, **kwargs)
         header = fields[HEADER]
         try:
             try:
-                arguments = step_params.arguments(self.run, header, given, args)
+                arguments = step_params.arguments(self.run, header, params, args)
                 returned = call(self, *arguments, **kwargs)
             finally:
                 fields[_PROGRESS].close()
@@ -191,8 +191,8 @@ class PipelineTask(Task):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a task without Celery's check of arguments; :meth:`apply_async` checks them.
 
-        Celery would check those of a step's message, which carries the run's id in place of the
-        params.
+        Celery would check the arguments of a step's message, which carries the run's id in place of
+        the params.
         """
         task = super().__new__(cls, *args, **kwargs)
         task.typing = False
@@ -291,7 +291,7 @@ class PipelineTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Wrap a ``__call__`` of its own, or of a mixin. That of a PipelineTask is wrapped already.
+        # Wrap a ``__call__`` of the class or of a mixin. A PipelineTask's is wrapped already.
         bases = [base for base in cls.__mro__[1:] if issubclass(base, PipelineTask)]
         if all(cls.__call__ is not base.__call__ for base in bases):
             wrapped = _ending_step(cls.__call__)

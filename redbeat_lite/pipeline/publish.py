@@ -145,12 +145,16 @@ def _is_lost_channel(exc: Exception) -> bool:
 
 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
-    """Merge the params at the start of a stage. False: they are lost, and the run has ended."""
+    """Merge the params at the start of a stage.
+
+    Returns:
+        ``False`` if params are lost, so that the run was ended.
+    """
     before = first.stage - 1
     own, *results = store.results(first.run, (first.stage, before), definition.numbers(before))
     if own is not None:
-        # Another process has merged them, and may have died since. Those of the stage before may
-        # be deleted by now.
+        # Another process has merged them, and may have died since. The params of the stage before
+        # may be deleted by now.
         return True
     try:
         merged = step_params.merge(results)
@@ -201,8 +205,8 @@ def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) 
 def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
     """Do what follows from the end of a run.
 
-    It is recorded among the runs of its entry, the next run of the entry has its turn, and the
-    sweeper need not look at it any more.
+    The run is recorded among the runs of its entry, the next run of the entry has its turn, and the
+    sweeper does not look at the run any more.
     """
     state, entry, resumed = store.fields(run_id, "state", "entry", "resumed")
     if state in LIVE:
@@ -216,7 +220,7 @@ def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
 
 
 def record_end(store: PipelineStore, run_id: str) -> None:
-    """Record the end of a run in the record of runs. It may be called twice."""
+    """Record the end of a run in the record of runs. A second call does no harm."""
     fields = store.fields(
         run_id, "attempt", "state", "since", "ended", "resumed", "error_step", "error"
     )

@@ -28,7 +28,7 @@ class Rehearsal(NamedTuple):
 
     Parameters:
         status: as of a run; without times and workers.
-        params: those of the start, merged with the results of the steps that succeeded.
+        params: params of the start, merged with the results of the steps that succeeded.
         ran: the names of the steps that ran, in their order.
         exception: the exception of the failed step.
     """

@@ -117,9 +117,9 @@ class Range(NamedTuple):
 class Plan(NamedTuple):
     """Decision about an entry. All times are nominal times in milliseconds since 1970.
 
-    ``emit`` holds the occurrences to send, oldest first. ``next`` is the one to wait for, which is
-    past if the next round has more to do, or None if the entry is finished. ``skipped`` is the
-    number of occurrences that are skipped, and ``ranges`` are these, oldest first.
+    ``emit`` holds the occurrences to send, oldest first. ``next`` is the occurrence to wait for: it
+    is past if the next round has more to do, and None if the entry is finished. ``skipped`` is the
+    number of skipped occurrences, and ``ranges`` are these occurrences, oldest first.
     """
 
     emit: tuple[int, ...]

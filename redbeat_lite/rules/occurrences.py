@@ -88,8 +88,8 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     """Return the first occurrence of a new entry, in milliseconds since 1970.
 
     Parameters:
-        start_ms: the entry's ``start_at``. An interval counts from it, and its first occurrence is
-            the start itself, if that is in the future. Other rules have no match before it.
+        start_ms: the entry's ``start_at``. An interval counts from the start, and its first
+            occurrence is a start in the future. Other rules have no occurrence before the start.
 
     A one-off keeps its instant even if that is past, so that an entry that is added late runs
     instead of vanishing. It has no occurrence if its instant is before the start.
@@ -107,9 +107,9 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
     """Return how long after its nominal time an occurrence is due, in milliseconds.
 
     The offset is drawn evenly from 0 to ``jitter_ms``, both included, by the entry's name and the
-    nominal time. So a beat that takes over, a preview and a restart have the same offset. It is
-    below ``gap_ms``, the gap to the next occurrence, so that no occurrence is due after the next
-    one.
+    nominal time. So a beat that takes over, a preview and a restart have the same offset. The
+    offset is below ``gap_ms``, the gap to the next occurrence, so that no occurrence is due after
+    the next one.
     """
     highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
     if highest <= 0:
@@ -120,8 +120,8 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
 def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
     """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
 
-    It is exact for intervals. For cron it is a lower bound by the times of day, without clock
-    changes. For other rules it is the shortest among the first occurrences after ``from_ms``.
+    The gap of an interval is exact. The gap of a cron is a lower bound by the times of day, without
+    clock changes. For other rules it is the shortest among the first occurrences after ``from_ms``.
     """
     if isinstance(rule, Every):
         return rule.ms
@@ -166,7 +166,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
 
 
 def _last_before(rule: Rule, since: int, until: int) -> int:
-    """Return the last occurrence before ``until``, from the one at ``since`` on."""
+    """Return the last occurrence before ``until``; ``since`` is an occurrence before it."""
     latest = since
     for following in _occurrences(rule, since):
         if following >= until:

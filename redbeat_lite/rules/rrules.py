@@ -66,8 +66,8 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0"``.
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
-    ``EXDATE`` may stand beside it. Times are those on the wall, and meet clock changes as those of
-    `cron` do: a rule with hours is *fixed*; one that counts hours, minutes or seconds is *running*.
+    ``EXDATE`` may stand beside it. Times are wall-clock times, and clock changes move them as in
+    `cron`: a rule with hours is *fixed*; a rule that counts hours, minutes or seconds is *running*.
     A rule takes from its start whatever it leaves open: its time of day, the phase of an INTERVAL.
     The default start is Monday, 2001-01-01T00:00, on the wall.
 

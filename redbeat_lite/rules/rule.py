@@ -86,12 +86,12 @@ class ByKey:
 class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Own zone; None for that of the app.
+    #: Own zone; None for the zone of the app.
     zone: tzinfo | None = None
 
     @property
     def tz_name(self) -> str | None:
-        """Name of the own zone; None for that of the app."""
+        """Name of the own zone; None for the zone of the app."""
         return None if self.zone is None else zone_name(self.zone)
 
     @property

@@ -70,10 +70,10 @@ class Case(NamedTuple):
 
     Parameters:
         kind, name: its key.
-        times: how often it was found.
+        times: how often it was reported while it was open.
         nominal: nominal time of the run that opened it. Earlier runs cannot close it.
         announced: whether the hooks have heard that it is open.
-        generation: of the entry. An entry that is removed and added has another one.
+        generation: generation of the entry. It changes when an entry is removed and added again.
         the others: as for :class:`Incident`.
     """
 

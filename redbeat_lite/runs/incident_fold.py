@@ -132,8 +132,8 @@ class Seen(NamedTuple):
         now: epoch ms.
         ends: new lines of the feed, the oldest first.
         overdue: deadlines whose time has come.
-        watched: the stored entries among those that this names.
-        failures: of these entries.
+        watched: the stored entries that the ends, deadlines and incidents name.
+        failures: failures in a row of these entries.
         untaken: entry -> its queue, if no known worker takes from it.
         states: incidents that hold at the moment, apart from runs, with their texts.
         cases: the open incidents.
@@ -168,7 +168,7 @@ def fold(seen: Seen) -> Decision:
 
 
 class _Fold:
-    """One decision: the incidents that are open before it, and those that stay or become open."""
+    """One decision about incidents, with the incidents that were open before it."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -401,7 +401,7 @@ class _Fold:
             )
             self._open[kind, name] = case
             return
-        # A run may be found twice: it has expired, and it did not begin in time.
+        # The same run may be reported twice: it has expired, and it did not begin in time.
         is_news = times or nominal is None or known.nominal is None or nominal > known.nominal
         if is_news:
             times = times or known.times + 1

@@ -31,7 +31,7 @@ _MOST = 1000
 #: One change for ``runs/incidents.lua``: action, object and value.
 Change = tuple[str, str, str | int]
 
-#: Deadline after which an incident that found no room is tried again.
+#: Incident for which there is no room -> the deadline after which it is tried again.
 _NO_ROOM = {
     "missed": "start",
     "not_consumed": "start",
@@ -39,7 +39,7 @@ _NO_ROOM = {
     "no_success": "success",
 }
 
-#: Milliseconds until then.
+#: Milliseconds until such an incident is tried again.
 _RETRY_MS = 60_000
 
 

@@ -130,8 +130,8 @@ class Backend:
 # All backends of this process.
 _backends: WeakSet[Backend] = WeakSet()
 
-# Clients of the process that this one was forked from. They are kept, because a client takes its
-# locks when it is garbage collected, and here one of them may be held for ever.
+# Clients of the process that forked this one. They are never garbage collected, because a client
+# would then take its locks, and a lock that was held at the fork is held for ever here.
 _inherited: list[redis.Redis] = []
 
 
@@ -234,7 +234,7 @@ def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
 def _host_check(options: dict[str, Any]) -> dict[str, Any]:
     """Return the option that compares the certificate with the host's name.
 
-    redis-py does so by default only from version 6 on.
+    redis-py compares them by default only from version 6 on.
     """
     is_unverified = options.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE)
     if is_unverified or "ssl_check_hostname" in options:

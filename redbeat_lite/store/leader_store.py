@@ -46,7 +46,7 @@ class LeaderStore(Store):
     ) -> tuple[list[Stored], int | None]:
         """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
 
-        They come from both ends: the oldest, the newest, the second oldest, and so on.
+        Due entries come from both ends: the oldest, the newest, the second oldest, and so on.
 
         Parameters:
             limit: most entries; large ones are fewer.

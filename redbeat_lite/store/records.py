@@ -68,9 +68,9 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    ``state`` ``None`` removes the entry. The same step sends ``commands``, records ``ranges``, as
-    :func:`redbeat_lite.beat.dispatch.committer.range_command` makes them, and sets ``deadlines``,
-    as ``schedule/commit.lua`` takes them.
+    If ``state`` is ``None``, the entry is removed. The same step sends ``commands``, records
+    ``ranges``, as :func:`redbeat_lite.beat.dispatch.committer.range_command` makes them, and sets
+    ``deadlines``, as ``schedule/commit.lua`` takes them.
     """
 
     name: bytes
@@ -91,10 +91,10 @@ class Bad(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Proof of leadership, which every script compares that only a leader may run.
+    """Proof of leadership. Every script that only a leader may run compares it.
 
-    A call with a term that is over writes nothing and raises :class:`Lost`. Where a term may be
-    ``None``, other writers call, too.
+    A call with a term that is over writes nothing and raises :class:`Lost`. If a term may be
+    ``None``, other writers may make the call, too.
     """
 
     token: str
@@ -169,8 +169,8 @@ def _shortened(text: str, longest: int) -> str:
 def score_of(raw: Any) -> int | None:
     """Return the due time of a score, in epoch ms; ``None`` for no score and for a parked entry.
 
-    Another program may have written any number. Those that are no instant become the first or the
-    last instant.
+    Another program may have written any number. A number that is no instant becomes the first or
+    the last instant.
     """
     if raw is None:
         return None

@@ -82,9 +82,8 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
 def is_own_post(request: Request, trusted: Collection[str]) -> bool:
     """Return whether the page itself made a post, or a program that sends its credentials.
 
-    Browsers say where a post comes from. Those that know ``Sec-Fetch-Site`` leave it out over
-    plain http; then the host of ``Origin`` must be the ``Host`` of the request. A cookie alone is
-    never enough.
+    Browsers say where a post comes from. Over plain http, they leave ``Sec-Fetch-Site`` out; then
+    the host of ``Origin`` must be the ``Host`` of the request. A cookie alone is never enough.
 
     Parameters:
         trusted: origins whose pages may post, as browsers name them,

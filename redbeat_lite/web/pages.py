@@ -332,8 +332,8 @@ def _changes(site: SharedParts, name: str, actor: str, until: int | None) -> dic
     left = [change for change in recorded if actor in change.actor]
     if name:
         left = [change for change in left if _is_of(change, name, pattern)]
-    # The next page begins with the first change that this page leaves out. It repeats the changes
-    # of the same millisecond.
+    # The next page begins with the first change that this page leaves out, and repeats changes of
+    # the same millisecond.
     beyond = [*left[_LINES : _LINES + 1], *recorded[most - 1 :]]
     older = to_ms(beyond[0].at) if beyond else None
     return {"changes": left[:_LINES], "older": older}

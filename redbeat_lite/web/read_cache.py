@@ -26,9 +26,9 @@ class ReadCache:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: Key -> when its reply is stale, and the reply. A read that goes on is never stale.
+        #: Key -> the instant at which its reply is stale, and the reply. A read in flight is not.
         self._replies: dict[Hashable, tuple[float, Future[Any]]] = {}
-        #: Until when no page asks the server again, and the error of the last read.
+        #: Instant until which no page asks the server again, and the error of the last read.
         self._outage: tuple[float, Exception] | None = None
 
     def read(self, key: Hashable, ask: Callable[[], _T]) -> _T:

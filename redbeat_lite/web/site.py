@@ -102,7 +102,7 @@ class Site:
         return self.answer(request, admitted)
 
     def admit(self, request: Request) -> Access | Response:
-        """Return the access of a request; or its answer, if its head suffices for that."""
+        """Return the access of a request, or its answer if the body is not needed for it."""
         access = self._access(request)
         if isinstance(access, Response):
             return self.finished(request, access)

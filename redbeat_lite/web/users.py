@@ -53,7 +53,7 @@ class Users:
 
     def __init__(self, path: Path) -> None:
         self._users = _read_users(path)
-        #: Sign-ins that were checked, as digests by a key of this process.
+        #: Digests of names with their right passwords, by a key that only this process has.
         self._key = os.urandom(32)
         self._checked = set[bytes]()
         self._places = BoundedSemaphore(_SIGN_INS)
