@@ -336,6 +336,7 @@ class ConfigEntries:
         return self._edit(wanted, self.pauses.restored(wanted.name, created), stored)
 
     def _edit(self, wanted: Entry, state: EntryState, stored: Stored) -> Edit:
+        """Return the edit that stores a config entry with a state."""
         definition = encode(wanted, placeholders=True)
         line = line_of_write(self._who, stored, definition)
         return edit_of(

@@ -72,6 +72,7 @@ class WatchedEntries:
         return entries
 
     def _decode(self, name: str, stored: Stored) -> Entry:
+        """Return a stored entry, decoded again only if its definition has changed."""
         definition, entry = self._known.get(name, (None, None))
         if entry is not None and definition == stored.definition:
             return entry

@@ -80,7 +80,7 @@ class IncidentWatch:
         self._since: dict[Kind, int] = {}
         #: Seconds until the next look.
         self._pause = PERIOD
-        #: By incident and type of event, a function that says whether all hooks have handled it.
+        #: (incident, type of event) -> a function that returns whether all hooks have handled it.
         self._announced: dict[tuple[str, type], Callable[[], bool]] = {}
         self.ticker = Ticker(
             "redbeat-lite-incidents",

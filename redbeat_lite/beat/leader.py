@@ -118,7 +118,8 @@ class Leader:
         args = (self._token, round(self._lease * 1000), host, pid, UNDERSTOOD, line.change)
         self._is_unanswered = True
         reply = self._backend.scripts.run("leader/acquire", keys, args)
-        if reply[0] == -1:
+        is_newer_format = reply[0] == -1
+        if is_newer_format:
             raise UnsupportedFormat(
                 f"the schedule in Redis has format {reply[1]}; "
                 f"this redbeat_lite reads up to {UNDERSTOOD}"

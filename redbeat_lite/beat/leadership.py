@@ -71,8 +71,9 @@ class Leadership:
         self._has_checked_broker = False
         #: When to check again whether a contested name is free, in seconds of :func:`elapsed`.
         self._next_look = 0.0
-        #: The leader that was last seen while standing by, and when to compare its configuration.
+        #: The leader that was last seen while standing by.
         self._seen: Beat | None = None
+        #: When to compare its configuration with ours, in seconds of :func:`elapsed`.
         self._compare_at = 0.0
 
     def enter(self) -> float:

@@ -143,7 +143,7 @@ class Outage:
         return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
-        """Let another beat try after ``stall_timeout``, as only this one may be cut off."""
+        """Let another beat try after ``stall_timeout``, because only this beat may be cut off."""
         self._note_redis()  # Redis works, because the due entries were read.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()

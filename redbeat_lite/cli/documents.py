@@ -132,6 +132,7 @@ def _show(file_plan: FilePlan) -> None:
 
 
 def _change_lines(change: Change) -> Iterator[str]:
+    """Yield the lines of one change of a plan."""
     before = change.before or {}
     after = change.after or {}
     heading = f"{_SIGNS[change.action]} {change.name}"

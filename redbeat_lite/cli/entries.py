@@ -428,7 +428,7 @@ def run(
     app = bare_app()
     what = repr(entries) if isinstance(entries, str) else str(entries.selection)
     if isinstance(entries, str):
-        # Read the entry first, so that an error from here on is one of the broker.
+        # Read the entry first, so that a later error is an error of the broker.
         _ = schedules[entries]
     try:
         with short_publish_timeout(app, Settings.from_app(app).publish_timeout):

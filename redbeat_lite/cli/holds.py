@@ -71,7 +71,7 @@ def freeze_selection(
     seconds: float | None = None,
     until: datetime | None = None,
 ) -> None:
-    """Freeze entries for so many seconds or until an instant, and say how many they are."""
+    """Freeze entries for a time or until an instant, and print the number of frozen entries."""
     made = schedules.freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
     if made.selection.is_all:
         number = len(schedules)

@@ -165,7 +165,7 @@ def resume(run_id: str, note: str) -> None:
 
 
 def _status(run_id: str) -> RunStatus:
-    """Return the status of the run of an id, or of the beginning of one."""
+    """Return the status of a run, by its id or by the beginning of its id."""
     app = load_app()
     try:
         return PipelineRun(app, run_id).status()

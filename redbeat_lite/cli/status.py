@@ -129,6 +129,7 @@ def incidents(only_open: bool, limit: int) -> None:
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
+    """Return the cells of an incident."""
     what = local(incident.text, app_zone())
     state = "open"
     if incident.acknowledged:
@@ -241,6 +242,7 @@ def doctor() -> None:
 
 
 def _say_finding(finding: Finding) -> None:
+    """Print a finding, wrapped to the terminal. Only the first line has a colour."""
     heading = f"{finding.severity.upper()} {finding.check}: {finding.what}"
     colour = _DOCTOR_COLOURS.get(finding.severity)
     for text in (heading, f"  why: {finding.why}", f"  do:  {finding.todo}"):

@@ -161,6 +161,7 @@ def _fields(
 
 
 def _schedule(row: Any) -> BaseSchedule:
+    """Return the schedule that a row names."""
     if row.interval is not None:
         return schedule(timedelta(**{row.interval.period: row.interval.every}))
     if row.crontab is not None:
@@ -228,10 +229,10 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def _recurrence(times: WallTimes) -> str:
-    """Return a recurrence, whose parts restrict each other, so that both days must match.
+    """Return a recurrence. Its parts restrict each other, so both day fields must match.
 
-    A recurrence that counts hours is running, as ``*/2`` is; one that names hours is fixed. Hours
-    that cannot be counted (``1,*/6``) become fixed, which differs on days of a clock change.
+    If it counts hours, as ``*/2`` does, it is running. If it names hours, it is fixed. Hours that
+    cannot be counted (``1,*/6``) become fixed, which differs on days of a clock change.
     """
     hours = times.hours
     step = hours[1] - hours[0] if len(hours) > 1 else 24

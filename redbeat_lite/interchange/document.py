@@ -77,7 +77,7 @@ class Record:
 class Document:
     """A file of entries, in its order, without equal names.
 
-    An export has the last three fields, too.
+    Only an export has calendars, freezes and backfills.
     """
 
     path: str
@@ -140,6 +140,11 @@ def _place(key: int | str) -> str:
 
 
 def _record(key: int | str, fields: Any) -> Record:
+    """Return the record of one entry of the file.
+
+    Parameters:
+        key: name of the entry in an object of entries; its index in a list of entries.
+    """
     place = _place(key)
     if not isinstance(fields, dict):
         raise InvalidEntry(place, "an object with task and schedule", fields)
@@ -152,6 +157,7 @@ def _record(key: int | str, fields: Any) -> Record:
 
 
 def _parse(path: str, text: str) -> Any:
+    """Return the content of a JSON or TOML file."""
     try:
         if Path(path).suffix == ".toml":
             return tomllib.loads(text)

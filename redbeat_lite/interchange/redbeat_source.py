@@ -134,6 +134,7 @@ def _settings(app: Celery, url: str | None) -> Settings:
 def _entry(
     name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
 ) -> ForeignEntry | LeftOut:
+    """Return the entry of one key, or why it cannot be carried over."""
     if definition is None:
         reason = "its definition is gone from Redis; celery-redbeat would remove it"
         return LeftOut(name, reason)

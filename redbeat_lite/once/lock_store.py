@@ -180,7 +180,8 @@ class Ended(NamedTuple):
 class Turn(NamedTuple):
     """Message of the first waiter for a lock that is free.
 
-    A message that is ``too_old`` is not published: its task has to be ended, and then to leave.
+    A message that is ``too_old`` is not published. The caller ends its task, and then calls
+    :meth:`LockStore.leave` for it.
     """
 
     message: str

@@ -30,8 +30,8 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
 
-#: Seconds before the end of a cache lock in which it is not deleted, because another holder may
-#: have it by then. At most a quarter of the lease.
+#: A cache lock is not deleted in the last seconds of its lease, because another holder may have
+#: acquired it by then. At most a quarter of the lease.
 _MARGIN = 3.0
 
 #: Locks per round trip of a listing.

@@ -134,7 +134,7 @@ def keeps_result(task: Any, request: Context) -> bool:
 def end_unrun(task: Any, request: Context, why: Exception) -> None:
     """End a task that does not run, so that no caller, chain or chord waits for it forever.
 
-    A skipped task ends as REVOKED. Any other could not be published, so it ends as FAILURE.
+    A skipped task ends as REVOKED. A task that could not be published ends as FAILURE.
     """
     skipped = isinstance(why, OnceSkipped)
     state = states.REVOKED if skipped else states.FAILURE

@@ -184,6 +184,7 @@ def _drop_old(task: Any, request: Any, name: str) -> None:
 
 
 def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: str) -> None:
+    """End a run that did not get its lock, as its policy for conflicts says."""
     # The run ends as others do, so that only one copy reports the end to callers and chains.
     setattr(request, HOLD, hold)
     setattr(request, _REFUSED, True)

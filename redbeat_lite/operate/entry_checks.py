@@ -243,6 +243,12 @@ def refused(subject: Subject) -> Iterator[Finding]:
 
 
 def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
+    """Find refused config entries of an owner.
+
+    Parameters:
+        errors: errors by name, perhaps not all of them.
+        count: number of refused entries.
+    """
     if errors:
         yield Finding(
             "refused",

@@ -132,6 +132,7 @@ def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
 
 
 def _judge_standby(standby: StandBy, limit: float) -> Health:
+    """Judge a beat that stands by."""
     who = f"stand-by (pid {standby.pid} on {standby.host})"
     overdue = f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s"
     if standby.silent_for > limit:

@@ -233,9 +233,9 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """Return the last time of this day that has passed; ``None`` for a text unlike ``03:00``.
+    """Return the last passing of a time of day; ``None`` for a text that does not look like one.
 
-    Raises ValueError for a text that is like one and is none.
+    Raises ValueError if a text such as ``25:00`` looks like a time of day and is none.
     """
     # A date has no colon among its first characters.
     if ":" not in text[:3]:

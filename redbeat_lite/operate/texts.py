@@ -207,6 +207,7 @@ def _leader_lines(
     status: Status,
     zone: tzinfo,
 ) -> Iterator[tuple[str, object]]:
+    """Yield what is known of the leader, by labels."""
     yield "leader", _process(leader)
     since = f"{in_zone(leader.since, zone)} ({distance(leader.since, status.now)})"
     yield "since", f"{since}, term {leader.term}"

@@ -292,6 +292,7 @@ def _check_names(steps: list[Step]) -> None:
 
 
 def _encode_step(step: Step) -> list[Any]:
+    """Return the stored form of a step."""
     where = f"step {step.name!r}: "
     return [
         step.name,

@@ -109,8 +109,8 @@ class Look(NamedTuple):
         word: of the script.
         outbox: steps to publish.
         running: steps that should be running.
-        entry: entry of the line in which the run stands; empty if in none.
-        turn: its member of that line.
+        entry: entry in whose line the run is; empty if it is in none.
+        turn: member of the run in that line.
     """
 
     word: str
@@ -336,10 +336,11 @@ class PipelineStore:
             turn: turn to add; empty: none.
             gone: turn to remove; empty: none.
             most: length that the line may have.
-            runs: whether the added run runs already. It goes to the front, and always finds room.
+            runs: whether the added run runs already. Then it goes to the front, even if the line is
+                full.
 
         Returns:
-            whether ``turn`` stands in the line, and the first turn of it.
+            whether ``turn`` is in the line, and the first turn of the line.
         """
         key = turns_key(self._prefix, entry)
         args = (turn, gone, most, REMEMBER_MS, int(runs))

@@ -26,9 +26,9 @@ LIMIT = 1_000
 #: Seconds between two sweeps of the leading beat.
 PERIOD = 2.0
 
-#: ms after its due time until a message is published by the sweeper at the latest: two looks at its
-#: run, each ``Index.period`` and ``PERIOD`` apart, at most 12 s; and 6 s for a beat that has to
-#: lead again because its server was away.
+#: Most ms from the due time of a message until the sweeper publishes it. Two looks at its run take
+#: at most ``Index.period`` and ``PERIOD`` each, 24 s together. A beat that has to lead again,
+#: because its server was away, takes 6 s.
 LATE_MS = 30_000
 
 

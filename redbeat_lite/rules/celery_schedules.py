@@ -93,6 +93,7 @@ def familiar(schedule: Cron) -> crontab | None:
 
 @lru_cache(maxsize=1024)
 def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | None:
+    """Return a ``crontab`` with the fields of a cron expression; ``None`` if there is none."""
     second, minute, hour, day, month, weekday = split(expression, seconds)
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None

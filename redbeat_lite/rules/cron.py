@@ -312,13 +312,15 @@ class Parser:
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
-        number = int(text) if text.isdecimal() else field.numbers.get(text, -1)
+        outside = -1  # refused below, as a number that no field has
+        number = int(text) if text.isdecimal() else field.numbers.get(text, outside)
         highest = 7 if field is WEEKDAY else field.high
         if not field.low <= number <= highest:
             self.refuse(field, part, _hint(part, field))
         return number
 
     def days(self, day: str, month: str, weekday: str) -> Days:
+        """Return the days that the three day fields of an expression choose."""
         months = self.numbers(month, MONTH)
         nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
         nearest_weekday = 0
@@ -357,7 +359,9 @@ class Parser:
     def weekdays(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """Return the plain weekdays and the numbered ones of the day-of-week field.
 
-        It has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the last one.
+        The field has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the
+        last Friday. A numbered weekday is a pair: the day, and its number in the month, where -1
+        is the last.
         """
         plain: list[Item] = []
         numbered: set[tuple[int, int]] = set()

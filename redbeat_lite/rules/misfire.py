@@ -348,7 +348,7 @@ class Missed(NamedTuple):
 
     @property
     def unfinished(self) -> bool:
-        """Whether there are more up to ``until``, which are left to the next round."""
+        """Whether further missed occurrences are left to the next round."""
         return self.following is not None and self.following <= self.until
 
     def count_before(self, floor: int) -> int:

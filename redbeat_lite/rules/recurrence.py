@@ -276,7 +276,7 @@ def _days_of_year(parts: DayParts, year: int) -> tuple[date, ...]:
         byyearday=parts.byyearday or None,
         byweekday=_weekdays(parts) or None,
     )
-    days = [found.date() for found in rule]
+    days = [occurrence.date() for occurrence in rule]
     # dateutil gives some days around New Year to a wrong week (BYWEEKNO=52, 53, -52 and -53).
     if parts.byweekno:
         weeks = set(parts.byweekno)

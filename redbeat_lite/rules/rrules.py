@@ -129,6 +129,7 @@ class RRule(RuleSchedule):
         return self.in_zone(self.tz).next_ms(ms)
 
     def _zone(self, tz: str | tzinfo | None) -> tzinfo | None:
+        """Return the zone of the argument ``tz`` or of DTSTART; they must agree."""
         zone = None if tz is None else zone_of(tz)
         start = self.parsed.start
         if start is None:
@@ -141,6 +142,7 @@ class RRule(RuleSchedule):
         return zone or start.time.tzinfo
 
     def _check(self) -> None:
+        """Raise InvalidEntry if the rule lacks a start that it needs, or never matches."""
         if self.start is not None and self.parsed.start is not None:
             raise InvalidEntry("start", "a start or a DTSTART, not both", self.start)
         if self.parsed.parts.count is not None and self.start is None and self.parsed.start is None:

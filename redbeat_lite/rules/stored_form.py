@@ -168,6 +168,7 @@ def decode_schedule(obj: object) -> BaseSchedule:
 
 
 def _decode_custom(obj: Mapping[str, Any]) -> BaseSchedule:
+    """Return a schedule of a registered class."""
     name = _text(obj["custom"])
     custom = _custom.get(name)
     if custom is None:

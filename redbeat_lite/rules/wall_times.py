@@ -47,6 +47,7 @@ class Days:
         return _days_of_month(self, year, month)
 
     def _match(self, year: int, month: int) -> tuple[int, ...]:
+        """Return the matching days of a month, without the cache."""
         if month not in self.months:
             return ()
         # calendar counts from Monday = 0, cron from Sunday = 0; days of other months come as 0.

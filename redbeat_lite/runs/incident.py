@@ -94,7 +94,10 @@ class Case(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Field of the hash. It changes at the close, because the key may open again at once."""
+        """Field in the hash of incidents, another one after the close than while it is open.
+
+        The same key may open again before the hooks have heard of the close.
+        """
         if self.until is None:
             return f"{self.kind}:{self.name}"
         return f"{self.since}:{self.kind}:{self.name}"

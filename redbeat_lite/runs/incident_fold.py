@@ -246,7 +246,8 @@ class _Fold:
         """Count a failed run once.
 
         Parameters:
-            is_failure: false for a run that opens ``missed``. It counts for ``on_failure`` only.
+            is_failure: ``False`` for a run that opens ``missed``, which counts for ``on_failure``
+                only.
         """
         watched = self._watched(end.name)
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
@@ -261,8 +262,8 @@ class _Fold:
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
                 self._open_case("paused", end.name, text, end.nominal, strikes)
-                # A later look pauses the entry, because this one may not get to it. Any leader may
-                # take that look.
+                # A later look pauses the entry, because this process may end before it does. Any
+                # leader may take the later look.
                 pause = Deadline(f"pause {watched.generation}", end.nominal, end.name)
                 self._deadlines[pause.member] = 0
         self._failures[end.name] = Failures(times, end.nominal, watched.generation, strikes)

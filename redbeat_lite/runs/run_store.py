@@ -143,7 +143,7 @@ class RunStore:
         return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
 
     def failed(self, names: Sequence[str]) -> list[str]:
-        """Return the names of those entries that have failed since their last success.
+        """Return the names of the entries that have failed since their last success.
 
         Parameters:
             names: at most 5,000, which take the server some 5 ms.

@@ -171,6 +171,7 @@ def _change(
     count: int,
     fields: tuple[Difference, ...] = (),
 ) -> Change:
+    """Return a change from the parts of its line."""
     action, actor, way, note = map(str, _list(change))
     at = from_ms(int(id_.partition(b"-")[0]))
     # A newer version may have other actions.

@@ -265,6 +265,7 @@ def _master_client(
     options: dict[str, Any],
     overriding: dict[str, Any],
 ) -> redis.Redis:
+    """Return a client of the master that these sentinels name."""
     # The time has to suffice for questions to all sentinels.
     timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
     own = options.pop("sentinel_kwargs", None) or {}
@@ -384,6 +385,7 @@ def _open_cluster(
     nodes: Sequence[tuple[str, int]],
     options: dict[str, Any],
 ) -> redis.RedisCluster:
+    """Return the client of a cluster."""
     options.pop("db", None)
     if options.get("ssl"):
         # For a cluster, redis-py before version 6 drops this option silently.

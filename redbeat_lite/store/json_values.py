@@ -112,6 +112,11 @@ def all_plain(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _pack(value: Any, field: str) -> Any:
+    """Return a value as JSON, with a type tag where JSON has no such type.
+
+    Parameters:
+        field: place of the value in an error.
+    """
     if is_plain(value):
         return value
     if isinstance(value, int):
@@ -179,6 +184,7 @@ def packed_items(packed: Any) -> dict[str, Any]:
 
 
 def _pack_other(value: object, field: str) -> Any:
+    """Return the tagged form of a value of another type; raises InvalidEntry if it has none."""
     try:
         converted = _convert(value)
         dumps(converted)

@@ -356,7 +356,8 @@ class Store:
         keys = (self.keys.meta, self.keys.changes, self.keys.leader)
         args = (before, after, self.keys.wake, *recorded, FREEZING)
         reply = self._run("schedule/freezes", keys, args)
-        if reply == -1:
+        is_unknown_to_leader = reply == -1
+        if is_unknown_to_leader:
             words = "the beat that leads is of an earlier version, and would send what is frozen"
             raise UnsupportedFormat(words)
         return bool(reply)
@@ -414,6 +415,7 @@ def _calendar_of(raw: object) -> Calendar | None:
 
 
 def _check_format(reply: Any) -> None:
-    if reply[0] == -1:
+    is_newer = reply[0] == -1
+    if is_newer:
         understood = f"this redbeat_lite reads up to {UNDERSTOOD}: update it"
         raise UnsupportedFormat(f"the schedule in Redis has format {reply[1]}; {understood}")

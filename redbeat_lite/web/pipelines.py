@@ -94,6 +94,7 @@ def _brief(site: SharedParts, states: tuple[State, ...]) -> Sequence[RunStatus]:
 
 
 def _read(site: SharedParts, run_id: str) -> dict[str, Any]:
+    """Read a run and return the data of its page."""
     status = PipelineRun(site.app, run_id).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
@@ -128,6 +129,7 @@ def _band(stages: Sequence[Sequence[StepStatus]], first: int, end: int) -> Band:
 
 
 def _bars(steps: Sequence[StepStatus]) -> Iterator[Bar]:
+    """Yield the bars of a stage, one per step or one per state."""
     groups = [[step] for step in steps]
     if len(steps) > _BARS:
         by_state = [[step for step in steps if step.state is state] for state in _SIGNS]

@@ -206,6 +206,7 @@ class Site:
 
 
 def _unreachable(call: Call, exc: Exception) -> Response:
+    """Return the response while the server or the broker does not work."""
     if isinstance(exc, OperationalError):
         what = "The broker cannot be reached, or does not answer"
     elif isinstance(exc, UNREACHABLE):

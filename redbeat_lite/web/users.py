@@ -92,6 +92,7 @@ class Users:
 
 
 def _read_users(path: Path) -> dict[str, _User]:
+    """Return the users of a file by name."""
     users = {}
     where = str(path)
     try:

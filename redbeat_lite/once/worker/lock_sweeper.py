@@ -71,7 +71,7 @@ class LockSweeper:
                     continue
                 task_id, queue, lease = queued
                 there = self._is_there(task_id, queue, waiting)
-                # The lock of a lost message is cut short once.
+                # The lease of a lost message is shortened once.
                 if there or (there is False and left.lock > lease / 2):
                     extended.append((key, task_id, there))
             if extended:
@@ -122,6 +122,7 @@ class LockSweeper:
         return False if queue else None
 
     def _ask_queues(self, waiting: dict[str, bool], consumed: list[str]) -> None:
+        """Note for each consumed queue whether it holds messages."""
         try:
             for name in consumed:
                 waiting[name] = self._size(name) > 0

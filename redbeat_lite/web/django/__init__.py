@@ -44,6 +44,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
     site = Site(app, **{"access": access, **options})
 
     def page(request: HttpRequest, path: str = "") -> HttpResponse:
+        """Answer a request of Django with the response of the page."""
         head = environ_request(request.META, f"/{path}", request)
         answer = site.admit(head)
         if isinstance(answer, Access):
