@@ -49,9 +49,9 @@ class Announcer:
             subscriber.announce(events)
 
     def delivery(self) -> Callable[[], bool]:
-        """Return a function that says whether every event announced until now was handled.
+        """Return a function that returns whether every event announced until now was handled.
 
-        A subscriber that hangs does not count.
+        Subscribers that hang are not waited for.
         """
         since = elapsed()
         announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
@@ -93,6 +93,7 @@ class _Subscriber:
         self._thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:
+        """Queue events for the thread of this subscriber, unless its backlog is too long."""
         events = [event for event in events if type(event) in self._handlers]
         if not events:
             return

@@ -194,6 +194,7 @@ class IncidentWatch:
         """Pause entries whose runs failed too often, unless they were paused or resumed since."""
 
         def edits(stored: Stored) -> list[Edit]:
+            """Return the edit that pauses an entry, if it still has to be paused."""
             entry, state = readable_parts(stored)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []

@@ -296,7 +296,7 @@ class _Renewal:
             reply = scripts.run("leader/renew", self._keys, args)
         except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
-            return True  # If this goes on, the trust window closes by itself.
+            return True  # If renewals keep failing, the trust window closes by itself.
         if self._stopped.is_set():
             return False
         if not reply[0]:

@@ -64,9 +64,9 @@ class Outage:
         self._unexpected = 0
         #: Failures whose traceback is in the log: type, file and line.
         self._traced: set[tuple[type, str, int | None]] = set()
-        #: Since when Redis cannot be used, and when to tell the hooks next, in seconds of
-        #: :func:`elapsed`.
+        #: Instant since which Redis cannot be used, in seconds of :func:`elapsed`.
         self._cut_off: float | None = None
+        #: Instant of the next event for the hooks, in seconds of :func:`elapsed`.
         self._next_notice = 0.0
         self._opened: IncidentOpened | None = None
         #: The last error that named a key of another program, so that it is logged once.
@@ -75,7 +75,7 @@ class Outage:
         self.gave_up = False
 
     def handle(self, exc: Exception) -> float:
-        """Recover from a failed turn; return the seconds to wait before the next one: 1, 2, 3, 3 …
+        """Recover from a failed turn; return the seconds until the next turn: 1, 2, 3, 3 …
 
         Raises:
             SystemExit: another try would be in vain.
@@ -196,7 +196,7 @@ class Outage:
         return seconds
 
     def _note_cut_off(self, why: str) -> None:
-        """Tell the hooks, after a while, that no beat leads, as far as this one can see.
+        """Announce to the hooks, after a while, that this beat sees no leader.
 
         The reason contains no password.
         """
@@ -214,7 +214,7 @@ class Outage:
         self._state.announce(self._opened)
 
     def _note_redis(self) -> None:
-        """Tell the hooks that Redis can be used again, by this beat or by another that leads."""
+        """Announce to the hooks that Redis can be used again, by this beat or by another leader."""
         opened = self._opened
         self._opened = None
         self._cut_off = None

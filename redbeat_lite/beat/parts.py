@@ -133,6 +133,8 @@ def build_parts(
 def _build_planner(
     app: Celery, settings: Settings, store: LeaderStore, leader: Leader, leadership: Leadership
 ) -> Planner:
+    """Return the planner of a beat."""
+
     def find_task(name: str) -> Any:
         # Reading app.tasks finalizes the app, so it is not done before the first batch.
         return app.tasks.get(name)
@@ -150,6 +152,8 @@ def _build_planner(
 def _build_tickers(
     app: Celery, settings: Settings, leader: Leader, incidents: IncidentWatch
 ) -> tuple[Ticker, ...]:
+    """Return the threads that do work beside the main loop of a beat."""
+
     def leads() -> bool:
         return leader.leading
 

@@ -257,8 +257,8 @@ class ClockWatch:
     def look(self) -> int:
         """Remember the time; return the milliseconds by which the clock went back, or 0.
 
-        If the clock still shows a later time than at the last look, no time is lived through twice,
-        and the answer is 0.
+        If the clock still shows a later time than at the last look, no instant comes a second time,
+        so the result is 0.
         """
         now = wall_ms()
         back = -self._shift()

@@ -38,7 +38,7 @@ WRONG_REQUEST = 1
 #: Exit code if the server or the broker cannot be reached, or refuses.
 NO_SERVER = 2
 
-#: Exit code of a command that has done its work, and found or left out something on the way.
+#: Exit code of a command that has done its work, but has findings or has left something out.
 INCOMPLETE = 3
 
 _EXIT_CODES = (

@@ -158,8 +158,8 @@ def why(name: str, instant: str | None) -> None:
 
     Without INSTANT it is about the last time at which the entry should have run, and about the
     next. An instant without an offset is read in the zone of the entry's rule, or else the app's; a
-    time of day, such as 03:00, is the last one that has passed. One that names no seconds stands
-    for its minute.
+    time of day, such as 03:00, is the last one that has passed. An INSTANT without seconds means
+    its whole minute.
 
     \b
     Examples:

@@ -130,7 +130,7 @@ def calendars() -> None:
 @click.argument("name", required=False, shell_complete=_calendar_names)
 @json_option
 def list_(name: str | None) -> None:
-    """List the calendars, with the last date that each knows of; or the days of one.
+    """List the calendars, each with its last date, or the days of one calendar.
 
     \b
     Examples:

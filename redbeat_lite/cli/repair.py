@@ -116,7 +116,7 @@ def locks() -> None:
 @locks.command("list")
 @json_option
 def list_locks() -> None:
-    """List the locks that are held or waited for, those that run out first in front.
+    """List the locks that are held or waited for. Locks that expire first come first.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def list_locks() -> None:
 def clear(key: str) -> None:
     """Free a lock, whoever holds it, and wake a task that waits for it.
 
-    A task that held it goes on running, and learns of it within a third of its lease.
+    A task that held the lock goes on running, and learns of the loss within a third of its lease.
 
     \b
     Example:

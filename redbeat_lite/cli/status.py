@@ -59,8 +59,8 @@ def status(timeout: float) -> None:
 
     SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the
     first entry in line is; OVERDUE counts entries that are late by more than a second. REFUSED are
-    entries of beat_schedule with which something is wrong. DIFFERING are those that the leader has
-    stored with another definition than this app.
+    entries of beat_schedule with an error. DIFFERING are entries that the leader has stored with
+    another definition than this app.
 
     \b
     Examples:
@@ -180,9 +180,9 @@ def health(
 ) -> None:
     """Ask whether the beat of this host is well.
 
-    It is, if its loop lives, be it the leader or a stand-by, and if it has not failed for longer
-    than the limit to reach the server or the broker. Run it where the beat runs, in the same
-    container. With redbeat_lite_heartbeat_file the file is asked, and Redis is not.
+    A beat is well if its loop lives, as leader or as stand-by, and if it has not failed for longer
+    than the limit to reach the server or the broker. Run this command where the beat runs, in the
+    same container. With redbeat_lite_heartbeat_file it reads the file, and not Redis.
 
     Exit codes: 0 it is well; 1 it is not; 2 the server cannot be reached.
 
@@ -216,8 +216,8 @@ def health(
 def doctor() -> None:
     """Look for what is or will be trouble: the server, the settings, the entries.
 
-    Each finding says what was found, why it matters and what to do. Nothing is changed. Run it
-    where a beat runs, so that it looks at that machine's clock.
+    Each finding has an observation, why it matters, and what to do. Nothing is changed. Run the
+    command where a beat runs, so that it looks at the clock of that machine.
 
     Exit codes: 0 nothing, or notes; 3 a warning; 4 an error; 1 the request is wrong; 2 the server
     cannot be reached.

@@ -203,7 +203,7 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     original.
 
     Raises:
-        InvalidEntry: there is none.
+        InvalidEntry: no schedule that can be stored has these occurrences.
     """
     text = schedule_text(celerys).removeprefix("crontab ")
     times = crontab_rule(celerys, zone).walls

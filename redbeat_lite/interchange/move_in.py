@@ -143,6 +143,7 @@ class Carrier:
         return carried
 
     def _carry_runtime_entry(self, foreign: ForeignEntry, now: int) -> Carried:
+        """Return a runtime entry with the definition and the history of the old beat."""
         fields = dict(foreign.fields)
         entry = entry_with_defaults(self._settings, foreign.name, fields, app=self._app)
         check_arguments(entry, serializer_of(entry, self._app))

@@ -86,6 +86,7 @@ class RedBeatSource(Source):
             raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
 
     def _read(self) -> Iterator[ForeignEntry | LeftOut]:
+        """Yield every entry, 1,000 keys in a round trip."""
         client: Any = self._backend.client
         self.led = bool(client.exists(self._lock))
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}

@@ -90,6 +90,7 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
 
 
 def _wanted(claim: Claim) -> Wanted:
+    """Return a claim as the lock store takes it."""
     return Wanted(
         key=claim.key,
         task_id=claim.task_id,

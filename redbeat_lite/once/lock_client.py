@@ -50,8 +50,8 @@ _ANY_POLICY = Once()
 #: Renewals within one lease. Two may fail before the lock is lost.
 PER_LEASE = 3
 
-#: Seconds after which a renewal that hangs is given up. Less would give up sound servers. More
-#: would keep the next hold waiting.
+#: Timeout of a renewal in seconds. A shorter one would fail with slow but sound servers. A longer
+#: one would delay the renewal of the next lock.
 _RENEWAL_TIMEOUT = 1.0
 
 #: Longest wait of the renewal's thread, in seconds.

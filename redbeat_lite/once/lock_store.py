@@ -152,7 +152,7 @@ class Verdict(NamedTuple):
 
     Parameters:
         word: one of the verdicts in ``once/begin.lua``.
-        text: the text that belongs to it.
+        text: text that the script returns with the word, such as the holder of the lock.
         unrecorded: why the run could not be recorded; empty if it was.
     """
 
@@ -344,10 +344,10 @@ class LockStore:
         hold_ms: int = 0,
         fate: Fate | None = None,
     ) -> Ended:
-        """Release what a run holds.
+        """Release the lock of a run, and note its end in the guard's record.
 
         Parameters:
-            again: whether a copy of this task may run, because this run came to nothing.
+            again: whether a copy of this task may run, because this run did not do its work.
             hold_ms: how long to keep the lock for the task's retry.
             fate: the record of the run. With ``again`` it is written only if no copy of the task
                 runs by now.

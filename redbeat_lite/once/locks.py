@@ -138,7 +138,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         lease_ms=lease_ms,
         key=key,
         holder=f"lock() in process {os.getpid()}",
-        # The guard's record outlives the block only to tell a renewal in flight that it has ended.
+        # The guard's record outlives the block only for a renewal in flight, which must not restore
+        # the lock.
         life_ms=2 * lease_ms,
     )
     hold = Hold(held, Once(lease=lease))

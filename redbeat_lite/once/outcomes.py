@@ -28,7 +28,7 @@ _OUTCOMES: dict[str, Outcome] = {
     states.FAILURE: "failed",
     states.RETRY: "retrying",
     states.REJECTED: "rejected",
-    # The body wants no result, or the task goes on under this id as another one.
+    # The body raised Ignore, or another task continues under this id.
     states.IGNORED: "unknown",
 }
 
@@ -123,8 +123,8 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 
 
 def keeps_result(task: Any, request: Context) -> bool:
-    """Return whether the result of a run is stored. The call decides, or else the task."""
-    # The class of the request has the attribute too, but there it says nothing.
+    """Return whether the result of a run is stored: an option of the call, or else of the task."""
+    # Look only at the request itself, because its class has the attribute for every call.
     ignored = vars(request).get("ignore_result")
     if ignored is None:
         ignored = task.ignore_result

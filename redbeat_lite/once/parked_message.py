@@ -116,10 +116,10 @@ def publish(app: Celery, text: str) -> str:
 
 @contextmanager
 def _in_front(channel: Any) -> Iterator[bool]:
-    """Put what is published over a channel at the end of the queue from which workers take.
+    """Publish over a channel to the front of queues, so that workers take these messages next.
 
-    Kombu does the same with messages that it restores. Yields whether the broker can do that: it is
-    Redis, where a queue is a list.
+    Kombu does the same with messages that it restores. Yields whether the broker can do it: only
+    Redis can, where a queue is a list.
     """
     if not isinstance(channel, RedisChannel):
         yield False

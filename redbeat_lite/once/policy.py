@@ -50,7 +50,7 @@ class Once:
     Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``.
 
     Parameters:
-        key: tells which calls are the same. ``None``: the task's name and all of its arguments,
+        key: decides which calls are the same. ``None``: the task's name and all of its arguments,
             bound to their names and defaults, so that ``f(1)`` and ``f(x=1)`` are the same. A
             template such as ``"{feed_url}"`` names the arguments that count; it belongs to its
             task, so two tasks with the same template do not meet. Text without fields, such as

@@ -117,8 +117,9 @@ def clear_interval_expires(request: Any) -> None:
 def store_started(task: Any, request: Any) -> None:
     """Store STARTED for a run, if its class or the app asks for that.
 
-    Celery would store it before :func:`begin`: also for a task that is parked then, and for a copy
-    of a task that has ended. So the task itself says no to Celery, and the class keeps the answer.
+    Celery would store it before :func:`begin`, so also for a task that is then parked, and for a
+    copy of a task that has ended. So ``track_started`` is false on the task itself, and the class
+    keeps the setting of the user.
     """
     is_tracked = type(task).track_started
     if is_tracked is None:
@@ -137,7 +138,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
     is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
     if hold.once is None and not is_redelivered and not task.needs_guard():
         name = f"{task.name}[{request.id}]"
-        # The text of ``why`` says that the task did not run, so its cause is logged.
+        # Log the cause, because the text of ``why`` wrongly says that the task did not run.
         cause = text_of(why.__cause__ or why)
         logger.warning("Task %s runs without the guard against copies of it: %s", name, cause)
         _begin_alone(task)
@@ -237,7 +238,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
 
 
 def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successor: Any) -> int:
-    """Return for how many ms the lock is kept for the message that goes on with this task's id."""
+    """Return for how many ms the lock is kept for a retry or a successor under this task's id."""
     kept_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)

@@ -91,11 +91,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     guard_life: float = GUARD_LIFE
 
-    #: Tells the worker that :meth:`before_start` claims the id of every message.
+    #: Mark for the worker: :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
-    #: Without ``track_started``. The app is asked for it when a run starts, and not the app that a
-    #: class is bound to first; see ``run_lifecycle.store_started``.
+    #: Without ``track_started``. Celery would read it from the first app that a class is bound to;
+    #: ``run_lifecycle.store_started`` reads it from the app of the run.
     from_config: ClassVar[Any] = tuple(
         (name, setting) for name, setting in celery.Task.from_config if name != "track_started"
     )  # fmt: skip
@@ -121,7 +121,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             cls.run = run_lifecycle.releasing(cls.__dict__["run"])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a task that tells Celery not to store STARTED; :meth:`before_start` stores it."""
+        """Make a task for which Celery does not store STARTED; :meth:`before_start` stores it."""
         task: Self = super().__new__(cls)
         task.track_started = False
         return task

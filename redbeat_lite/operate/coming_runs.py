@@ -30,7 +30,7 @@ class ComingRun(NamedTuple):
         at: when it is sent.
         nominal: the instant of the schedule.
         zone: the zone to show it in.
-        hazard: what a clock change does to it.
+        hazard: effect of a clock change on the run, in words.
     """
 
     name: str

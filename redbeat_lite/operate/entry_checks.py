@@ -223,7 +223,7 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
 def refused(subject: Subject) -> Iterator[Finding]:
     """Find config entries that the leader has refused, or that this app would refuse.
 
-    The second are looked for only if no beat with this app's configuration leads.
+    This app's configuration is checked only if no beat with this configuration leads.
     """
     if not subject.is_compared:
         return

@@ -238,10 +238,11 @@ class Case:
         return [freeze for freeze in current if freeze.selection.covers(entry)]
 
     def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
-        """Yield what is recorded to have kept an occurrence of an instant from being sent in time.
+        """Yield the recorded causes that kept an occurrence from being sent in time.
 
         Parameters:
-            began: start of the run, if it ran late. Only what had ended by then delayed it.
+            instant: nominal time of the occurrence.
+            began: start of the run, if it ran late. Only causes that had ended by then delayed it.
         """
         yield from self._leaderless(instant, began)
         for freeze in self.frozen(instant):

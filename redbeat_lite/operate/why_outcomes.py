@@ -9,8 +9,8 @@ from ..entries.words import listed, took
 from ..runs.run import BACKFILLED, Run
 from .why_case import RECORD, STATE, Case, Explanation, Reason, full
 
-#: Outcome, or a finer case of it -> sentence. Placeholders: the name, the nominal time, the due
-#: time of the retry.
+#: Outcome, or a finer case of an outcome -> sentence. Placeholders: the name, the nominal time,
+#: the due time of the retry.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
@@ -45,7 +45,7 @@ _SOURCES = {"record": RECORD, "schedule": STATE}
 def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     """Say what became of the run of an occurrence, by its nominal time in epoch ms.
 
-    A run may stand for a range of occurrences, in which this one lies.
+    The run may be a range of occurrences that contains this one.
     """
     kind = _finer_outcome(case, run)
     retry = "" if run.retry_at is None else f", due at {case.when(run.retry_at)}"

@@ -37,7 +37,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two looks of :meth:`PipelineRun.wait` after a change.
 _FIRST_POLL = 0.05
 
-#: Most seconds between them. Each look without a change makes the pause longer.
+#: Most seconds between two such looks. Each look without a change makes the pause longer.
 _LAST_POLL = 0.5
 
 #: Errors after which the sweeper does the rest.
@@ -154,9 +154,9 @@ class PipelineRun:
 
         Parameters:
             states: the states to include.
-            limit: most runs. It also bounds how many unended runs are looked at, and how many of
-                the latest 10,000 ended ones, but 500 of each are looked at in any case. A run whose
-                record is gone is left out.
+            limit: most runs. At most ``limit`` unended runs and ``limit`` of the latest 10,000 ended
+                runs are looked at, but 500 of each in any case. A run whose record is gone is left
+                out.
         """
         store = store_of(app)
         ids = store.index.latest(max(limit, _LOOKED_AT))

@@ -100,6 +100,7 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
+        """Write the latest value."""
         self._written_at = elapsed()
         # Release before reading the latest value, so that a later value schedules its own write.
         self._scheduled.release()

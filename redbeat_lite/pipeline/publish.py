@@ -190,7 +190,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
             finish_run(app, store, ref.run)
         dispatch(app, store, ref.run, completed.outbox)
     except _LATER as exc:
-        # The step has ended, whatever becomes of the next ones.
+        # The step has ended, even if the next steps cannot be published.
         text = "Pipeline %s: cannot go on, leaving it to the sweeper: %s"
         logger.warning(text, ref.run, describe(exc))
     return completed.word
@@ -316,7 +316,7 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     if once is not None and once.scope == "queue":
         on_conflict = options.get("on_conflict") or once.on_conflict
         if on_conflict == "skip":
-            # A skipped call looks like a published one, and its step would never be heard of.
+            # A skipped call looks like a published one, and no worker would ever end its step.
             options["on_conflict"] = "raise"
     args = (ref.run, *step.args)  # the body gets the params in place of the run's id
     # A step publishes the next stage from within its own task, and must not become its parent.

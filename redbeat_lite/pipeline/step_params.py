@@ -56,7 +56,7 @@ def outcome(returned: Any, *, process: bool = False) -> str:
     Parameters:
         returned: result of the body: ``None``, a dict, or ``(True, dict or None)``.
         process: whether the step is of a task process. Then a dict with ``result`` holds the params
-            among other fields, and the truth of a pair's first item decides, whatever its type.
+            among other fields, and the first item of a pair may be any true value.
 
     Raises:
         StepFailed: it returned ``(False, …)``, or no JSON object.
@@ -94,7 +94,7 @@ def arguments(
 ) -> tuple[Any, ...]:
     """Return the positional arguments of a step's body.
 
-    The first of ``args`` stands for the params.
+    The params take the place of the first of ``args``.
     """
     if header["process"] is None:
         return (params, *args[1:])

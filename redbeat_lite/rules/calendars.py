@@ -110,6 +110,7 @@ class Calendar:
 
 @lru_cache(maxsize=256)  # thousands of entries have few calendars
 def _decoded(stored: str) -> Calendar:
+    """Return the calendar of a stored text, cached."""
     title, until, days = stored.rsplit(" ", 2)
     name, _, revision = title.rpartition("@")
     return Calendar(

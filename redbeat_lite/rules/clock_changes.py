@@ -118,6 +118,7 @@ def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
 
 
 def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
+    """Return the next time of a rule that also runs in the second passing of a fold."""
     shown = local.replace(tzinfo=None, microsecond=0)
     ahead = _next_shown(walls, zone, shown, local.astimezone(UTC))
     jump = None if local.fold else _jump_ahead(zone, local)

@@ -69,14 +69,15 @@ def register_schedule(
     """Teach the store a schedule class of your own; do it in every process that imports the class.
 
     The beat asks Celery's ``is_due`` when to run, or ``next_after(instant)`` if the class has it.
-    That returns the first occurrence later than an aware datetime, or None. If ``is_due`` does not
-    name the next occurrence within ten questions, it is asked again, in real time, when it says.
+    ``next_after`` returns the first occurrence later than an aware datetime, or None. If ``is_due``
+    does not name the next occurrence within ten questions, it is asked again in real time, after
+    the seconds that it returned.
 
     Parameters:
         encode: makes JSON-able data of an instance.
         decode: makes an equal instance of that data, and raises ValueError for data that it cannot
             read.
-        name: stands for the class in the store; by default module and class name. Registering a
+        name: name of the class in the store; by default module and class name. Registering a
             name again replaces it, so a class that moved can keep its old name.
 
     Raises:

@@ -50,7 +50,7 @@ class Incident:
         entry: name of the entry; ``None`` for the whole schedule.
         since: when it was opened.
         text: the trouble in words.
-        count: how often it was found so far.
+        count: how often it was reported so far.
         acknowledged: the note of the person who has taken it up; ``None``: nobody has.
         until: when it was closed; ``None`` while it is open.
     """

@@ -263,7 +263,7 @@ class Attempt(NamedTuple):
         if type(header) is int:
             history = min(header, MAX_HISTORY)
         if expected:
-            history = max(history, 1)  # what is expected is checked against the row
+            history = max(history, 1)  # expectations are checked against the row
         if history < 1 or len(name) > MAX_NAME:
             return None
         try:

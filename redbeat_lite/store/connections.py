@@ -325,11 +325,11 @@ class _Sentinel(redis.Redis):
 class _MasterConnection(SentinelManagedConnection):
     """Connection to the master that Sentinel names, and to no other server.
 
-    If a reply does not come in time, the connection is closed. redis-py keeps such a connection.
-    The next command would then get the late reply of this one, and so on.
+    If a reply does not come in time, the connection is closed. redis-py keeps the connection open,
+    so the next command would get the late reply of this one, and so on.
 
-    The connection moves to a new master even while the old one goes on. Sentinel demotes the old
-    one some eight seconds later, and it then loses all that was written to it meanwhile.
+    The connection moves to a new master even while the old master still answers. Sentinel demotes
+    the old master some eight seconds later, and all that was written to it meanwhile is lost.
     """
 
     _next_look = 0.0

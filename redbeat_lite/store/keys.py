@@ -76,7 +76,7 @@ FORMAT = 1
 #: frozen entries.
 FREEZING = 2
 
-#: Highest version that this process understands. It does not touch a schedule with a higher one.
+#: Highest version that this process understands. A schedule of a higher version is not touched.
 UNDERSTOOD = FREEZING
 
 #: Type of each key that exists once, by its name after the prefix.

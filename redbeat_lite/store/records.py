@@ -104,7 +104,7 @@ class Term(NamedTuple):
 class Mark(NamedTuple):
     """Field that a leader has just written into its schedule.
 
-    Through another connection, the leader recognises its database by it.
+    If the leader reads this field over another connection, that leads to the same database.
     """
 
     key: str
@@ -124,7 +124,7 @@ class Refrozen(Exception):
 class Refused:
     """Config entries that the leader has refused, as Redis holds them.
 
-    They take typically 1 KB, and 50 KB at most.
+    A record takes typically 1 KB, and 50 KB at most.
 
     Parameters:
         owner: whose configuration it is; empty if no beat has read one yet.

@@ -79,7 +79,7 @@ class Store:
     ) -> tuple[list[Stored], list[Any]]:
         """Return the entries of these names and the replies to ``asked``, in one round trip.
 
-        An exception stands for the reply of what has failed.
+        If a command has failed, its exception takes the place of its reply.
         """
         # A script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
@@ -381,8 +381,8 @@ class Store:
     def add_config_names(self, owner: str, names: Iterable[str]) -> None:
         """Remember that these config entries are of ``owner``, too.
 
-        Callers do so before they store the entries. A config entry whose name is not remembered
-        would never be removed.
+        Call this before the entries are stored. A config entry whose name is not remembered would
+        never be removed.
         """
         before = self.config_names(owner)
         after = before.union(names)

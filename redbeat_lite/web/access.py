@@ -13,7 +13,7 @@ from .http import Request
 Right = Literal["view", "run", "pause", "edit", "remove", "locks", "freeze"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
 
-#: Headers by which a proxy says for whom it asks.
+#: Headers in which a proxy names its client.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -66,10 +66,10 @@ def is_loopback(address: str) -> bool:
 
 
 def is_embedded(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether a page of another site loads this into itself, as an image or a frame.
+    """Return whether a page of another site embeds this page, as an image or a frame.
 
     Parameters:
-        trusted: origins whose pages may do so, as browsers name them.
+        trusted: origins whose pages may embed it, as browsers name them.
     """
     header = request.headers.get
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:

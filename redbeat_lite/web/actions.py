@@ -132,7 +132,7 @@ BULK_ACTIONS = {
 def act(call: Call) -> Response:
     """Do the action of the path, and lead to the page that shows the outcome.
 
-    If somebody else was first, that page says how the thing stands now.
+    If somebody else was first, that page shows the present state.
     """
     name = call.request.path[1:]
     action = ACTIONS[name]

@@ -165,7 +165,7 @@ def _scope_request(scope: _Message) -> Request:
     """Return the head of a request, by the scope of ASGI."""
     root = scope.get("root_path", "")
     path = scope["path"]
-    # The specification has hosts leave the path whole. Older hosts take the root away.
+    # By the specification, a host passes the whole path. Older hosts remove the root from it.
     if path == root or path.startswith(f"{root}/"):
         path = path[len(root) :]
     client = scope.get("client") or ("",)

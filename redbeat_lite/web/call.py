@@ -180,14 +180,18 @@ class Call:
         return Response(status, json.dumps(value).encode(), headers)
 
     def done(self, action: str | None, page: str = "entry", **query: str) -> Response:
-        """Lead to a page, which says that an action was done; None if there was nothing to do."""
+        """Redirect to a page, with the action to report there.
+
+        Parameters:
+            action: ``None`` if there was nothing to do.
+        """
         if page in _SUBJECTS:
             subject = _SUBJECTS[page]
             query = {subject: self.params.get(subject, ""), **query}
         return Response.redirect(link(page, **query, did=action))
 
     def failed(self, status: int, what: str, why: str) -> Response:
-        """Return the page that says why a call failed."""
+        """Return the page that explains why a call failed."""
         if self.wants_json:
             return self.json({"error": what, "why": why}, status)
         return replace(self, error="").page("failed.html", status, what=what, why=why)

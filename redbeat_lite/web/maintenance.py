@@ -94,6 +94,7 @@ def _quarantined(call: Call, name: str, record: Mapping[str, Any]) -> Quarantine
 
 
 def _visible_definition(call: Call, definition: Any) -> str | None:
+    """Return a quarantined definition as the user may see it."""
     if definition is None:
         return None
     if call.site.redact is None and call.may("edit"):

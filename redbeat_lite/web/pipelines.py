@@ -40,8 +40,8 @@ class Bar(NamedTuple):
     """A drawn step, or all steps of a stage in one state.
 
     Parameters:
-        start, width: where it begins and how wide it is, in percent of the stage.
-        filled: how much of it is done, in percent of its width.
+        start, width: left edge and width of the bar, in percent of the stage.
+        filled: done part, in percent of the bar's width.
         state: of the steps.
         text: the sign of the state, and the name or the number of the steps.
     """

@@ -192,7 +192,7 @@ class Site:
         return call.failed(500, "A setting of the app is wrong", call.visible_error(text_of(exc)))
 
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
-        """Return the form of a post again, with what is wrong; or a page that says it."""
+        """Return the form of a post with its error; without a form, a page with the error."""
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)

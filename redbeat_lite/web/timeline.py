@@ -112,6 +112,7 @@ class Window(NamedTuple):
 
 
 def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, Any]:
+    """Read the data of the timeline's page."""
     window = Window(wall_ms(), span)
     sample = entry_filter.select(site.schedules).sample()
     most = _LANES if any(entry_filter) else _LANES_UNFILTERED

@@ -170,8 +170,8 @@ class Scripts:
     def together(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """Return the replies to independent scripts and commands, in one round trip.
 
-        The exception of one that fails stands for its reply. Commands of other clients may come in
-        between.
+        If one of them fails, its exception takes the place of its reply. Commands of other clients
+        may come in between.
 
         Parameters:
             asked: calls and commands that change nothing. If the server does not know one of the
