@@ -154,9 +154,9 @@ class PipelineRun:
 
         Parameters:
             states: the states to include.
-            limit: most runs. At most ``limit`` unended runs and ``limit`` of the latest 10,000 ended
-                runs are looked at, but 500 of each in any case. A run whose record is gone is left
-                out.
+            limit: most runs. At most ``limit`` unended runs and ``limit`` of the latest 10,000
+                ended runs are looked at, but 500 of each in any case. A run whose record is gone is
+                left out.
         """
         store = store_of(app)
         ids = store.index.latest(max(limit, _LOOKED_AT))
