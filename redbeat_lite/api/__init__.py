@@ -1,1 +1,1 @@
-"""``Schedules``: entries added, read, changed and removed from any process."""
+"""``Schedules``, with which any process adds, reads, changes and removes entries."""

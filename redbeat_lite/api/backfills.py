@@ -1,4 +1,4 @@
-"""Backfills as users start and stop them; the leading beat sends them."""
+"""Backfills for users, who start, pause and cancel them. The leading beat sends their messages."""
 
 from __future__ import annotations
 
@@ -38,24 +38,27 @@ _ACTIVE = 1000
 #: Most separate ranges of times that the backfills of one entry may have sent.
 _RANGES = 1000
 
-#: Ended backfills that are kept.
+#: Number of ended backfills that are kept.
 _ENDED = 100
 
-#: What became of a run that is not missing: it has done its work, or may yet.
+#: Outcomes of a run that is not missing: it has succeeded or may still succeed.
 _THERE = ("waiting", "running", "retrying", "succeeded")
 
 
 @public
 class Backfills:
-    """The backfills of a schedule, as :attr:`Schedules.backfills` has them; every process sees the
+    """Backfills of a schedule, as :attr:`Schedules.backfills` has them; every process sees the
     same.
 
-    Those that have not ended, and the last hundred that have: iterated over from the oldest on, or
-    found by their ids.
+    It has all backfills that have not ended and the last hundred that have. Iteration begins with
+    the oldest; ``[id]`` returns one.
     """
 
     def __init__(self, reader: Reader, who: Callable[[], Who]) -> None:
-        self._reader, self._store, self._zone, self._who = reader, reader.store, reader.zone, who
+        self._reader = reader
+        self._store = reader.store
+        self._zone = reader.zone
+        self._who = who
         self._own = Store(reader.store.backend, reader.store.keys.of_backfills)
 
     def start(
@@ -71,107 +74,91 @@ class Backfills:
         note: str = "",
         dry_run: bool = False,
     ) -> Backfill:
-        """Have all occurrences of an entry sent between two instants of the past, both included,
-        oldest first.
+        """Send all occurrences of an entry between two instants of the past, the oldest first.
 
-        They are those of its schedule as it is, whether they were sent when they were due or not;
-        what a backfill has sent is not sent again. One instant twice is the nominal time of one
-        run, whatever the schedule.
+        Both instants are included. The occurrences follow the present schedule; it does not matter
+        whether they were sent at their time. Occurrences that an earlier backfill has sent are left
+        out. If both instants are the same, one run gets this nominal time, whatever the schedule.
 
         Parameters:
-            max_active: how many may be out at once that no worker has recorded the end of, up to
-                1,000; ``None``: it goes by ``rate`` alone.
+            max_active: most runs in flight at once, up to 1,000; a run is in flight until a worker
+                has recorded its end. ``None``: only ``rate`` limits the backfill.
             rate: messages a second without ``max_active``, up to 1,000.
-            again: 1 and so on, to send what was sent under the numbers before.
-            missing: leave out those that, by the record of runs, have succeeded, run or wait. They
-                then count as sent.
-            note: why, for those who come after.
-            dry_run: return what would be started, without an id, and start nothing.
+            again: 1 or more, to send again what backfills with lower numbers have sent.
+            missing: leave out the runs that have succeeded, run or wait, as recorded. They then
+                count as sent.
+            note: reason, which is shown with the backfill.
+            dry_run: return the backfill without an id, and start nothing.
 
         Raises:
             EntryNotFound: there is no such entry.
-            InvalidEntry: a parameter is wrong, nothing or too much is to be sent, no worker
-                records, or what is missing is not known, as the record of runs does not reach back
-                so far.
+            InvalidEntry: a parameter is wrong; no occurrence or too many are to be sent; no worker
+                records runs; or with ``missing``, the record of runs does not reach back so far.
             ConfigOwned: its schedule cannot be stored, and this app's configuration does not have
                 it.
         """
-        entry, client = self._reader.whole(name), cast(Any, self._store.backend.client)
+        entry = self._reader.whole(name)
         check_complete(entry, "schedule")
-        first, last = (
-            to_ms(aware(field, value)) for field, value in (("start", start), ("end", end))
-        )
+        first = to_ms(aware("start", start))
+        last = to_ms(aware("end", end))
         _check("start", "an instant not after the end", start, first <= last)
         _check("end", "an instant that is not to come", end, last <= wall_ms() + 1)
-        as_number("max_active", max_active, 1, _ACTIVE)
-        in_bounds = is_number(rate) and SLOWEST <= rate <= FASTEST
-        _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
-        _check("again", "a whole number from 0", again, type(again) is int and 0 <= again <= 10**6)
-        heard = heard_of(
-            client.hgetall(OnceKeys(self._store.keys.prefix).workers), server_ms(client) / 1000
+        _check_limits(max_active, rate, again)
+        self._check_workers(max_active)
+        stored = [*self]
+        before = _last_before(entry, again, stored)
+        backfill = Backfill(
+            id="",
+            name=name,
+            start=from_ms(first),
+            end=from_ms(last),
+            max_active=max_active,
+            rate=rate,
+            again=again,
+            note=storable_note(name, note),
+            actor=self._who().actor,
+            at=from_ms(wall_ms()),
+            generation=entry.known_state.generation,
         )
+        if before is not None:
+            backfill = replace(backfill, number=before.number + 1, skip=covered(before))
+        nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
+        if missing and 0 < len(nominals) <= _LONGEST:
+            nominals, backfill = self._missing(entry, nominals, backfill)
+        _check_amount(entry, nominals, backfill, missing)
+        backfill = replace(
+            backfill,
+            start=from_ms(nominals[0]),
+            end=from_ms(nominals[-1]),
+            total=len(nominals),
+        )
+        return backfill if dry_run else self._started(backfill, stored)
+
+    def _check_workers(self, max_active: int | None) -> None:
+        """Check that a worker records the ends of runs, which ``max_active`` needs."""
+        client = cast(Any, self._store.backend.client)
+        reports = client.hgetall(OnceKeys(self._store.keys.prefix).workers)
+        workers = heard_of(reports, server_ms(client) / 1000).values()
+        are_recorded = any(worker.records for worker in workers)
         expected = (
             "None (--max-active none), as no worker that records runs was heard of within a minute"
         )
         hint = "it then sends `rate` (--rate) messages a second, whatever becomes of them"
-        is_told = max_active is None or any(said.records for said in heard.values())
-        _check("max_active", expected, max_active, is_told, hint)
-        known = [*self]
-        kind = name, entry.known_state.generation, again
-        before = max(
-            (each for each in known if _kind(each) == kind),
-            key=lambda each: each.number,
-            default=None,
-        )
-        next_number = f"again={again + 1} (--again {again + 1})"
-        if before and not before.ended:
-            hint = (
-                f"backfill {before.id} has {before.left} left: wait for its end, cancel it, "
-                f"or send its runs once more by {next_number}"
-            )
-            raise InvalidEntry(
-                "again", "a number under which no backfill of the entry goes on", again, hint=hint
-            )
-        about = (
-            max_active,
-            rate,
-            again,
-            storable_note(name, note),
-            self._who().actor,
-            from_ms(wall_ms()),
-        )
-        number, skip = (before.number + 1, covered(before)) if before else (0, ())
-        wanted = Backfill("", name, from_ms(first), from_ms(last), *about, kind[1], number, skip)
-        found = [*islice(times(wanted, entry, entry.known_state, self._zone), _LONGEST + 1)]
-        if missing and 0 < len(found) <= _LONGEST:
-            found, wanted = self._missing(entry, found, wanted)
-        which = " and that are missing" if missing else ""
-        expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{which}"
-        hint = f"if all of these were sent already, {next_number} sends them once more"
-        _check(
-            "start",
-            expected,
-            f"{len(found):,} of {entry.schedule!r}",
-            0 < len(found) <= _LONGEST,
-            hint,
-        )
-        _check(
-            "again",
-            "one under which less was sent here and there",
-            again,
-            len(wanted.skip) < _RANGES,
-        )
-        wanted = replace(wanted, start=from_ms(found[0]), end=from_ms(found[-1]), total=len(found))
-        return wanted if dry_run else self._started(wanted, known)
+        _check("max_active", expected, max_active, max_active is None or are_recorded, hint)
 
     def _missing(
-        self, entry: Entry, found: list[int], wanted: Backfill
+        self, entry: Entry, nominals: list[int], backfill: Backfill
     ) -> tuple[list[int], Backfill]:
-        """Those of these nominal times (epoch ms) that are missing; the others are among what was
-        sent from then on.
+        """Return the nominal times (epoch ms) of missing runs, and the backfill that skips the
+        others.
+
+        Raises:
+            InvalidEntry: the record of runs does not reach back to the first nominal time.
         """
-        known = RunHistory(self._reader).of_entry(entry, RunQuery.of(None, None, None, MAX_HISTORY))
-        since, first = min((run.scheduled_at for run in known), default=None), from_ms(found[0])
+        query = RunQuery.of(None, None, None, MAX_HISTORY)
+        runs = RunHistory(self._reader).of_entry(entry, query)
+        since = min((run.scheduled_at for run in runs), default=None)
+        first = from_ms(nominals[0])
         if since is None or since > first:
             expected = f"a record of runs that goes back to {in_zone(first, self._zone)}"
             got = "none" if since is None else f"one that begins {in_zone(since, self._zone)}"
@@ -180,97 +167,177 @@ class Backfills:
                 "whatever became of them"
             )
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
-        there = {to_ms(run.scheduled_at) for run in known if run.outcome in _THERE}
-        others = [[*each] for is_there, each in groupby(found, there.__contains__) if is_there]
-        skip = merged([*wanted.skip, *((each[0], each[-1]) for each in others)])
-        return [at for at in found if at not in there], replace(wanted, skip=skip)
+        present = {to_ms(run.scheduled_at) for run in runs if run.outcome in _THERE}
+        ranges = list(backfill.skip)
+        for is_present, group in groupby(nominals, present.__contains__):
+            if is_present:
+                neighbours = [*group]
+                ranges.append((neighbours[0], neighbours[-1]))
+        missing = [nominal for nominal in nominals if nominal not in present]
+        return missing, replace(backfill, skip=merged(ranges))
 
-    def lacks(self, wanted: Backfill) -> bool:
-        """Whether neither it nor one after it, of its entry and ``again``, is stored."""
-        return not any(
-            _kind(each) == _kind(wanted) and each.number >= wanted.number for each in self
-        )
+    def lacks(self, backfill: Backfill) -> bool:
+        """Return whether neither this backfill nor a later one of its kind is stored.
 
-    def restore(self, wanted: Backfill) -> None:
-        """Go on with one that there was, as a backup has it, where it is lacking."""
-        wanted = replace(wanted, feed=f"{server_ms(self._store.backend.client)}-0")
-        if self.lacks(wanted) and self._own.put(
-            [wanted.edit(None, wall_ms() if wanted.runs else None)]
-        ) == [True]:
-            self._tell(wanted, "imported")
+        Backfills of a kind have the same entry, generation and ``again``.
+        """
+        for stored in self:
+            if _kind(stored) == _kind(backfill) and stored.number >= backfill.number:
+                return False
+        return True
+
+    def restore(self, backfill: Backfill) -> None:
+        """Store a backfill of a backup, so that it continues, unless it is stored already."""
+        backfill = replace(backfill, feed=self._present_feed())
+        if not self.lacks(backfill):
+            return
+        due = wall_ms() if backfill.runs else None
+        if self._own.put([backfill.edit(None, due)]) == [True]:
+            self._record(backfill, "imported")
 
     def pause(self, id: str) -> Backfill:
-        """Stop sending it for now; raises EntryNotFound if there is none, or it has ended."""
+        """Stop sending messages of a backfill until :meth:`resume`.
+
+        Raises:
+            EntryNotFound: there is no such backfill, or it has ended.
+        """
         return self._change(id, "paused", paused=True)
 
     def resume(self, id: str) -> Backfill:
-        """Go on with it, and wait for nothing that is out: its end may have been lost; raises as
-        :meth:`pause`.
+        """Continue a backfill; raises as :meth:`pause`.
+
+        Runs that were in flight no longer count as such, because their ends may have been lost.
         """
         return self._change(id, "resumed", paused=False, active=())
 
     def cancel(self, id: str) -> Backfill:
-        """Send nothing of it any more; raises as :meth:`pause`."""
+        """End a backfill, so that no further message is sent; raises as :meth:`pause`."""
         return self._change(id, "cancelled", ended="cancelled")
 
     def __getitem__(self, id: str) -> Backfill:
-        """The backfill of this id; raises EntryNotFound, a ``KeyError``, where there is none."""
-        found = backfill_of(self._own.read([id])[0]) if is_name(id) else None
-        if found is None:
+        """Return the backfill of this id; raise EntryNotFound, a ``KeyError``, if there is none."""
+        backfill = backfill_of(self._own.read([id])[0]) if is_name(id) else None
+        if backfill is None:
             raise EntryNotFound(f"no backfill {id!r} is stored")
-        return found
+        return backfill
 
     def __iter__(self) -> Iterator[Backfill]:
-        return iter(
-            sorted(
-                filter(None, map(backfill_of, self._own.pages())),
-                key=lambda each: (each.at, each.number),
-            )
-        )
+        readable = filter(None, map(backfill_of, self._own.pages()))
+        return iter(sorted(readable, key=lambda backfill: (backfill.at, backfill.number)))
 
-    def _started(self, wanted: Backfill, known: Sequence[Backfill]) -> Backfill:
-        # Of two that are started at the same time, one has the id.
-        id_ = sha1(
-            repr((_kind(wanted), wanted.number)).encode(), usedforsecurity=False
-        ).hexdigest()[:10]
-        wanted = replace(wanted, id=id_, feed=f"{server_ms(self._store.backend.client)}-0")
-        if self._own.put([wanted.edit(None, wall_ms())]) == [False]:
+    def _started(self, backfill: Backfill, stored: Sequence[Backfill]) -> Backfill:
+        """Store a new backfill, and remove old ones.
+
+        Parameters:
+            stored: the backfills that are stored already, the oldest first.
+        """
+        # If two processes start the same backfill at the same time, both compute the same id, so
+        # only one of them can store it.
+        text = repr((_kind(backfill), backfill.number))
+        id_ = sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
+        backfill = replace(backfill, id=id_, feed=self._present_feed())
+        if self._own.put([backfill.edit(None, wall_ms())]) == [False]:
             raise EntryChanged(
-                f"backfill {id_!r} of {wanted.name!r} was started by somebody else just now"
+                f"backfill {id_!r} of {backfill.name!r} was started by somebody else just now"
             )
-        first, last = (in_zone(each, self._zone) for each in (wanted.start, wanted.end))
-        self._tell(wanted, f"started, {wanted.total} from {first} to {last}")
-        newest = {_kind(each): each for each in (*known, wanted)}
-        old = [each for each in known if each.ended][:-_ENDED]
-        there = self._store.existing({each.name for each in old})
-        for each in old:
-            if newest[_kind(each)] is not each or each.name not in there:
-                self._own.put([Edit(each.id, each.state.encode(), None)])
-        return wanted
+        first = in_zone(backfill.start, self._zone)
+        last = in_zone(backfill.end, self._zone)
+        self._record(backfill, f"started, {backfill.total} from {first} to {last}")
+        self._remove_old([*stored, backfill])
+        return backfill
+
+    def _remove_old(self, backfills: Sequence[Backfill]) -> None:
+        """Remove all but the last ended backfills.
+
+        The newest one of each kind stays as long as its entry exists, because the next one of its
+        kind skips the times that it has sent.
+        """
+        newest = {_kind(backfill): backfill for backfill in backfills}
+        old = [backfill for backfill in backfills if backfill.ended][:-_ENDED]
+        names = self._store.existing({backfill.name for backfill in old})
+        for backfill in old:
+            is_needed = newest[_kind(backfill)] is backfill and backfill.name in names
+            if not is_needed:
+                self._own.put([Edit(backfill.id, backfill.state.encode(), None)])
+
+    def _present_feed(self) -> str:
+        """Return the id from which on a new backfill reads the feed of ended runs: the server's
+        now.
+        """
+        return f"{server_ms(self._store.backend.client)}-0"
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
         for _ in range(TRIES):
-            if (found := self[id_]).ended:
-                raise EntryNotFound(f"backfill {id_!r} has ended: {found.ended}")
-            after = replace(found, **changes)
-            if self._own.put([after.edit(found, wall_ms() if after.runs else None)]) == [True]:
-                self._tell(after, action)
+            before = self[id_]
+            if before.ended:
+                raise EntryNotFound(f"backfill {id_!r} has ended: {before.ended}")
+            after = replace(before, **changes)
+            due = wall_ms() if after.runs else None
+            if self._own.put([after.edit(before, due)]) == [True]:
+                self._record(after, action)
                 return after
         raise EntryChanged(f"backfill {id_!r} is being changed too often")
 
-    def _tell(self, backfill: Backfill, what: str) -> None:
+    def _record(self, backfill: Backfill, action: str) -> None:
+        """Add a line to the record of changes."""
         note = f": {backfill.note}" if backfill.note else ""
-        self._store.record(
-            line_of(self._who(), "backfill", f"{backfill.id} {what}{note}"), [backfill.name]
-        )
+        line = line_of(self._who(), "backfill", f"{backfill.id} {action}{note}")
+        self._store.record(line, [backfill.name])
 
 
 def _kind(backfill: Backfill) -> tuple[str, str, int]:
+    """Return the fields that are the same for backfills of which each continues the one before."""
     return backfill.name, backfill.generation, backfill.again
+
+
+def _last_before(entry: Entry, again: int, stored: Sequence[Backfill]) -> Backfill | None:
+    """Return the last stored backfill of an entry with this ``again``; ``None`` if there is none.
+
+    Raises:
+        InvalidEntry: that backfill has not ended.
+    """
+    kind = (entry.name, entry.known_state.generation, again)
+    backfills = [backfill for backfill in stored if _kind(backfill) == kind]
+    if not backfills:
+        return None
+    before = max(backfills, key=lambda backfill: backfill.number)
+    if not before.ended:
+        hint = (
+            f"backfill {before.id} has {before.left} left: wait for its end, cancel it, "
+            f"or send its runs once more by {_next_number(again)}"
+        )
+        expected = "a number under which no backfill of the entry goes on"
+        raise InvalidEntry("again", expected, again, hint=hint)
+    return before
+
+
+def _next_number(again: int) -> str:
+    return f"again={again + 1} (--again {again + 1})"
+
+
+def _check_limits(max_active: object, rate: object, again: object) -> None:
+    as_number("max_active", max_active, 1, _ACTIVE)
+    in_bounds = is_number(rate) and SLOWEST <= rate <= FASTEST
+    _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
+    is_count = type(again) is int and 0 <= again <= 10**6
+    _check("again", "a whole number from 0", again, is_count)
+
+
+def _check_amount(entry: Entry, nominals: Sequence[int], backfill: Backfill, missing: bool) -> None:
+    """Check the numbers of occurrences to send and of ranges to skip."""
+    number = len(nominals)
+    suffix = " and that are missing" if missing else ""
+    expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{suffix}"
+    hint = f"if all of these were sent already, {_next_number(backfill.again)} sends them once more"
+    value = f"{number:,} of {entry.schedule!r}"
+    _check("start", expected, value, 0 < number <= _LONGEST, hint)
+    expected = "one under which less was sent here and there"
+    _check("again", expected, backfill.again, len(backfill.skip) < _RANGES)
 
 
 def _check(
     field: str, expected: str, value: object, is_right: object, hint: str | None = None
 ) -> None:
+    """Raise InvalidEntry unless ``is_right``."""
     if not is_right:
         raise InvalidEntry(field, expected, value, hint=hint)

@@ -1,4 +1,4 @@
-"""Calendars as users see them, and the edits of their entries that a new revision takes."""
+"""Calendars for users, and the edits of entries when a calendar gets a new revision."""
 
 from __future__ import annotations
 
@@ -23,37 +23,40 @@ from ..store.store import Store
 
 @public
 class Calendars(MutableMapping[str, Calendar]):
-    """The stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process
-    sees the same.
+    """Stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process sees
+    the same.
 
-    ``calendars[name] = calendar`` stores one and edits the entries that name it, 250 in a step.
-    Interrupted, it is done by storing the same once more: that makes no new revision. All entries
-    are read for it, 1,000 in a round trip.
+    ``calendars[name] = calendar`` stores a calendar and edits the entries that name it, 250 in a
+    step. It reads all entries, 1,000 in a round trip. After an interruption, store the same
+    calendar once more: this edits the other entries, and makes no new revision.
     """
 
     def __init__(self, store: Store, zone: tzinfo, who: Callable[[], Who]) -> None:
-        self._store, self._zone, self._who = store, zone, who
+        self._store = store
+        self._zone = zone
+        self._who = who
 
     def all(self) -> dict[str, Calendar]:
-        """Those that can be read, in one round trip."""
+        """Return the calendars that can be read, by name, in one round trip."""
         return self._store.calendars()
 
     def __getitem__(self, name: str) -> Calendar:
-        """The calendar of this name.
+        """Return the calendar of this name.
 
         Raises:
             EntryNotFound: there is none; a ``KeyError``.
         """
-        if (found := self.all().get(name)) is None:
+        calendar = self.all().get(name)
+        if calendar is None:
             raise EntryNotFound(f"no calendar {name!r} is stored")
-        return found
+        return calendar
 
     def __setitem__(self, name: str, calendar: Calendar) -> None:
-        """Store a calendar, and plan its entries by it.
+        """Store a calendar, and plan its entries with it.
 
         Raises:
-            InvalidEntry: it is no calendar, or no name; or an entry grows too large with it: all
-                others are edited.
+            InvalidEntry: the calendar or its name is wrong; or an entry would be too large with the
+                calendar, and all other entries were edited.
         """
         if "@" in check_name("name", name):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
@@ -61,10 +64,9 @@ class Calendars(MutableMapping[str, Calendar]):
             raise InvalidEntry("calendar", "a Calendar", calendar)
         stored, is_new = self._store.put_calendar(name, calendar)
         if is_new:
-            self._store.record(
-                line_of(self._who(), "edited", f"calendar {stored}, until {stored.until}"), []
-            )
-        self._plan_anew(name)
+            note = f"calendar {stored}, until {stored.until}"
+            self._store.record(line_of(self._who(), "edited", note), [])
+        self._replan(name)
 
     def __delitem__(self, name: str) -> None:
         """Remove a calendar that no entry names.
@@ -89,18 +91,22 @@ class Calendars(MutableMapping[str, Calendar]):
         return len(self.all())
 
     def settle(self, written: Iterable[Entry]) -> None:
-        """Plan anew what was written by a revision that was not the last any more: its edits may
-        have passed it by.
-        """
-        planned = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
-        for name in {
-            each.name for each in planned.difference(self.all().values() if planned else ())
-        }:
-            self._plan_anew(name)
+        """Replan the calendars of entries that were written with an outdated revision.
 
-    def _plan_anew(self, name: str) -> None:
-        """Edit the entries that name a calendar, until they are by what is stored: somebody may
-        store another one.
+        Another process may have stored a new revision, and read all entries, after this process had
+        read the calendar and before it wrote the entry. So that process has not edited the entry.
+        """
+        used = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
+        if not used:
+            return
+        outdated = used.difference(self.all().values())
+        for name in {calendar.name for calendar in outdated}:
+            self._replan(name)
+
+    def _replan(self, name: str) -> None:
+        """Edit the entries that name a calendar until they have the stored revision.
+
+        It repeats if another process stores a further revision meanwhile.
         """
         faults: dict[bytes, InvalidEntry] = {}
 
@@ -114,34 +120,33 @@ class Calendars(MutableMapping[str, Calendar]):
             except InvalidEntry as exc:
                 faults[stored.name] = exc
                 return []
-            later, line = (
+            edit = edit_of(
+                after,
                 moved(after, state, wall_ms(), self._zone),
-                line_of_write(self._who(), stored, definition),
+                self._zone,
+                expected=stored.state,
+                definition=definition,
+                line=line_of_write(self._who(), stored, definition),
             )
-            return [
-                edit_of(
-                    after,
-                    later,
-                    self._zone,
-                    expected=stored.state,
-                    definition=definition,
-                    line=line,
-                )
-            ]
+            return [edit]
 
         last = None
-        while (calendar := self.all().get(name)) is not None and calendar != last:
+        calendar = self.all().get(name)
+        while calendar is not None and calendar != last:
             faults.clear()
-            behind = (each.name for each in self._store.pages() if _names(each, name, but=calendar))
-            self._store.rewrite(behind, edits, at_once=AT_ONCE)
+            pages = self._store.pages()
+            names = (stored.name for stored in pages if _names(stored, name, but=calendar))
+            self._store.rewrite(names, edits, at_once=AT_ONCE)
             last = calendar
+            calendar = self.all().get(name)
         for exc in faults.values():
             raise exc
 
 
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
-    """Whether an entry names a calendar, but for this revision. Most name none, which their text
-    tells sooner.
-    """
-    entry = readable_parts(stored)[0] if b'"calendar":' in (stored.definition or b"") else None
+    """Return whether an entry names a calendar, unless it has the revision ``but``."""
+    # Most entries have no calendar, and a search in the text is faster than decoding them.
+    if b'"calendar":' not in (stored.definition or b""):
+        return False
+    entry, _ = readable_parts(stored)
     return entry is not None and entry.calendar_name == name and entry.calendar != but

@@ -1,4 +1,4 @@
-"""Reading the record of changes."""
+"""Reader of the record of changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..store.redis_values import UNREADABLE, newest_first, readable
 from ..store.scripts import Call, checked
 from ..store.store import Store
 
-#: Lines that a script looks through: half of as many as there are, so that two of them do.
+#: Lines that a script searches. The record has about twice as many, so two calls search it.
 _LOOKED_AT = 5_100
 
 
 def recorded(
     store: Store, name: str | None, since: datetime | None, until: datetime | None, limit: int
 ) -> list[Change]:
-    """What the record tells, newest first; see :meth:`redbeat_lite.Schedules.changes`."""
+    """Return recorded changes, the newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
     first = "-" if since is None else str(max(0, to_ms(aware("since", since))))
@@ -43,12 +43,12 @@ def recorded(
 
 
 class Scan:
-    """Looks through the record of changes for those of one entry.
+    """Search for the changes of one entry in the record of changes.
 
     Parameters:
-        limit: of these, how many at most.
-        oldest, newest: ids of lines, both of which are part of the range.
-        kinds: actions of which each change is looked for, too.
+        limit: most changes.
+        oldest, newest: ids of the first and the last line to search.
+        kinds: actions whose changes are returned too, whatever their entries.
     """
 
     def __init__(
@@ -60,20 +60,21 @@ class Scan:
         newest: str = "+",
         kinds: Sequence[str] = (),
     ) -> None:
-        self._store, self._name, self._limit, self._oldest, self._newest = (
-            store,
-            name,
-            limit,
-            oldest,
-            newest,
-        )
+        self._store = store
+        self._name = name
+        self._limit = limit
+        self._oldest = oldest
+        self._newest = newest
         self._kinds = kinds
-        #: When the first line of those that were looked through was written.
+        #: Time of the oldest line that was searched.
         self.since: datetime | None = None
 
     @property
     def asking(self) -> list[Call]:
-        """Return the next call, which can be sent together with others; none if none is left."""
+        """Call of the script for the next part of the search, to be sent together with other calls.
+
+        Empty if ``limit`` is 0.
+        """
         if not self._limit:
             return []
         kinds = (f'["{kind}"' for kind in self._kinds)
@@ -81,61 +82,66 @@ class Scan:
         return [Call("schedule/changes", [self._store.keys.changes], args)]
 
     def read(self, replies: Sequence[Any]) -> list[Change]:
-        """What was looked for, the newest first: from the reply to what it has asked, and what else
-        it takes.
+        """Return the changes, the newest first. It may search further parts of the record.
+
+        Parameters:
+            replies: replies to the calls of :attr:`asking`.
         """
-        found: list[Change] = []
+        changes: list[Change] = []
         while replies:
-            (last, more, lines), replies = replies[0], ()
+            last, more, lines = replies[0]
+            replies = ()
             flat = (
                 (id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in lines
             )
-            found += (
-                each
-                for each in readable(flat, decode_change)
-                if each.action in self._kinds or self._names(each)
-            )
+            for change in readable(flat, decode_change):
+                if change.action in self._kinds or self._names(change):
+                    changes.append(change)
             if last:
-                self.since, self._newest = (
-                    from_ms(min(int(last.partition(b"-")[0]), MAX_MS)),
-                    f"({last.decode()}",
-                )
-            if more and len(found) < self._limit:
+                written_ms = int(last.partition(b"-")[0])
+                self.since = from_ms(min(written_ms, MAX_MS))
+                self._newest = f"({last.decode()}"
+            if more and len(changes) < self._limit:
                 replies = checked(self._store.backend.scripts.together(self.asking))
-        return found
+        return changes
 
     def of_entry(self, lines: Iterable[Change], kept: Change | None) -> list[Change]:
-        """The changes of the entry among those that were found, newest first; with ``kept``, its
-        last one, even where the line of that is gone, or names only others.
+        """Return the changes of the entry, the newest first.
+
+        Parameters:
+            lines: the changes that :meth:`read` has returned.
+            kept: the last change, as it is kept with the entry. It is added if it is missing in
+                ``lines``, because its line was dropped or does not name this entry.
         """
-        found = [each for each in lines if self._names(each)]
-        if kept is not None and not any(
-            (each.at, each.action) == (kept.at, kept.action) for each in found
-        ):
-            found = sorted((kept, *found), key=lambda change: change.at, reverse=True)
-        return found[: self._limit]
+        changes = [change for change in lines if self._names(change)]
+        if kept is None:
+            return changes[: self._limit]
+        if not any(_is_same(change, kept) for change in changes):
+            changes = sorted((kept, *changes), key=lambda change: change.at, reverse=True)
+        return changes[: self._limit]
 
     def _names(self, change: Change) -> bool:
         return self._name in change.names and change.action not in OF_OTHERS
 
 
-def last_change(stored: Stored, kept: bytes | None) -> Change | None:
-    """The last change of an entry.
+def _is_same(change: Change, other: Change) -> bool:
+    return (change.at, change.action) == (other.at, other.action)
 
-    ``None`` where none is kept, it cannot be read, or somebody has edited the entry since and left
-    no line.
+
+def last_change(stored: Stored, kept: bytes | None) -> Change | None:
+    """Return the last change of an entry.
+
+    ``None`` if none is kept, if it cannot be read, or if a later edit has left no line.
     """
-    return (
-        kept_change(stored.name.decode(), kept)
-        if kept is not None and is_last_change(kept, stored.state)
-        else None
-    )
+    if kept is None or not is_last_change(kept, stored.state):
+        return None
+    return kept_change(stored.name.decode(), kept)
 
 
 def kept_change(name: str, kept: bytes | None) -> Change | None:
-    """The last change of an entry that was recorded; ``None`` where there is none, or it cannot be
-    read.
-    """
+    """Return the last recorded change of an entry; ``None`` if there is none that can be read."""
+    if kept is None:
+        return None
     with suppress(*UNREADABLE):
-        return None if kept is None else decode_last(name, kept)
+        return decode_last(name, kept)
     return None

@@ -1,4 +1,4 @@
-"""Freezes as users see them."""
+"""Freezes for users, who make and thaw them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from ..entries.state import storable_note
 from ..store.changes import Line, line_of
 from ..store.store import TRIES, Store
 
-#: As many as there may be: each is looked at for each entry that is due.
+#: Most freezes. They are bounded because the beat compares each of them with each due entry.
 _MOST = 100
 
-#: Seconds that one may hold, so that its end is an instant in each zone.
+#: Longest freeze in seconds, so that a datetime can hold its end in any zone.
 _LONGEST = 1000 * YEAR
 
 
 @public
 class FreezeList:
-    """The freezes that hold, as :attr:`Schedules.freezes` has them; every process sees the same."""
+    """Active freezes, as :attr:`Schedules.freezes` has them; every process sees the same."""
 
     def __init__(self, store: Store, who: Callable[[], Who]) -> None:
-        self._store, self._who = store, who
+        self._store = store
+        self._who = who
 
     def __iter__(self) -> Iterator[Freeze]:
-        """The oldest first."""
-        return (each for each in self.known().all if each.holds(wall_ms()))
+        """Iterate over the active freezes, the oldest first."""
+        return (freeze for freeze in self.known().all if freeze.holds(wall_ms()))
 
     def add(
         self,
@@ -46,101 +47,119 @@ class FreezeList:
         seconds: Duration | None = None,
         note: str = "",
     ) -> Freeze:
-        """Keep entries from firing for a time. None is edited; messages that are out, and retries,
-        go on.
+        """Keep entries from firing for a time, without an edit of these entries.
 
-        At its end, each entry's misfire policy decides on the runs that were due meanwhile.
+        Messages that were sent already, and their retries, are not affected. At the end of the
+        freeze, each entry's misfire policy decides on the runs that were due meanwhile.
 
-        Once this has returned, nothing goes out that is sent in one step with the schedule; with a
-        broker elsewhere, nothing later than the batch that is under way.
+        After the return, a beat that commits and sends in one step sends no message of these
+        entries. With a separate broker, the beat may still send the batch that is in flight.
 
         Parameters:
-            name, task: patterns, as of files: ``billing-*``.
+            name, task: patterns of names and of tasks, as of files: ``billing-*``.
             tag: one of the entry's tags.
-            until: aware; when it ends.
-            seconds: for how long it holds, as seconds, a timedelta or a text such as ``"2h"``; in
-                the place of ``until``.
-            note: why.
+            until: aware; time at which the freeze ends.
+            seconds: length of the freeze instead of ``until``, as seconds, a timedelta or a text
+                such as ``"2h"``.
+            note: reason, which is shown with the freeze.
 
         Raises:
-            InvalidEntry: a parameter is wrong, or there are 100.
-            UnsupportedFormat: the beat that leads is of an earlier version, and would send what is
-                frozen.
+            InvalidEntry: a parameter is wrong, or there are 100 freezes already.
+            UnsupportedFormat: the leading beat is of an earlier version, which does not know
+                freezes.
         """
-        now, selection = wall_ms(), Selection.of(name, tag, task)
+        now = wall_ms()
+        selection = Selection.of(name, tag, task)
         if (until is None) == (seconds is None):
             raise InvalidEntry("until", "either until or seconds", (until, seconds))
         end = _after(now, seconds) if until is None else to_ms(aware("until", until))
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
-        whose, told, id = self._who(), storable_note(name, note), random_hex(3)
-        since = from_ms(now)
-        freeze = Freeze(id, *selection, since, until=from_ms(end), note=told, actor=whose.actor)
+        freeze = Freeze(
+            random_hex(3),
+            *selection,
+            since=from_ms(now),
+            until=from_ms(end),
+            note=storable_note(name, note),
+            actor=self._who().actor,
+        )
         self.restore(freeze)
         return freeze
 
     def restore(self, freeze: Freeze) -> None:
-        """Store a freeze of a backup, unless it is stored; raises as :meth:`add`."""
+        """Store a freeze of a backup, unless its id is stored already; raises as :meth:`add`."""
         fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
-        told = tuple((field, None, value) for field, value in fields.items())
-        line = line_of(self._who(), "frozen", freeze.note, told)
-        self._change(
-            lambda found: (
-                found if any(each.id == freeze.id for each in found) else (*found, freeze)
-            ),
-            line,
-        )
+        differences = tuple((field, None, value) for field, value in fields.items())
+        line = line_of(self._who(), "frozen", freeze.note, differences)
+
+        def with_freeze(stored: tuple[Freeze, ...]) -> tuple[Freeze, ...]:
+            if any(other.id == freeze.id for other in stored):
+                return stored
+            return (*stored, freeze)
+
+        self._change(with_freeze, line)
 
     def thaw(self, id: str) -> None:
         """End a freeze before its time.
 
         Raises:
-            EntryNotFound: no freeze of this id holds.
+            EntryNotFound: no active freeze has this id.
         """
         now = wall_ms()
 
-        def thawed(found: tuple[Freeze, ...]) -> list[Freeze]:
-            if not any(each.id == id and each.holds(now) for each in found):
+        def thawed(stored: tuple[Freeze, ...]) -> list[Freeze]:
+            if not any(freeze.id == id and freeze.holds(now) for freeze in stored):
                 raise EntryNotFound(
                     f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
                 )
-            return [each._replace(thawed=from_ms(now)) if each.id == id else each for each in found]
+            return [
+                freeze._replace(thawed=from_ms(now)) if freeze.id == id else freeze
+                for freeze in stored
+            ]
 
         self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))
 
     def marked(self, entries: Iterable[Entry], known: Freezes | None = None) -> Iterator[Entry]:
-        """These entries, each told until when it is frozen.
+        """Yield these entries with ``frozen_until`` set.
 
         Parameters:
-            known: the freezes, where they were read already.
+            known: the freezes, if they have been read already.
         """
-        known, now = self.known() if known is None else known, wall_ms()
+        freezes = self.known() if known is None else known
+        now = wall_ms()
         for entry in entries:
-            until = known.until(now, entry)
+            until = freezes.until(now, entry)
             entry.frozen_until = None if until is None else from_ms(until)
             yield entry
 
     def known(self) -> Freezes:
-        """All that is stored of them."""
+        """Return all stored freezes."""
         return Freezes.of(self._store.freezes())
 
-    def _change(self, decide: Callable[[tuple[Freeze, ...]], Sequence[Freeze]], line: Line) -> None:
+    def _change(self, change: Callable[[tuple[Freeze, ...]], Sequence[Freeze]], line: Line) -> None:
+        """Store the freezes that ``change`` returns; retry if another process has changed them.
+
+        Parameters:
+            change: gets the stored freezes, and returns the same tuple to change nothing.
+        """
         for _ in range(TRIES):
-            known = self.known()
-            if (wanted := decide(known.all)) is known.all:
+            before = self.known()
+            freezes = change(before.all)
+            if freezes is before.all:
                 return
-            later = known.replaced(*wanted)
-            # Beside them there are those that have ended, of which the beat has not seen to the
-            # end.
-            number = max(sum(each.holds(wall_ms()) for each in later.all), len(later.all) // 10)
+            after = before.replaced(*freezes)
+            active = sum(freeze.holds(wall_ms()) for freeze in after.all)
+            # Ended freezes stay until the beat has handled their ends. If no beat runs, they may
+            # become ten times as many as active ones may be.
+            number = max(active, len(after.all) // 10)
             if number > _MOST:
                 raise InvalidEntry("freezes", f"at most {_MOST} of them", number)
-            if self._store.set_freezes(known.text, later.text, line):
+            if self._store.set_freezes(before.text, after.text, line):
                 return
         raise EntryChanged("the freezes are being changed too often")
 
 
 def _after(now: int, seconds: object) -> int:
-    return now + round(
-        1000 * length_of("seconds", seconds, "a millisecond to 1,000 years", 0.001, _LONGEST)
-    )
+    """Return the end of a freeze of this length, in epoch ms."""
+    expected = "a millisecond to 1,000 years"
+    return now + round(1000 * length_of("seconds", seconds, expected, 0.001, _LONGEST))

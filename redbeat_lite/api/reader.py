@@ -1,6 +1,4 @@
-"""Entries as the API reads them: decoded, with their state, and with what only the app's
-configuration holds.
-"""
+"""Reader of stored entries, which adds the fields that only the app's configuration has."""
 
 from __future__ import annotations
 
@@ -34,15 +32,23 @@ logger = get_logger(f"celery.{__name__}")
 
 _T = TypeVar("_T")
 
-#: Entries whose rows are read in one command, and how many of each at most: it shall block nobody.
-_TOGETHER, _ROWS = 100, 100
+#: Most entries whose rows one command reads, so that the command does not block the server for
+#: long.
+_TOGETHER = 100
 
-#: Entries that are read first by who may need no more.
+#: Most rows of an entry that the command reads, for the same reason.
+_ROWS = 100
+
+#: Entries of the first page for a caller who may need only a few.
 _FIRST = 50
 
 
 class Reader:
-    """Reads entries for one app; from a store of its own, where none is given."""
+    """Reader of the entries of one app.
+
+    Parameters:
+        store: the store to read from; ``None`` for the one that the app's settings name.
+    """
 
     def __init__(self, app: Celery, store: Store | None = None) -> None:
         self.app = app
@@ -51,40 +57,50 @@ class Reader:
 
     @property
     def zone(self) -> tzinfo:
-        """That of the app. One that is wrong fails where it is needed, and keeps nobody from the
-        rest.
+        """Time zone of the app.
+
+        It is read when it is needed, so that a wrong one makes only those calls fail that need it.
         """
         zone: tzinfo = self.app.timezone
         return zone
 
     def stored(self, name: str) -> Stored:
-        """What Redis holds for this name; raises EntryNotFound where that is nothing."""
-        # A name that no entry can have is not there, as in any mapping.
+        """Return what Redis holds for this name; raise EntryNotFound if there is no entry."""
+        # A value that cannot be a name is not found, as in any mapping.
         return _there(name, self.store.read([name])[0] if is_name(name) else None)
 
     def whole(self, name: str) -> Entry:
-        """The entry of this name, with its state, its last change, and until when it is frozen;
-        raises EntryNotFound where there is none, and as :meth:`entry`.
+        """Return the entry of this name, with its state, its last change and ``frozen_until``.
+
+        Raises:
+            EntryNotFound: there is none.
+            CorruptEntry: the stored entry cannot be read.
         """
-        stored, kept, freezes, _ = (
-            self.store.read_with_change(name) if is_name(name) else (None, None, b"", [])
-        )
+        there(name, is_name(name) or None)
+        stored, kept, freezes, _ = self.store.read_with_change(name)
         return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))
 
     def whole_of(
-        self, there: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None
+        self, stored: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None
     ) -> Entry:
-        """The same of what was read, and of its rows where they were; raises as :meth:`entry`."""
-        entry = self.entry(there)
+        """Return the same entry from parts that have been read already; raises as :meth:`entry`.
+
+        Parameters:
+            stored: the stored entry.
+            kept: its last change, as it is stored.
+            freezes: all stored freezes.
+            rows: rows of its last runs; ``None`` to read them when they are needed.
+        """
+        entry = self.entry(stored)
         if rows is not None:
             entry.read_rows = lambda: rows[:_ROWS]
-        entry.last_change = last_change(there, kept)
+        entry.last_change = last_change(stored, kept)
         until = freezes.until(wall_ms(), entry)
         entry.frozen_until = None if until is None else from_ms(until)
         return entry
 
     def entry(self, stored: Stored) -> Entry:
-        """The entry, with its state; raises CorruptEntry where what Redis holds cannot be read."""
+        """Return the entry with its state; raise CorruptEntry if it cannot be read."""
         entry = self._entry(stored)
         self._give_rows([entry])
         return entry
@@ -94,13 +110,15 @@ class Reader:
             entry, state = parts_of(stored)
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
-        entry.state, entry.app, entry.due = state, self.app, stored.score
+        entry.state = state
+        entry.app = self.app
+        entry.due = stored.score
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
-        """The entries of a page, without those that cannot be read."""
+        """Yield the entries of a page that can be read; a warning is logged for each other one."""
         for group in chunks(page, _TOGETHER):
-            entries = [entry for stored in group if (entry := self._readable(stored)) is not None]
+            entries = [*filter(None, map(self._readable, group))]
             self._give_rows(entries)
             yield from entries
 
@@ -114,53 +132,63 @@ class Reader:
             return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
-        """Let these entries read their rows, those of all in one command when one of them is first
-        asked for them.
+        """Let these entries read their rows when they are needed.
+
+        The first access to the rows of one entry reads the rows of all of them in one command.
         """
-        names, found = [entry.name for entry in entries], dict[str, list[Row]]()
+        names = [entry.name for entry in entries]
+        rows_by_name = dict[str, list[Row]]()
 
         def rows_of(name: str) -> list[Row]:
-            if not found:
+            if not rows_by_name:
                 rows = self.runs.rows(names, _ROWS)
-                found.update(zip(names, rows, strict=True))
-            return found[name]
+                rows_by_name.update(zip(names, rows, strict=True))
+            return rows_by_name[name]
 
         for entry in entries:
             entry.read_rows = partial(rows_of, entry.name)
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
-        """Read the rows of these entries, and in the same round trip what else is asked: the
-        replies.
+        """Read the rows of these entries in one round trip.
+
+        Parameters:
+            asked: further questions for the same round trip.
+
+        Returns:
+            The replies to the further questions.
         """
         names = [entry.name for entry in entries]
-        ask = [self.runs.asking(page, _ROWS) for page in chunks(names, PAGE)]
-        replies = (
-            checked(self.store.backend.scripts.together([*asked, *ask])) if asked or ask else []
-        )
-        read = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
-        for entry, rows in zip(entries, read, strict=True):
+        calls = [*asked, *(self.runs.asking(page, _ROWS) for page in chunks(names, PAGE))]
+        if not calls:
+            return []
+        replies = checked(self.store.backend.scripts.together(calls))
+        rows_of_all = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
+        for entry, rows in zip(entries, rows_of_all, strict=True):
             entry.read_rows = partial(list, rows)
         return [*replies[: len(asked)]]
 
     @property
     def runs(self) -> RunStore:
-        """The record of runs."""
+        """Record of runs."""
         return RunStore(self.store.backend.client, self.store.keys.prefix)
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
-        """At most ``limit`` entries from rank ``offset`` on, in due order."""
+        """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
         starts = range(offset, offset + limit, PAGE)
         pages = (self.store.page(start, min(PAGE, starts.stop - start)) for start in starts)
-        # By name, because an entry that moves between two round trips may be read twice.
-        found = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
-        return [*self.readable(found.values())]
+        # A dict by name, because an entry that moves between two round trips may be read twice.
+        by_name = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
+        return [*self.readable(by_name.values())]
 
     def all(self) -> Iterator[Entry]:
-        """All entries that can be read, in due order, a page per round trip."""
+        """Yield all entries that can be read, in due order, a page per round trip."""
         return self.readable(self.store.pages())
 
     def soonest(self) -> Iterator[Entry]:
-        """As :meth:`all`, for who may need no more than the first few."""
+        """Yield the same entries as :meth:`all`, with a small first page.
+
+        It is for a caller who may need only the first few entries.
+        """
         return chain.from_iterable(map(self.readable, self.store.paged(_FIRST)))
 
     def completed(self, entry: Entry) -> Entry:
@@ -172,25 +200,29 @@ class Reader:
             return entry
         try:
             own = config_entry(self.settings, entry.name, fields, app=self.app)
-        except Exception:  # noqa: BLE001 - what a user wrote may raise anything; it is told as refused
+        except Exception:  # noqa: BLE001 - a user's configuration may raise any exception
+            # The beat refuses this entry and logs the error.
             return entry
         entry._put(**{field: getattr(own, field) for field in entry.unstored}, unstored={})
         return entry
 
 
 def _there(name: str, stored: Stored | None) -> Stored:
-    return there(name, None if stored is None or stored.definition is None else stored)
+    """Return the stored entry; raise EntryNotFound if it has no definition."""
+    if stored is not None and stored.definition is None:
+        stored = None
+    return there(name, stored)
 
 
-def there(name: str, found: _T | None) -> _T:
-    """What was found of this name; raises EntryNotFound where that is nothing."""
-    if found is None:
+def there(name: str, value: _T | None) -> _T:
+    """Return a value that was read for this name; raise EntryNotFound if it is ``None``."""
+    if value is None:
         raise EntryNotFound(f"no entry {name!r} is stored")
-    return found
+    return value
 
 
 def check_complete(entry: Entry, *needed: str) -> None:
-    """Raise ConfigOwned if one of these fields is known to another app alone."""
+    """Raise ConfigOwned if only the configuration of another app has one of these fields."""
     if not entry.unstored.keys().isdisjoint(needed):
         raise ConfigOwned(
             f"entry {entry.name!r} holds what cannot be stored, and only the app of "

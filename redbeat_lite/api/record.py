@@ -1,6 +1,4 @@
-"""One entry with its runs and its changes, read together in three round trips, however many they
-are.
-"""
+"""Record of an entry: the entry, its last runs and its last changes, read in three round trips."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ from .run_history import RunHistory, RunQuery
 
 @public
 class Record(NamedTuple):
-    """An entry with its runs and its changes.
+    """Entry with its last runs and changes.
 
     Parameters:
-        entry: with its state and its last change.
+        entry: the entry with its state and its last change.
         runs: its last runs, the newest first.
         changes: its last changes, the newest first.
         freezes: all stored freezes, as :meth:`Schedules.upcoming` takes them.
@@ -38,13 +36,13 @@ class Record(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """All that is stored under the name of an entry.
+    """Stored values under the name of an entry.
 
     Parameters:
         entry: ``None`` if no entry of this name is stored.
         runs, changes, freezes: as in :class:`Record`.
         kept: the last change, if it is kept with the entry.
-        lines: the lines of the record of changes that the scan has looked for.
+        lines: the lines that the scan has read from the record of changes.
         replies: replies to the further questions.
     """
 

@@ -1,3 +1,4 @@
-"""What an entry is, how its state follows from it, and the forms it has, two of them stored; no
-server and no clock.
+"""Entries: their fields, their state, and the text and JSON forms of both.
+
+Nothing here asks a server or a clock.
 """

@@ -1,5 +1,6 @@
-"""Entries as JSON values, for files, scripts and pages: instants in ISO 8601, schedules in their
-written form.
+"""Entries as JSON values, for files, scripts and pages.
+
+Instants are in ISO 8601. Schedules have the form in which people write them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 #: Fields whose default depends on the settings of the app, so they are always shown.
 _ALWAYS = ("expires", "misfire")
 
-#: Attributes of an entry that are no part of its definition.
+#: Attributes of an entry that are not part of its definition.
 _READ = (
     "source",
     "status",
@@ -59,7 +60,9 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
             fields[field] = stored[field]
         elif field not in unstored and (defaults or field in _ALWAYS):
             fields[field] = stored_value(field, getattr(type(entry), field))
-    return {**fields, "unstored": unstored} if unstored else fields
+    if unstored:
+        fields["unstored"] = unstored
+    return fields
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
@@ -79,4 +82,6 @@ def as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value

@@ -1,4 +1,4 @@
-"""A backfill: what was requested, how far it has come, and which runs it sends next.
+"""Backfills: the request, the progress, and the runs to send next.
 
 Redis holds the request as a definition and the progress as a state, as it does for an entry.
 Nothing here asks the server or a clock.
@@ -30,13 +30,13 @@ Ranges = Sequence[Sequence[int]]
 SLOWEST = 0.001
 FASTEST = 1000
 
-# Most messages of one step. They take 4 ms, or 20 ms if each is made without a prepared message.
+# Most messages of one step. Sending them takes 4 ms with a prepared message, 20 ms without one.
 _MOST = 50
 
-# Seconds whose messages one step sends, if a rate limits the backfill.
+# If a rate limits the backfill, one step sends the messages of this many seconds.
 _STEP = 0.1
 
-# Fields that change.
+# Fields that change while the backfill runs.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 
 # Types that fields must have when they are read.
@@ -51,30 +51,30 @@ _TYPES: dict[type, tuple[str, ...]] = {
 @public
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Occurrences of an entry that are sent late, or once more. Datetimes are aware.
+    """Past occurrences of an entry that are sent late or sent again. Datetimes are aware.
 
     Parameters:
-        id: short and random; empty if nothing was started.
-        name: of the entry.
+        id: short random text; empty if no backfill was started.
+        name: name of the entry.
         start: the first nominal time.
         end: the last nominal time.
         max_active: most runs in flight at once; ``None`` limits only the ``rate``.
         rate: messages a second.
-        again: number of times that these runs were sent before, from 0.
-        note: why it was started.
-        actor: who started it.
-        at: when it was started.
-        generation: of the entry.
-        number: number of backfills before it with the same entry and ``again``.
-        skip: ranges of nominal times, in epoch ms, that the backfills before it have sent.
-        total: number of occurrences to be sent.
-        sent: number of occurrences that were sent.
-        paused: whether somebody has paused it.
-        ended: empty, ``"done"``, or that it was cancelled, and why.
+        again: how often these runs were sent before, from 0.
+        note: reason for the backfill.
+        actor: name of the person or program that started it.
+        at: time of its start.
+        generation: generation of the entry.
+        number: number of earlier backfills with the same entry and ``again``.
+        skip: ranges of nominal times, in epoch ms, that earlier backfills have sent.
+        total: number of occurrences to send.
+        sent: number of occurrences sent so far.
+        paused: whether the backfill is paused.
+        ended: empty while it runs; then ``"done"``, or that it was cancelled, and why.
         active: nominal times, in epoch ms, of runs in flight, for ``max_active``.
-        cursor: nominal time, in epoch ms, from which on nothing was sent yet.
-        feed: id up to which the feed of ends was read.
-        attempts: failed publishes in a row.
+        cursor: earliest nominal time, in epoch ms, that was not sent yet.
+        feed: id of the last read record in the feed of ended runs.
+        attempts: number of failed publishes in a row.
     """
 
     id: str
@@ -102,13 +102,14 @@ class Backfill:
     @property
     def left(self) -> int:
         """Number of occurrences that are still to be sent."""
-        if self.ended == "done":  # An edit of the schedule may have made it fewer than the total.
+        if self.ended == "done":
+            # An edit of the schedule may have left fewer occurrences than `total`.
             return 0
         return max(self.total - self.sent, 0)
 
     @property
     def runs(self) -> bool:
-        """Whether the leader sends it."""
+        """Whether the leader sends messages of this backfill."""
         return not self.paused and not self.ended
 
     @property
@@ -117,11 +118,11 @@ class Backfill:
         return dumps({field: getattr(self, field) for field in _STATE})
 
     def edit(self, before: Backfill | None, due: int | None) -> Edit:
-        """Return the edit that stores it, if ``before`` is still what is stored.
+        """Return the edit that stores this backfill if Redis still holds ``before``.
 
         Parameters:
-            before: ``None`` to store a new backfill.
-            due: when the beat looks at it next, in epoch ms.
+            before: the stored backfill; ``None`` to store a new one.
+            due: next time, in epoch ms, at which the beat takes a step.
         """
         if before is not None:
             return Edit(self.id, before.state.encode(), self.state, None, due)
@@ -160,7 +161,7 @@ def _is_intact(backfill: Backfill) -> bool:
     )
 
 
-# -- what is sent next -----------------------------------------------------------------------------
+# -- The next step ---------------------------------------------------------------------------------
 
 
 def times(
@@ -169,10 +170,11 @@ def times(
     state: EntryState,
     zone: tzinfo,
 ) -> Iterator[int]:
-    """Yield the nominal times, in epoch ms, that are still to be sent by the entry's present rule.
+    """Yield the nominal times, in epoch ms, that are still to be sent under the entry's present
+    rule.
 
     Raises:
-        InvalidEntry: the schedule does not tell its past occurrences.
+        InvalidEntry: the schedule cannot list its past occurrences.
     """
     rule = entry.rule(zone)
     first = backfill.cursor or to_ms(backfill.start)
@@ -201,9 +203,9 @@ def times(
 
 
 def _in_phase(rule: Rule, phase: int, ms: int) -> int:
-    """Return the instant from which on to ask a rule for occurrences after ``ms``.
+    """Return the instant to start from when a rule is asked for occurrences after ``ms``.
 
-    An interval counts from one of its own instants, such as ``phase``.
+    An interval counts from one of its own instants, so the start has the same phase as ``phase``.
     """
     if isinstance(rule, Every) and not rule.on_grid:
         return ms - (ms - phase) % rule.ms
@@ -220,8 +222,10 @@ def _end_of_skip(skip: Ranges, at: int) -> int | None:
 
 def room(backfill: Backfill, entry: Entry) -> int:
     """Return how many messages the next step may send."""
-    # All runs of an entry may have the same once-lock.
-    most = 1 if entry.once is not None and entry.once.at_publish else _MOST
+    most = _MOST
+    if entry.once is not None and entry.once.at_publish:
+        # All runs of the entry may need the same once-lock, and only one of them can get it.
+        most = 1
     if backfill.max_active is None:
         return min(most, max(1, round(backfill.rate * _STEP)))
     return min(most, backfill.max_active - len(backfill.active))
@@ -232,7 +236,7 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
 
     Parameters:
         sent: nominal times, in epoch ms, of the sent messages.
-        is_all: whether nothing is left to be sent.
+        is_all: whether no occurrence is left to send.
     """
     return replace(
         backfill,
@@ -245,16 +249,16 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
 
 
 def covered(backfill: Backfill) -> Ranges:
-    """Return the ranges that this backfill and those before it have sent."""
+    """Return the ranges that this backfill and the earlier ones have sent."""
     if not backfill.sent:
         return backfill.skip
     return merged([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)])
 
 
 def merged(ranges: Ranges) -> Ranges:
-    """Return ranges that cover the same times and of which no two overlap or adjoin.
+    """Return ranges that cover the same times, where no two ranges overlap or adjoin.
 
-    So the last range that begins before a time is the only one that may hold it.
+    So only the last range that begins at or before a time can hold that time.
     """
     result: list[Sequence[int]] = []
     for first, last in sorted(ranges, key=lambda span: span[0]):

@@ -1,4 +1,4 @@
-"""Words for changes of the record: who did what to which entries, when, and why."""
+"""Sentences for the record of changes: actor, action, entries, time and reason."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from .words import in_zone, local
 
 
 def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
-    """A change: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default → 60``.
+    """Describe a change: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default
+    → 60``.
 
-    Where ``named``, it tells the entries, and not when it was.
+    Parameters:
+        named: give the names of the entries instead of the time.
     """
-    more = (
-        f" and {change.count - len(change.names)} more" if change.count > len(change.names) else ""
-    )
-    which = f" {', '.join(change.names)}{more}" if named and change.names else ""
-    when = "" if named else f" at {in_zone(change.at, zone)}"
-    what = change_details(change, zone)
-    return f"{change.action}{which} by {change.actor} ({change.way}){when}" + (
-        f": {what}" if what else ""
-    )
+    entries = f" {_names(change)}" if named and change.names else ""
+    time = "" if named else f" at {in_zone(change.at, zone)}"
+    sentence = f"{change.action}{entries} by {change.actor} ({change.way}){time}"
+    details = change_details(change, zone)
+    return f"{sentence}: {details}" if details else sentence
+
+
+def _names(change: Change) -> str:
+    names = ", ".join(change.names)
+    unnamed = change.count - len(change.names)
+    return f"{names} and {unnamed} more" if unnamed > 0 else names
 
 
 def change_details(change: Change, zone: tzinfo) -> str:
-    """What a change did to fields, and its note: ``jitter default → 60; for the new disk``."""
+    """Describe the changed fields, and add the note: ``jitter default → 60; for the new disk``."""
     return "; ".join(filter(None, (*_of_fields(change, zone), change.note)))
 
 
@@ -41,13 +45,16 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
         if change.action == "term begun":
             if field == "term":
                 yield f"term {after}"
-            elif (ticked := last_sign_of_life(change)) is not None:
+                continue
+            ticked = last_sign_of_life(change)
+            if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action in ("frozen", "thawed"):
-            yield from (
-                [f"{field} {local(after, zone) if field == 'until' else after}"] if after else []
-            )
-        elif before is None and after is None:  # left out
+            if after:
+                text = local(after, zone) if field == "until" else after
+                yield f"{field} {text}"
+        elif before is None and after is None:
+            # The record leaves out the values of this field.
             yield field
         elif field == "schedule":
             yield f"schedule {_schedule(before, zone)} → {_schedule(after, zone)}"
@@ -56,7 +63,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
 
 
 def _schedule(stored: str | None, zone: tzinfo) -> str:
-    """A stored schedule in words; as it is, where it was cut or is none."""
+    """Describe a stored schedule; return the stored text if it was cut or is no schedule."""
     try:
         return schedule_text(decode_schedule(loads(stored or "")), zone)
     except (CorruptEntry, InvalidEntry):
@@ -64,7 +71,10 @@ def _schedule(stored: str | None, zone: tzinfo) -> str:
 
 
 def last_sign_of_life(change: Change) -> datetime | None:
-    """Of the leader before the term that a change began; ``None`` where there was none."""
+    """Return the last sign of life of the previous leader, for a change that begins a new term.
+
+    ``None`` if there was no previous leader.
+    """
     for field, before, _ in change.fields:
         if field == "ticked" and before is not None:
             with suppress(ValueError, OverflowError):

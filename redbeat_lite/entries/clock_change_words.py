@@ -1,5 +1,6 @@
-"""What clock changes do to runs, in words: to one for previews, to those of many entries for the
-doctor.
+"""Sentences about the effect of clock changes on runs.
+
+Previews show a sentence for one run. The doctor shows one for all entries that a change affects.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from .entry import Entry
 from .lifecycle import within
 from .words import listed
 
+#: Seconds of a day.
 _DAY = 86_400
-#: Wall times of a gap that are named one by one.
+
+#: Wall times in a gap that a sentence names; the others are "…".
 _NAMED = 3
 
 
 class _Gap(NamedTuple):
-    """A clock change that leaves wall times out: ``opens`` is the first one that does not exist,
-    ``closes`` the first that does again, both naive; ``at`` is the instant in seconds since 1970.
+    """Gap in the wall times of a zone, where its clocks are set forward.
+
+    Parameters:
+        at: instant of the clock change, in seconds since 1970.
+        opens: first wall time that does not exist, naive.
+        closes: first wall time that exists again, naive.
     """
 
     at: int
@@ -34,7 +41,7 @@ class _Gap(NamedTuple):
 
 
 def _gaps(zone: tzinfo, after: int, until: int) -> Iterator[_Gap]:
-    """The gaps of a zone in ``(after, until]``, in seconds since 1970."""
+    """Yield the gaps of a zone in ``(after, until]``, in seconds since 1970."""
     for (_, end, behind), (_, _, ahead) in pairwise(stretches(zone, after, until)):
         jump = end + 1  # the first second with the new offset
         if ahead > behind:
@@ -42,7 +49,7 @@ def _gaps(zone: tzinfo, after: int, until: int) -> Iterator[_Gap]:
 
 
 def _swallowed(rule: ZonedRule, gap: _Gap) -> Iterator[datetime]:
-    """The wall times of a rule that do not exist because of a gap."""
+    """Yield the wall times of a rule that do not exist because they lie in a gap."""
     wall = rule.walls.next_wall(before(gap.opens))
     while wall is not None and wall < gap.closes:
         yield wall
@@ -50,8 +57,10 @@ def _swallowed(rule: ZonedRule, gap: _Gap) -> Iterator[datetime]:
 
 
 def hazard(rule: Rule, ms: int) -> str | None:
-    """How the clocks meddle with an occurrence, by its nominal time (epoch ms); ``None`` where they
-    do not.
+    """Describe the effect of a clock change on an occurrence; return ``None`` if there is none.
+
+    Parameters:
+        ms: nominal time of the occurrence, in epoch ms.
     """
     if not isinstance(rule, ZonedRule):
         return None
@@ -60,41 +69,48 @@ def hazard(rule: Rule, ms: int) -> str | None:
 
 def _of_fold(rule: ZonedRule, instant: datetime) -> str | None:
     local = instant.astimezone(rule.zone)
-    # A real local time is never in a gap, so that the two differ only where it is shown twice.
+    # The local time of an instant never lies in a gap, so the two offsets differ only if clocks
+    # show this time twice.
     if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         return None
     shown = f"{local:%H:%M} comes twice"
-    # One with a time of day has only what an RDATE added in the second.
+    # A rule with a time of day runs the first time only, unless an RDATE names the second one.
     if rule.walls.running or local.fold:
-        return f"{shown}; this is the {'second' if local.fold else 'first'} time"
+        turn = "second" if local.fold else "first"
+        return f"{shown}; this is the {turn} time"
     return f"{shown}; it runs the first time"
 
 
 def _of_gap(rule: ZonedRule, second: int) -> str | None:
-    """What the last day's jump forward swallowed, if this is the first occurrence since."""
+    """Describe the runs that fell into a gap of the last day.
+
+    Return ``None`` unless the occurrence at ``second`` (since 1970) is the first one after the gap.
+    """
     gap = next(_gaps(rule.zone, second - _DAY - 1, second), None)
     if gap is None or rule.next_ms(gap.at * 1000 - 1) != second * 1000:
         return None
     names = [f"{wall:%H:%M}" for wall in islice(_swallowed(rule, gap), _NAMED + 1)]
     if not names:
         return None
-    told = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-    does = "no run for" if rule.walls.running else "runs in place of"
-    return f"{does} {told}: the clocks skip {gap.opens:%H:%M} to {gap.closes:%H:%M}"
+    missing = ", ".join(names[:_NAMED])
+    if len(names) > _NAMED:
+        missing += ", …"
+    effect = "no run for" if rule.walls.running else "runs in place of"
+    return f"{effect} {missing}: the clocks skip {gap.opens:%H:%M} to {gap.closes:%H:%M}"
 
 
 def moves(
     entries: Iterable[Entry], zone: tzinfo, after: int, until: int
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The runs that clock changes move, or merge with others: a sentence for each change, and the
-    entries' names.
+    """Yield a sentence for each clock change that moves or merges runs, with the entries' names.
 
     Parameters:
-        zone: where a schedule carries none.
-        after, until: the clock changes in ``(after, until]``, in seconds since 1970.
+        zone: zone of the schedules that have none of their own.
+        after, until: consider the clock changes in ``(after, until]``, in seconds since 1970.
     """
     gaps: dict[str, list[_Gap]] = {}
-    hit: dict[tuple[str, _Gap], dict[str, bool]] = defaultdict(dict)
+    # By zone and gap: the names of the affected entries, each with whether runs of it merge.
+    merges: dict[tuple[str, _Gap], dict[str, bool]] = defaultdict(dict)
     for entry in entries:
         rule = entry.rule(zone)
         if not isinstance(rule, ZonedRule) or rule.walls.running or entry.due is None:
@@ -104,24 +120,27 @@ def moves(
         for gap in gaps[rule.zone_name]:
             runs = len([*islice(_swallowed(rule, gap), 2)])
             if runs and within(entry, from_ms(gap.at * 1000)):
-                # One that stands at the end of the gap anyway is the same run.
-                joined = rule.walls.next_wall(before(gap.closes)) == gap.closes
-                hit[rule.zone_name, gap][entry.name] = runs > 1 or joined
-    for (name, gap), merges in hit.items():
-        yield _sentence(name, gap, merges), tuple(merges)
+                # A moved run becomes one with a run that is scheduled for the end of the gap.
+                meets_other = rule.walls.next_wall(before(gap.closes)) == gap.closes
+                merges[rule.zone_name, gap][entry.name] = runs > 1 or meets_other
+    for (zone_name, gap), entries_of_gap in merges.items():
+        yield _sentence(zone_name, gap, entries_of_gap), tuple(entries_of_gap)
 
 
 def _sentence(zone: str, gap: _Gap, merges: dict[str, bool]) -> str:
-    """What a gap does to entries: to those whose name has a True it makes one of several runs."""
-    single, merged = (
-        [name for name in merges if merges[name] is wanted] for wanted in (False, True)
-    )
-    opens, closes = f"{gap.opens:%H:%M}", f"{gap.closes:%H:%M}"
-    parts = (
-        [f"{listed(single)} {'runs' if len(single) == 1 else 'run'} at {closes} instead"]
-        if single
-        else []
-    )
+    """Describe the effect of a gap on entries.
+
+    Parameters:
+        merges: by the name of an entry, whether several of its runs become one.
+    """
+    moved = [name for name, is_merged in merges.items() if not is_merged]
+    merged = [name for name, is_merged in merges.items() if is_merged]
+    opens = f"{gap.opens:%H:%M}"
+    closes = f"{gap.closes:%H:%M}"
+    parts = []
+    if moved:
+        verb = "runs" if len(moved) == 1 else "run"
+        parts.append(f"{listed(moved)} {verb} at {closes} instead")
     if merged:
         parts.append(f"the runs of {listed(merged)} in that time become one, at {closes}")
     return (

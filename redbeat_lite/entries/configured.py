@@ -1,6 +1,4 @@
-"""What an app's configuration says: ``beat_schedule``, and the defaults of what an entry leaves
-out.
-"""
+"""Config entries: the entries of ``beat_schedule``, and the app's defaults for missing fields."""
 
 from __future__ import annotations
 
@@ -22,31 +20,34 @@ def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str,
     """Return the config entries of an app: ``beat_schedule``, and the entry that Celery adds.
 
     Parameters:
-        added: entries that code gave to the scheduler; they replace those of the same name.
+        added: entries that code gave to the scheduler; each replaces the configured entry of its
+            name.
     """
-    found = as_written({**(app.conf.beat_schedule or {}), **(added or {})})
+    entries = as_written({**(app.conf.beat_schedule or {}), **(added or {})})
     if app.conf.result_expires and not app.backend.supports_autoexpire:
-        # Celery's own schedulers add this entry too, for result backends that do not expire by
-        # themselves.
+        # Celery's own schedulers add this entry too, if the result backend does not expire results.
         cleanup = {
             "task": "celery.backend_cleanup",
             "schedule": crontab("0", "4", "*"),
             "options": {"expires": 12 * 3600},
         }
-        found.setdefault("celery.backend_cleanup", cleanup)
-    return found
+        entries.setdefault("celery.backend_cleanup", cleanup)
+    return entries
 
 
 def as_written(schedule: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A ``beat_schedule`` with names that can be stored. Its entries are not looked into: that may
-    raise anything.
+    """Return a ``beat_schedule`` with names that can be stored.
+
+    The entries are not read here, because reading them runs a user's code, which may raise any
+    exception.
     """
     return {short_name(name): fields for name, fields in schedule.items()}
 
 
 def short_name(name: Any) -> Any:
-    """A name that can be stored: ``add_periodic_task`` names an entry that is given none for its
-    whole call.
+    """Return the name, or a shorter one with a digest if it is too long to be stored.
+
+    ``add_periodic_task`` without a name takes the ``repr`` of the whole call as the name.
     """
     if not isinstance(name, str) or len(name) <= MAX_NAME:
         return name
@@ -55,18 +56,21 @@ def short_name(name: Any) -> Any:
 
 
 def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None) -> Entry:
-    """An entry from what a ``beat_schedule`` has under this name, which may have fields of other
-    schedulers.
+    """Return the entry for a value of ``beat_schedule``, which may have fields of other schedulers.
 
-    Raises InvalidEntry. What a user wrote may raise anything else, too.
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong. A user's own classes may raise any other
+            exception.
     """
     fields = translated(written) if isinstance(written, Mapping) else written
     return entry_with_defaults(settings, name, fields, app=app)
 
 
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
-    """An entry from a user's dict, with the settings' defaults for what it leaves out; raises
-    InvalidEntry.
+    """Return the entry for a user's dict; the settings give the missing fields their defaults.
+
+    Raises:
+        InvalidEntry: a field is missing, unknown or wrong.
     """
     if isinstance(fields, dict):
         fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
@@ -76,12 +80,15 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
 
 
 def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:
-    """What becomes of missed runs; of a crontab's, those later than Celery's
-    ``beat_cron_starting_deadline`` do not.
+    """Return the default policy for missed runs.
+
+    A crontab makes up for no run that is later than Celery's ``beat_cron_starting_deadline``.
     """
-    deadline = None if app is None else app.conf.beat_cron_starting_deadline
-    if isinstance(fields.get("schedule"), Manual):  # has no run to miss
+    schedule = fields.get("schedule")
+    if isinstance(schedule, Manual):
+        # A manual entry has no run to miss.
         return "coalesce"
-    if deadline is None or not isinstance(fields.get("schedule"), (crontab, Cron)):
+    deadline = None if app is None else app.conf.beat_cron_starting_deadline
+    if deadline is None or not isinstance(schedule, (crontab, Cron)):
         return settings.misfire
     return Misfire(settings.misfire, grace=deadline)

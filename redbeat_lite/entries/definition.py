@@ -1,4 +1,4 @@
-"""The stored JSON of an entry's definition."""
+"""JSON text of an entry's definition, as Redis holds it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
     """Return the JSON text of an entry's definition, without the fields that have their default.
 
     Parameters:
-        placeholders: store a text for people in place of a schedule or of arguments that cannot be
+        placeholders: write a readable text in place of a schedule or arguments that cannot be
             stored.
 
     Raises:
-        InvalidEntry: a field cannot be stored, or the whole is over 64 KiB.
+        InvalidEntry: a field cannot be stored, or the whole text is over 64 KiB.
     """
     stored: dict[str, Any] = {"v": FORMAT, **_stored_fields(entry, placeholders)}
     if entry.owner is not None:
@@ -58,5 +58,5 @@ def _stored_fields(entry: Entry, placeholders: bool) -> dict[str, Any]:
 
 
 def stored_value(field: str, value: Any) -> Any:
-    """Return the JSON values of a field; raises InvalidEntry if it cannot be stored."""
+    """Return the JSON value of a field; raise InvalidEntry if it cannot be stored."""
     return None if value is None else FIELDS[field].store(value, field)

@@ -1,4 +1,4 @@
-"""What an edit changes of an entry, as the record of changes tells it."""
+"""Lines of the record of changes: the fields that a write changes in an entry."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from ..store.changes import Action, Difference, Line, line_of
 from ..store.json_values import dumps, loads_as
 from ..store.records import Stored
 
-#: Their values are left out: arguments, and what headers hold, are the business of those who run
-#: the task.
+#: Fields whose values the record leaves out, because they concern only those who run the
+#: task.
 _SILENT = ("args", "kwargs", "options")
 
 
 def line_of_write(
     who: Who, stored: Stored, definition: str | None, note: str = "", action: Action = "edited"
 ) -> Line:
-    """The line of an entry that is written: added where there was none, else edited, with the
-    fields that differ.
+    """Return the record's line for a write: "added" for a new entry, else ``action`` with the
+    changed fields.
 
     Parameters:
-        definition: ``None`` where the stored one is kept.
+        definition: the new definition; ``None`` if the stored one is kept.
     """
     if stored.definition is None:
         return line_of(who, "added", note)
-    return line_of(
-        who, action, note, () if definition is None else _differences(stored.definition, definition)
-    )
+    if definition is None:
+        return line_of(who, action, note, ())
+    return line_of(who, action, note, _differences(stored.definition, definition))
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:
-    was = _fields(before)
-    is_ = _fields(after)
-    changed = [field for field in dict.fromkeys((*was, *is_)) if was.get(field) != is_.get(field)]
-    return tuple((field, _text(was, field), _text(is_, field)) for field in changed)
+    old = _fields(before)
+    new = _fields(after)
+    fields = dict.fromkeys((*old, *new))
+    changed = [field for field in fields if old.get(field) != new.get(field)]
+    return tuple((field, _text(old, field), _text(new, field)) for field in changed)
 
 
 def _fields(definition: bytes | str) -> dict[str, Any]:
-    """Return the fields of a definition, with the texts of those that could not be stored.
+    """Return the fields of a definition; a field that could not be stored has its readable text.
 
-    A definition that cannot be read has none.
+    Return an empty dict for a definition that cannot be read.
     """
     parts = loads_as(dict, definition)
     unstored = parts.pop("unstored", {})
@@ -49,5 +50,9 @@ def _fields(definition: bytes | str) -> dict[str, Any]:
 
 
 def _text(parts: dict[str, Any], field: str) -> str | None:
-    value = None if field in _SILENT else parts.get(field)
-    return value if value is None or isinstance(value, str) else dumps(value)
+    if field in _SILENT:
+        return None
+    value = parts.get(field)
+    if value is None or isinstance(value, str):
+        return value
+    return dumps(value)

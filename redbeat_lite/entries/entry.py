@@ -33,15 +33,14 @@ from .fields import (
 )
 from .state import EntryState, task_id
 
-if (
-    TYPE_CHECKING
-):  # Celery ships no types, so its class would have any attribute, also misspelled ones.
+if TYPE_CHECKING:
+    # Celery ships no types, so its class would have any attribute, also misspelled ones.
 
     class ScheduleEntry: ...
 else:
     from celery.beat import ScheduleEntry
 
-#: The states of an entry, as people see them.
+#: States of an entry, as users see them.
 Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
 STATUSES = get_args(Status)
 
@@ -68,7 +67,8 @@ _NOT_PICKLED = ("app", "_rule", "written", "read_rows")
 
 @public
 class Entry(ScheduleEntry):
-    """One named schedule; a :class:`celery.beat.ScheduleEntry`, so tools that know Celery know it.
+    """Named schedule of a task. As a :class:`celery.beat.ScheduleEntry` it works with Celery's
+    tools.
 
     An entry is read-only: :class:`Schedules` changes stored entries, and :meth:`replace` makes
     another entry. Durations are seconds, a timedelta or a text such as ``"1h30m"``.
@@ -77,8 +77,7 @@ class Entry(ScheduleEntry):
         name: 1 to 200 characters without control characters.
         task: the task or its registered name; or a signature (``add.s(1, 2)``), which brings its
             arguments and options; or a chain, group or chord, which a worker with ``install()``
-            applies; or a
-            :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
+            applies; or a :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
         schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery
             schedule, or a duration.
         args, kwargs: the task's arguments.
@@ -98,8 +97,8 @@ class Entry(ScheduleEntry):
         remove_when_done: remove the entry when it finishes, instead of keeping it as a record.
         history: number of its last runs that are remembered, 0 to 1,000; ``None`` for
             ``redbeat_lite_history``.
-        expect: an :class:`Expect` or a mapping of its fields, which its runs must meet; ``False``
-            for none, ``None`` for ``redbeat_lite_expect``.
+        expect: expectations that its runs must meet, as an :class:`Expect` or a mapping of its
+            fields; ``False`` for none, ``None`` for ``redbeat_lite_expect``.
         on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause the entry after so
             many failures in a row.
         calendar: name of a stored :class:`Calendar`, on whose days nothing runs. A stored entry has
@@ -149,7 +148,7 @@ class Entry(ScheduleEntry):
     #: Texts in place of the fields that could not be stored, by field; only a config entry has
     #: some.
     unstored: Mapping[str, str] = MappingProxyType({})
-    #: The template of its messages and the values for it; see
+    #: Template of the entry's messages, with the values for it; see
     #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
     written: tuple[Any, Any] | None = None
     _rule: tuple[tzinfo, Rule] | None = None
@@ -188,7 +187,7 @@ class Entry(ScheduleEntry):
             raise exc.of(self.name) from None
 
     def _own_schedule(self, relative: bool) -> BaseSchedule:
-        """Return the schedule with the flag, and with the times that the entry's name decides."""
+        """Return the schedule with ``relative``; a spread schedule gets the times for this name."""
         if isinstance(self.schedule, SpreadSchedule):
             return self.schedule.of(self.name)
         if relative and type(self.schedule) is schedule:
@@ -253,20 +252,22 @@ class Entry(ScheduleEntry):
 
     @property
     def calendar_name(self) -> str:
-        """The name of the calendar; empty if there is none."""
-        return self.calendar.name if isinstance(self.calendar, Calendar) else self.calendar or ""
+        """Name of the calendar; empty if there is none."""
+        if isinstance(self.calendar, Calendar):
+            return self.calendar.name
+        return self.calendar or ""
 
     # -- State, as it was when the entry was read --------------------------------------------------
 
     @property
     def known_state(self) -> EntryState:
-        """The state of an entry that was read or written."""
+        """State of an entry that was read or written."""
         assert self.state is not None
         return self.state
 
     @property
     def finished(self) -> bool:
-        """Whether it has no occurrence to come, and is kept as a record."""
+        """Whether no occurrence is to come, so the entry is only kept as a record."""
         return (
             self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
         )
@@ -286,8 +287,9 @@ class Entry(ScheduleEntry):
 
     @property
     def next_run_at(self) -> datetime | None:
-        """When it fires next, with jitter, in UTC; ``None`` while it is paused, disabled, finished
-        or manual.
+        """Time of the next run, with jitter, in UTC.
+
+        ``None`` while the entry is paused, disabled, finished or manual.
         """
         return None if self.due is None else times.from_ms(self.due)
 
@@ -323,8 +325,9 @@ class Entry(ScheduleEntry):
 
     @property
     def generation(self) -> str | None:
-        """Text that differs after the entry was removed and added again, as its task ids do;
-        ``None`` if not read.
+        """Text that changes, and with it the task ids, when the entry is removed and added again.
+
+        ``None`` for an entry that was not read.
         """
         return self.state.generation if self.state else None
 
@@ -404,7 +407,8 @@ class Entry(ScheduleEntry):
         """
         if not isinstance(other, Entry):
             return NotImplemented
-        mine, others = self.definition(), other.definition()
+        mine = self.definition()
+        others = other.definition()
         same_schedule = written_form(mine.pop("schedule")) == written_form(others.pop("schedule"))
         return self.name == other.name and same_schedule and mine == others
 
@@ -435,9 +439,9 @@ class Entry(ScheduleEntry):
             self._refuse(name if name in FIELDS or name == "name" else "field")
         self.__dict__[name] = value
 
-    if (
-        TYPE_CHECKING
-    ):  # None cannot be called, and type checkers stop looking after a call that never returns.
+    if TYPE_CHECKING:
+        # To a type checker these are None, so that it reports a call. As methods that never return,
+        # they would only stop it from checking the lines after the call.
         save: None
         delete: None
         update: None

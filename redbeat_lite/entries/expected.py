@@ -12,26 +12,32 @@ from .entry import Entry
 
 
 def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
-    """What is expected of an entry's runs: the default of those that do not say, and are there when
-    it is looked at.
+    """Return the expectation of an entry's runs; ``None`` if it has none.
+
+    The default does not apply to an entry with ``remove_when_done``, because that entry may be gone
+    before the expectation is checked.
     """
-    return (
-        default if entry.expect is None and not entry.remove_when_done else entry.expect
-    ) or None
+    if entry.expect is None and not entry.remove_when_done:
+        return default
+    return entry.expect or None
 
 
 def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
-    """Refuse to expect successes closer together than the runs are, in the year that follows
-    ``now`` (epoch ms).
+    """Check that the runs of the coming year are close enough together for ``succeed_every``.
 
-    Raises InvalidEntry, which names two runs between which no success can come in time.
+    Parameters:
+        now: begin of that year, in epoch ms.
+
+    Raises:
+        InvalidEntry: two runs are further apart; the error names them.
     """
     longest = entry.expect.success_ms if entry.expect else None
     if not entry.expect or longest is None:
         return
-    found = gap_over(entry.rule(zone), now, longest - entry.jitter_ms)
-    if found is not None:
-        before, after = (from_ms(each).isoformat() for each in found)
-        seconds = (found[1] - found[0] + entry.jitter_ms) / 1000
-        expected = f"more than the {seconds:g} s between the runs of {before} and {after}"
+    gap = gap_over(entry.rule(zone), now, longest - entry.jitter_ms)
+    if gap is not None:
+        before, after = gap
+        seconds = (after - before + entry.jitter_ms) / 1000
+        runs = f"{from_ms(before).isoformat()} and {from_ms(after).isoformat()}"
+        expected = f"more than the {seconds:g} s between the runs of {runs}"
         raise InvalidEntry("expect.succeed_every", expected, entry.expect.succeed_every)

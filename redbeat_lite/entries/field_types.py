@@ -1,5 +1,6 @@
-"""What may be written in the fields of an entry, for type checkers; :class:`redbeat_lite.Entry`
-says what it means.
+"""Types of the values that a user may write in the fields of an entry, for type checkers.
+
+:class:`redbeat_lite.Entry` explains the fields.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from ..once.policy import Conflict, Once, Scope
 from ..rules.calendars import Calendar
 from ..rules.misfire import Misfire, MisfirePolicy
 
-if (
-    TYPE_CHECKING
-):  # Celery ships no types: to mypy its class is anything, such as None or a datetime
+if TYPE_CHECKING:
+    # Celery ships no types, so mypy would accept any value for its class, such as None or a
+    # datetime.
 
     class BaseSchedule(Protocol):
         def is_due(self, last_run_at: Any) -> Any: ...
@@ -58,9 +59,11 @@ class ExpectFields(TypedDict, total=False):
 
 
 Schedule: TypeAlias = Duration | BaseSchedule
-Args = list[Any] | tuple[Any, ...] | None  # no Sequence, which a text is one of
+# Not Sequence, because a text is a sequence too.
+Args = list[Any] | tuple[Any, ...] | None
 Kwargs = Mapping[str, Any] | None
-Expires = Duration | None  # "interval" is a text, too
+# Duration includes texts, so it includes "interval".
+Expires = Duration | None
 OnceField = bool | Once | OnceFields | None
 MisfireField = MisfirePolicy | Misfire | MisfireFields
 ExpectField = Expect | ExpectFields | Literal[False] | None

@@ -1,4 +1,4 @@
-"""What a user may write in the fields of an entry: checked, and brought into one form."""
+"""Fields of an entry: each is checked, and converted into one form."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ from ..settings import MAX_HISTORY, MAX_NAME, key_root
 from ..store.json_values import pack, unpack
 from .foreign_fields import INSTEAD
 
-#: What belongs into the mapping ``once``, and is easily taken for a field of the entry.
+#: Fields of ``once``, which users easily mistake for fields of the entry.
 _ONCE = frozenset(field.name for field in dataclasses.fields(Once))
 
-#: After how many seconds a message may expire or become due at the latest: that instant must be one
-#: that can be told.
+#: Longest time in seconds until a message expires or becomes due, so that a datetime can hold that
+#: instant.
 LONGEST = 100 * YEAR
 
-#: Tags of an entry, and the characters of one of them.
-MAX_TAGS, MAX_TAG = 20, 100
+#: Most tags of an entry.
+MAX_TAGS = 20
+
+#: Most characters of a tag.
+MAX_TAG = 100
 
 
 def check_name(field: str, value: object) -> str:
-    """``value`` as a name of an entry or a task; raises InvalidEntry if it is none."""
+    """Return ``value`` if it can be the name of an entry or a task; else raise InvalidEntry."""
     if not is_name(value):
         raise InvalidEntry(
             field, f"text of 1 to {MAX_NAME} characters without control characters", value
@@ -74,9 +77,11 @@ def as_mapping(field: str, value: Any) -> dict[str, Any]:
 
 
 def as_options(value: Any) -> dict[str, Any]:
-    if not (options := as_mapping("options", value)):
+    options = as_mapping("options", value)
+    if not options:
         return options
-    as_mapping("options.headers", options.get("headers"))  # ours are merged into them at each run
+    # The headers must be a dict, because the beat adds its own headers for each run.
+    as_mapping("options.headers", options.get("headers"))
     for name, near in misspelt(options):
         raise InvalidEntry(
             f"options.{name}", "a known option", options[name], hint=f"did you mean {near!r}?"
@@ -101,7 +106,7 @@ def _is_instant(value: object) -> bool:
     return True
 
 
-#: What would fail at every run, and can be told from the value alone.
+#: Checks of options whose wrong values would fail at every run: a test, and the expected values.
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "expires": (
         lambda value: _is_seconds(value) or _is_instant(value),
@@ -123,7 +128,7 @@ def of_type(field: str, value: Any, kind: type) -> Any:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether ``value`` is a finite number of a size that a float can have."""
+    """Whether ``value`` is a finite number that a float can hold."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -136,7 +141,9 @@ def as_expires(value: Any) -> float | str | None:
         return value  # type: ignore[no-any-return]
     seconds = seconds_of(value)
     if seconds is None or seconds <= 0:
-        hint = "the last instant of an entry is its end_at" if isinstance(value, datetime) else None
+        hint = None
+        if isinstance(value, datetime):
+            hint = "the last instant of an entry is its end_at"
         raise InvalidEntry(
             "expires", f'None, "interval", or {DURATION_FORMS}, more than 0', value, hint=hint
         )
@@ -171,12 +178,12 @@ def as_tags(value: Any) -> tuple[str, ...]:
 
 
 def brings_arguments(task: Any) -> bool:
-    """Whether this is more than a task: a signature or a pipeline, with arguments of its own."""
+    """Whether ``task`` is a signature or a pipeline, which has arguments of its own."""
     return isinstance(task, CallableSignature) or hasattr(task, "as_entry")
 
 
 def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any, Any]:
-    """Task, arguments and options, from a signature or a pipeline if ``task`` is one of these."""
+    """Return task, arguments and options; a signature or a pipeline as ``task`` brings its own."""
     if isinstance(task, CallableSignature):
         for field, value in (("args", args), ("kwargs", kwargs)):
             if value:
@@ -195,13 +202,15 @@ def expanded(task: Any, args: Any, kwargs: Any, options: Any) -> tuple[Any, Any,
 def as_calendar(value: Any) -> Calendar | str | None:
     name = value.name if isinstance(value, Calendar) else value
     if value is not None and (not is_name(name) or "@" in name):
-        hint = "store it: schedules.calendars[name] = ..." if isinstance(value, Calendar) else None
+        hint = None
+        if isinstance(value, Calendar):
+            hint = "store it: schedules.calendars[name] = ..."
         raise InvalidEntry("calendar", "None or the name of a stored calendar", value, hint=hint)
     return value  # type: ignore[no-any-return]
 
 
-#: What Celery's ``apply_async`` and ``send_task`` take, and what kombu's ``publish`` takes from
-#: them.
+#: Options that Celery's ``apply_async`` and ``send_task`` know, and those that they hand on to
+#: kombu's ``publish``.
 KNOWN = frozenset(
     """
     task_id producer publisher connection router
@@ -220,25 +229,29 @@ KNOWN = frozenset(
     """.split()  # noqa: SIM905 - a list would be sixty lines
 )
 
-#: The known options, by their names in small letters.
+#: Known options by their names in lower case.
 _BY_NAME = {name.lower(): name for name in KNOWN}
 
-#: Other words for some of them. What is like such a word, as "ahead" is like "head", may be an
-#: option of a broker.
+#: Frequent short forms of known options. They must match exactly: a name that only resembles one,
+#: as "ahead" resembles "head", may be an option of a broker.
 _OTHER_WORDS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
 
-#: Unknown options that are looked at: a look takes 0.1 ms or more, and 64 KiB hold thousands of
-#: them.
+#: Most unknown options that are compared with the known ones. A comparison takes 0.1 ms or more,
+#: and 64 KiB can hold thousands of options.
 _LOOKED_AT = 20
 
-#: How alike two names are that mean the same: "queu" and "queue" are 0.89, "group" and "group_id"
-#: 0.77.
+#: Similarity (0 to 1) from which on an unknown name is taken for a misspelled known one. "queu" and
+#: "queue" have 0.89; "group" and "group_id", which are different options, have 0.77.
 _ALIKE = 0.84
 
 
 def check_destination(options: Mapping[str, Any], prefix: str) -> None:
-    """Refuse a queue that is one of the schedule's own keys: a message would be put there if broker
-    and schedule share a database. Raises InvalidEntry, which names the option.
+    """Refuse a queue whose name is one of the schedule's own keys.
+
+    If the broker and the schedule share a database, the broker would write messages into that key.
+
+    Raises:
+        InvalidEntry: the option names such a queue.
     """
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
@@ -248,10 +261,10 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
 
 
 def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Options that look like a known one without being it, each with the one it looks like.
+    """Yield the options that look misspelled, each with the known option that it resembles.
 
-    Not every unknown option: a task's own ``apply_async`` and some brokers take options of their
-    own.
+    Other unknown options are allowed, because a task's own ``apply_async`` and some brokers have
+    options of their own.
     """
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN and name not in stamped)
@@ -263,7 +276,7 @@ def misspelt(options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def unknown_field(field: object, value: object) -> InvalidEntry:
-    """Return the error for a field that an entry does not have, with what to do instead."""
+    """Return the error for a field that an entry does not have, with a hint about the right one."""
     name = str(field)
     if name in INSTEAD:
         hint: str | None = INSTEAD[name]
@@ -276,8 +289,8 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
     return InvalidEntry(name, "a known field", value, hint=hint)
 
 
-#: What goes by occurrences, of which `manual()` has none, with what each is where nobody has asked
-#: for anything.
+#: Fields that only matter to occurrences, with the values that ask for nothing. An entry with
+#: `manual()` has no occurrences, so it must have these values.
 _UNSET: dict[str, Any] = {
     "misfire": Misfire.of("coalesce"),
     "jitter": 0.0,
@@ -287,15 +300,18 @@ _UNSET |= dict.fromkeys(("start_at", "end_at", "max_runs", "on_failure"))
 
 
 def check_together(entry: Any) -> None:
-    """Refuse fields that are right by themselves, and cannot be kept together; raises InvalidEntry,
-    which names one.
+    """Refuse fields that contradict each other.
+
+    Raises:
+        InvalidEntry: names one of these fields.
     """
     if entry.start_at and entry.end_at and entry.end_at < entry.start_at:
         raise InvalidEntry(
             "end_at", f"an instant not before start_at ({entry.start_at.isoformat()})", entry.end_at
         )
     for field in ("expect", "on_failure"):
-        if (value := getattr(entry, field)) and entry.remove_when_done:
+        value = getattr(entry, field)
+        if value and entry.remove_when_done:
             raise InvalidEntry(field, "none beside remove_when_done: it is looked at later", value)
         if value and entry.history == 0:
             raise InvalidEntry(
@@ -307,7 +323,8 @@ def check_together(entry: Any) -> None:
 
 def _check_manual(entry: Any) -> None:
     for field, unset in _UNSET.items():
-        if (value := getattr(entry, field)) != unset:
+        value = getattr(entry, field)
+        if value != unset:
             raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)
     if entry.expect and entry.expect != Expect(failures=entry.expect.failures):
         raise InvalidEntry(
@@ -316,7 +333,7 @@ def _check_manual(entry: Any) -> None:
 
 
 def read_instant(field: str, value: Any) -> datetime | None:
-    """Return an aware datetime or ``None``; raises InvalidEntry for anything else."""
+    """Return an aware datetime or ``None``; raise InvalidEntry for anything else."""
     return None if value is None else aware(field, value)
 
 
@@ -331,12 +348,12 @@ def _store_calendar(calendar: Any, field: str) -> Any:
 
 
 class Field(NamedTuple):
-    """The forms of a field of an entry.
+    """Conversions between the forms of a field.
 
     Parameters:
-        read: returns the value for what a user wrote; raises InvalidEntry.
-        store: returns the JSON values for a value; raises InvalidEntry.
-        load: returns what a user could write for the stored JSON values.
+        read: converts a user's input into the field's value; raises InvalidEntry.
+        store: converts the value into JSON; raises InvalidEntry.
+        load: converts the stored JSON into an input that ``read`` accepts.
     """
 
     read: Callable[[str, Any], Any]
@@ -345,14 +362,14 @@ class Field(NamedTuple):
 
 
 def _read_by(of: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
-    """Return the reader of a field whose class names the field in its errors."""
+    """Return a ``read`` that calls ``of``, whose errors name the field already."""
     return lambda field, value: of(value)
 
 
 _FLAG = Field(lambda field, value: of_type(field, value, bool))
 _INSTANT = Field(read_instant, lambda value, field: value.isoformat(), datetime.fromisoformat)
 
-#: The fields that a user may write. The class of an entry has their types, defaults and meanings.
+#: Fields that a user may write. The class `Entry` has their types, defaults and meanings.
 FIELDS = {
     "task": Field(check_name),
     "schedule": Field(
@@ -384,8 +401,10 @@ FIELDS = {
 
 
 def read_field(field: str, value: Any) -> Any:
-    """Return the value of a field for what a user wrote; raises InvalidEntry if the field is
-    unknown or wrong.
+    """Convert a user's input into the value of a field.
+
+    Raises:
+        InvalidEntry: the field is unknown, or the input is wrong.
     """
     if field not in FIELDS:
         raise unknown_field(field, value)

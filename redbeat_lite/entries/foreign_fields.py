@@ -1,7 +1,7 @@
-"""Fields that entries of other schedulers have, in our words.
+"""Translation of fields that entries of other schedulers have.
 
-django-celery-beat takes the columns of its table in ``beat_schedule``, and knows ``expire_seconds``
-among the options; celery-redbeat and Celery itself take the state of an entry beside its
+In ``beat_schedule``, django-celery-beat accepts the columns of its table, and ``expire_seconds``
+among the options. celery-redbeat and Celery itself accept the state of an entry beside its
 definition.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-#: Fields that are options here, each with its name there.
+#: Fields of other schedulers that are options here, each with the name of the option.
 _OPTIONS = {name: name for name in ("queue", "exchange", "routing_key", "priority", "headers")}
 _OPTIONS["expire_seconds"] = "expires"
 
 _STATE = "Redis keeps it; leave it out"
 _SCHEDULE = "it belongs into schedule"
 
-#: What to do about the fields that are taken from nobody, or were given in our words, too.
+#: Hints for fields that cannot be translated, or that contradict a field of ours in the same entry.
 INSTEAD = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
@@ -31,10 +31,11 @@ INSTEAD = {
 
 
 def translated(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The same entry with those fields in our words that have a meaning here.
+    """Return the entry with the fields of other schedulers replaced by ours.
 
-    A field that has none, or whose place is taken, stays and is refused as any unknown one; one
-    that is ``None`` is none. A mapping of a user's own class may raise anything.
+    A field without a counterpart here stays, and so does a field whose counterpart is set already;
+    both are then refused as unknown. A field that is ``None`` counts as missing. A mapping of a
+    user's own class may raise any exception.
     """
     fields = {
         field: value
@@ -46,11 +47,13 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            if theirs == ours or fields.get(ours) is None:  # "expires" is a field here, too
+            # "expires" is also a field here, so the option must not contradict it.
+            if theirs == ours or fields.get(ours) is None:
                 _move(fields, theirs, options, ours)
         if options:
             fields["options"] = options
-    if isinstance(fields.get("one_off"), bool):  # another number would become one of runs
+    # A number in "one_off" is refused, because it would become a number of runs.
+    if isinstance(fields.get("one_off"), bool):
         fields["one_off"] = 1 if fields["one_off"] else None
         _move(fields, "one_off", fields, "max_runs")
     _move(fields, "start_time", fields, "start_at")
@@ -60,8 +63,10 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
 def _move(
     source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str
 ) -> None:
-    """Move a value to where it belongs; ``None`` is none, and one that is there already stays."""
-    if theirs in source and (source[theirs] is None or target.get(ours) is None):
-        value = source.pop(theirs)
-        if value is not None:
-            target[ours] = value
+    """Move a value to our field, unless that has a value already; drop it if it is ``None``."""
+    if theirs not in source:
+        return
+    if source[theirs] is None:
+        del source[theirs]
+    elif target.get(ours) is None:
+        target[ours] = source.pop(theirs)

@@ -1,4 +1,4 @@
-"""Freezes: what keeps selected entries from firing for a time, and edits none of them."""
+"""Freezes: selected entries do not fire for a time, without an edit of these entries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from ..store.json_values import dumps, loads
 from .entry import Entry
 from .selection import Selection
 
-#: Characters of a revision by which it is known as one that came after another.
+#: Length of the mark at the begin of a revision, in characters. A revision and its successor have
+#: the same mark.
 _MARK = 8
 
 
 @public
 class Freeze(NamedTuple):
-    """A time in which some entries do not fire.
+    """Time in which some entries do not fire.
 
     At its end, each entry's misfire policy decides on the runs that were due meanwhile.
 
     Parameters:
-        id: by which it is thawed.
-        name, tag, task: which entries: patterns of names and of tasks, and one of their tags.
-        since, until: when it was made, and when it ends unless it is thawed.
-        note, actor: why, and who made it.
-        thawed: when it was ended early; ``None``: it was not.
+        id: its id, for ``thaw``.
+        name, tag, task: its entries: a pattern of names, one of their tags, and a pattern of tasks.
+        since: time at which it was made.
+        until: time at which it ends unless it is thawed before.
+        note: reason.
+        actor: name of the person or program that made it.
+        thawed: time at which it was ended early; ``None`` if it was not.
     """
 
     id: str
@@ -53,16 +56,15 @@ class Freeze(NamedTuple):
         return self.thawed or self.until
 
     def holds(self, now: int) -> bool:
-        """Whether it has not ended at ``now`` (epoch ms)."""
+        """Whether the freeze has not ended at ``now`` (epoch ms)."""
         return self.thawed is None and to_ms(self.until) > now
 
 
 class Freezes(NamedTuple):
-    """All freezes of a schedule: those that hold, and those of which the end is still to be seen
-    to.
+    """Freezes of a schedule: active ones, and ended ones that the beat has not handled yet.
 
     They are stored as ``text``: a revision, ``|``, and JSON. The revision begins with a mark that
-    the next ones keep: under another one, what was there was lost.
+    the next revisions keep. So another mark shows that the server has lost the earlier freezes.
     """
 
     all: tuple[Freeze, ...] = ()
@@ -70,34 +72,41 @@ class Freezes(NamedTuple):
 
     @classmethod
     def of(cls, text: bytes) -> Freezes:
-        """Those of a text; none where it is garbage."""
+        """Return the freezes of a stored text; none if the text cannot be read."""
         with suppress(InvalidEntry, TypeError, ValueError, OverflowError, CorruptEntry):
             return cls(tuple(map(_decoded, loads(text.partition(b"|")[2]))), text)
         return cls((), text)
 
     def replaced(self, *freezes: Freeze) -> Freezes:
-        """The next revision, which has these."""
-        stored = [[to_ms(v) if isinstance(v, datetime) else v for v in each] for each in freezes]
+        """Return the next revision, with these freezes."""
+        stored = [_encoded(freeze) for freeze in freezes]
         mark = self.revision[:_MARK].decode(errors="replace") or random_hex(4)
         return Freezes(freezes, f"{mark}{random_hex(8)}|{dumps(stored)}".encode())
 
     def lost(self, before: Freezes, now: int) -> list[Freeze]:
-        """Those of ``before`` that are in force at ``now`` (epoch ms), and which nobody has ended:
-        they were lost.
+        """Return the freezes of ``before`` that the server has lost and that would still be active.
+
+        Parameters:
+            before: the freezes as they were read before.
+            now: epoch ms.
         """
-        known = {each.id for each in self.all}
-        is_next = self.revision[:_MARK] == before.revision[:_MARK]
-        if is_next:
+        is_successor = self.revision[:_MARK] == before.revision[:_MARK]
+        if is_successor:
             return []
-        return [freeze for freeze in before.holding(now) if freeze.id not in known]
+        ids = {freeze.id for freeze in self.all}
+        return [freeze for freeze in before.holding(now) if freeze.id not in ids]
 
     @property
     def revision(self) -> bytes:
         return self.text.partition(b"|")[0]
 
     def until(self, now: int, entry: Entry | None = None) -> int | None:
-        """When the last of those ends that hold an entry, or all there are, at ``now``; ``None``:
-        none. Epoch ms.
+        """Return the latest end, in epoch ms, of the freezes that are active at ``now``.
+
+        ``None`` if there are none.
+
+        Parameters:
+            entry: consider the freezes of this entry; ``None`` for those of all entries alone.
         """
         ends = [
             to_ms(freeze.until)
@@ -107,29 +116,38 @@ class Freezes(NamedTuple):
         return max(ends, default=None)
 
     def holding(self, now: int) -> list[Freeze]:
-        """The freezes that have not ended at ``now`` (epoch ms)."""
+        """Return the freezes that have not ended at ``now`` (epoch ms)."""
         return [freeze for freeze in self.all if freeze.holds(now)]
 
 
 def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
-    """Those that the record of changes tells of, by its lines, both from the newest on."""
+    """Yield the freezes in lines of the record of changes, the newest first.
+
+    Parameters:
+        lines: the newest first, so that the thaw of a freeze comes before the freeze.
+    """
     thawed: dict[str | None, datetime] = {}
     for change in lines:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             field: after for field, _, after in change.fields if after is not None
         }
         if change.action == "thawed":
-            thawed[told.get("id")] = change.at
+            thawed[fields.get("id")] = change.at
         elif change.action == "frozen":
             with suppress(TypeError, ValueError, LookupError):
-                until, end = datetime.fromisoformat(told.pop("until")), thawed.get(told["id"])
-                told = {"tag": None, "note": change.note, "actor": change.actor, **told}
-                yield Freeze(**told, since=change.at, until=until, thawed=end)
+                until = datetime.fromisoformat(fields.pop("until"))
+                end = thawed.get(fields["id"])
+                fields = {"tag": None, "note": change.note, "actor": change.actor, **fields}
+                yield Freeze(**fields, since=change.at, until=until, thawed=end)
+
+
+def _encoded(freeze: Freeze) -> list[Any]:
+    """Return the fields of a freeze as JSON values, instants in epoch ms."""
+    return [to_ms(value) if isinstance(value, datetime) else value for value in freeze]
 
 
 def _decoded(stored: list[Any]) -> Freeze:
     id, name, tag, task, since, until, note, actor, thawed = stored
-    times = from_ms(since), from_ms(until)
-    return Freeze(
-        id, *Selection.of(name, tag, task), *times, note, actor, thawed and from_ms(thawed)
-    )
+    selection = Selection.of(name, tag, task)
+    end = thawed and from_ms(thawed)
+    return Freeze(id, *selection, from_ms(since), from_ms(until), note, actor, end)

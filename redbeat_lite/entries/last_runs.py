@@ -1,6 +1,4 @@
-"""The last runs of an entry: what its state says was sent, with the rows that tell what became of
-it.
-"""
+"""Last runs of an entry: the sent occurrences in its state, merged with the recorded runs."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
-from .._base.times import MIN_MS, delay_ms, message_ms
+from .._base.times import delay_ms, message_ms
 from ..rules import Question
 from ..runs.run import LIFE_MS, Row
 from ..settings import MAX_HISTORY
@@ -20,37 +18,47 @@ from .state import task_id
 def with_sent(
     entry: Entry, rows: Sequence[Row], history: int, now: int, limit: int = MAX_HISTORY
 ) -> list[Row]:
-    """The rows, and one that says ``waiting`` for each occurrence that was sent and has none; the
-    newest first.
+    """Return the rows, with a ``waiting`` one added for each sent occurrence without a row.
+
+    The newest row comes first.
 
     Parameters:
-        rows: of the entry, the newest first; all of them, or no fewer than ``limit``.
-        history: how many are kept, where the entry does not say.
+        rows: rows of the entry, the newest first; all of them, or at least ``limit``.
+        history: number of rows that are kept if the entry does not say.
         now: epoch milliseconds.
     """
-    told, generation = {row.task_id for row in rows}, entry.known_state.generation
-    # Where there are as many as are kept, an older one had a row that was dropped, and need not
-    # have stayed without.
-    full = len(rows) >= (history if entry.history is None else entry.history)
-    # All of them vanish together.
-    oldest = max(now - LIFE_MS, rows[-1].nominal if rows and full else MIN_MS)
-    sent = [nominal for nominal in entry.known_state.sent[:limit] if nominal > oldest]
-    named = ((nominal, task_id(entry.name, generation, nominal)) for nominal in sent)
-    untold = [
-        Row(nominal, "waiting", id_, None, None, 0, "") for nominal, id_ in named if id_ not in told
-    ]
-    return sorted((*rows, *untold), key=lambda row: row.nominal, reverse=True)[:limit]
+    recorded = {row.task_id for row in rows}
+    generation = entry.known_state.generation
+    kept = history if entry.history is None else entry.history
+    # All rows of an entry expire together.
+    oldest = now - LIFE_MS
+    if rows and len(rows) >= kept:
+        # Only `kept` rows stay. So an occurrence before the oldest row may have had a row that was
+        # dropped, and may not be waiting.
+        oldest = max(oldest, rows[-1].nominal)
+    waiting = []
+    for nominal in entry.known_state.sent[:limit]:
+        id_ = task_id(entry.name, generation, nominal)
+        if nominal > oldest and id_ not in recorded:
+            waiting.append(Row(nominal, "waiting", id_, None, None, 0, ""))
+    return sorted((*rows, *waiting), key=lambda row: row.nominal, reverse=True)[:limit]
 
 
 def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
-    """Whether the message of an occurrence cannot be waiting any more at ``now``; epoch ms, as
-    ``nominal``.
+    """Return whether the message of an occurrence cannot be waiting any more.
 
-    When it was sent is not written down: at its nominal time, or after an outage, but before the
-    run after it. So its life counts from that one, unless its end is named as an instant. Never
-    where it has no end, nor where nobody knows which run comes after it. One that is made up for
-    has no end either, and may be sent after others: of an entry with ``misfire="all"`` nothing is
-    known to have expired. Clocks of beats and workers may differ by ``slack`` ms.
+    The time of sending is not recorded. The message was sent at its nominal time or, after an
+    outage, later, but before the next occurrence. So its life is counted from the next occurrence,
+    unless it expires at a fixed instant.
+
+    A message without an end never expires. The answer is also ``False`` if the next occurrence is
+    unknown. With ``misfire="all"``, a missed run may be sent after later ones and has no end, so
+    the answer is always ``False``.
+
+    Parameters:
+        nominal: nominal time of the occurrence, in epoch ms.
+        now: epoch ms.
+        slack: most milliseconds by which clocks of beats and workers may differ.
     """
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, str | datetime) and not expires_with_gap(entry):
@@ -63,8 +71,9 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
 
 
 def _after(entry: Entry, nominal: int) -> int | None:
-    """The occurrence after this one: another that was sent, or the planned one."""
-    if later := [*takewhile(lambda other: other > nominal, entry.known_state.sent)]:
+    """Return the occurrence after ``nominal``: the next one that was sent, or the planned one."""
+    later = [*takewhile(lambda other: other > nominal, entry.known_state.sent)]
+    if later:
         return later[-1]
     planned = entry.known_state.nominal
     return None if isinstance(planned, Question) else planned

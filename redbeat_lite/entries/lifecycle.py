@@ -1,6 +1,4 @@
-"""How an entry's state follows from its definition: creation, edits, resumption, a dispatched
-occurrence.
-"""
+"""Life of an entry: its state after creation, an edit, a resumption or a dispatched occurrence."""
 
 from __future__ import annotations
 
@@ -20,19 +18,22 @@ from .sent import and_sent
 from .state import EntryState
 from .unstored import readable_text
 
-#: Longest first wait before a failed publish is tried again, and the longest of all, in seconds.
-_FIRST_RETRY, _LAST_RETRY = 1, 60
+#: Seconds until a failed publish is retried for the first time. The wait doubles with each failure.
+_FIRST_RETRY = 1
+
+#: Longest wait before a retry, in seconds.
+_LAST_RETRY = 60
 
 
 def check(
     entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
 ) -> None:
-    """Refuse what can only be told once the time zone is known.
+    """Check the fields whose check needs the time zone.
 
     Parameters:
-        replaced: finds the entry that this one takes the place of. What was right when it was
-            stored and has come to its end since is right still: asked only for an entry that has
-            ended.
+        replaced: returns the stored entry that this one replaces. It is called only for an entry
+            without an occurrence to come: that is no error if the stored entry has the same
+            schedule and end, because it was valid when it was stored and has ended since.
 
     Raises:
         InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
@@ -65,15 +66,15 @@ def check(
 
 
 def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
-    """The state of an entry that is stored for the first time at ``now`` (epoch ms)."""
+    """Return the state of an entry that is stored for the first time at ``now`` (epoch ms)."""
     return EntryState.new(first(entry, now, zone))
 
 
 def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     """Return whether an entry has the same runs after an edit as before it.
 
-    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule
-    before could not be stored, its text is compared.
+    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule of
+    ``before`` could not be stored, texts are compared.
     """
     if before.start_at != after.start_at:
         return False
@@ -81,17 +82,16 @@ def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
         return before.unstored["schedule"] == readable_text(after.schedule)
     try:
         return before.rule(zone) == after.rule(zone)
-    except InvalidEntry:  # The stored schedule is no rule.
+    except InvalidEntry:
+        # The stored schedule cannot be used as a rule.
         return False
 
 
 def keep_resolved(before: Entry, after: Entry) -> None:
-    """Give ``after`` the spread schedule of ``before``, if the same was written, so that its times
-    stay.
-    """
-    if isinstance(after.schedule, SpreadSchedule) and written_form(after.schedule) == written_form(
-        before.schedule
-    ):
+    """Keep the times of a spread schedule over an edit that does not change the schedule."""
+    if not isinstance(after.schedule, SpreadSchedule):
+        return
+    if written_form(after.schedule) == written_form(before.schedule):
         after._put(schedule=before.schedule)
 
 
@@ -103,23 +103,21 @@ def revised(
     zone: tzinfo,
     walk_on: WalkOn = by_count,
 ) -> EntryState:
-    """The state after the definition was changed.
+    """Return the state after an edit of the definition.
 
-    A changed schedule counts from the edit on and never fires for the past; an unchanged one keeps
-    its next occurrence, so that writing the same entry again, as every deployment does, postpones
-    nothing.
+    A changed schedule counts from the edit on and never fires for the past. An unchanged schedule
+    keeps its next occurrence. So a deployment that writes the same entry again postpones nothing.
     """
     nominal = state.nominal
     timing_changed = not same_runs(before, after, zone)
     if timing_changed or state.finished:
         nominal = first(after, now, zone)
-        # What was sent or given up is not sent because of an edit, by a clock that is behind or
-        # otherwise.
+        # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
+        # of this process is behind.
         if nominal is not None and state.last is not None:
             nominal = unsent(after.rule(zone), nominal, now, state.last)
-        if (
-            nominal is not None and not timing_changed and nominal <= now
-        ):  # a one-off has its instant even when past
+        if nominal is not None and not timing_changed and nominal <= now:
+            # `first` returns the instant of a one-off even if it is past.
             nominal = None
     elif after.enabled and not before.enabled:
         nominal = ahead(after, state, now, zone, walk_on)
@@ -129,7 +127,9 @@ def revised(
 
 
 def paused(state: EntryState, note: str) -> EntryState:
-    """The state after a pause; the next occurrence is kept for a resumption that catches up."""
+    """Return the state after a pause. It keeps the next occurrence, for a resumption that catches
+    up.
+    """
     return state.edited(paused=True, note=note)
 
 
@@ -142,8 +142,10 @@ def resumed(
     catch_up: bool,
     walk_on: WalkOn = by_count,
 ) -> EntryState:
-    """The state after a resumption; what was missed counts as misfires with ``catch_up``, else as
-    not scheduled.
+    """Return the state after a resumption.
+
+    Parameters:
+        catch_up: treat the runs that the pause prevented as misfires; else ignore them.
     """
     nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
     forgiven = max(now, state.last or now) if entry.on_failure else 0
@@ -153,21 +155,21 @@ def resumed(
 def ahead(
     entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
 ) -> int | None:
-    """The next occurrence that is not past, in the phase that the entry already has."""
-    upcoming = (
-        None if state.nominal is None else ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
-    )
+    """Return the next occurrence that is not past, in the phase that the entry already has."""
+    if state.nominal is None:
+        return None
+    upcoming = ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
     return None if beyond(entry, upcoming) else upcoming
 
 
 def plan(
     entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
 ) -> Plan:
-    """What to emit for an entry whose due time has come.
+    """Decide which occurrences to emit for an entry whose due time has come.
 
     Parameters:
-        walk_on: how far to look for missed occurrences one by one; the plan of the next round goes
-            on from there.
+        walk_on: bounds the search for missed occurrences, which goes one by one; the plan of the
+            next round continues where it ended.
     """
     if (
         state.nominal is None
@@ -184,8 +186,8 @@ def plan(
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
-        # After an outage the latest can have its instant behind it and its own jitter before it: it
-        # is not due yet.
+        # After an outage, the nominal time of the latest occurrence may be past while its jitter is
+        # not: this occurrence is not due yet, so the plan leaves it out.
         return _planned(entry, state, last - 1, zone, 0, walk_on)
     return plan
 
@@ -194,27 +196,31 @@ def _planned(
     entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, walk_on: WalkOn
 ) -> Plan:
     assert state.nominal is not None
+    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
     return plan_misfires(
         entry.rule(zone),
         state.nominal,
         now,
         entry.misfire,
         end=entry.end_ms,
-        runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
+        runs_left=runs_left,
         delay=delay,
         walk_on=walk_on,
     )
 
 
 def _is_simple(entry: Entry) -> bool:
-    """Whether nothing but the schedule has a say in a single occurrence that is due."""
+    """Return whether the schedule alone decides on an occurrence that is due."""
     is_free = entry.misfire.grace is None and entry.max_runs is None and entry.end_at is None
     return is_free and entry.misfire.policy != "skip" and not entry.jitter
 
 
 def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
-    """The state after all of a plan but for what once-locks left out was published; it carries the
-    last ``history``.
+    """Return the state after a plan was published.
+
+    Parameters:
+        locked_out: number of occurrences that were not published because of a once-lock.
+        history: number of sent occurrences that the state keeps.
     """
     return EntryState(
         version=state.version,
@@ -233,10 +239,10 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
 def following(
     entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
 ) -> int | None:
-    """The first occurrence that is still to come, given the next one in turn; it may be part of a
-    backlog.
+    """Return the first occurrence after ``now``; ``None`` if the schedule has to be asked again.
 
-    None where nobody knows, because the schedule is to be asked again.
+    Parameters:
+        nominal: next planned occurrence, which may be past if there is a backlog.
     """
     upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now, walk_on)
     return None if isinstance(upcoming, Question) else upcoming
@@ -245,25 +251,28 @@ def following(
 def gap_ms(
     entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
 ) -> int | None:
-    """Milliseconds from the next run to the one after it; ``None`` where nobody knows, or there are
-    none.
+    """Return the milliseconds from the next run to the one after it.
+
+    ``None`` if one of them is unknown or does not exist.
     """
     upcoming = following(entry, nominal, now, zone, walk_on)
-    after = None if upcoming is None else next_ms(entry.rule(zone), upcoming)
-    return (
-        None
-        if after is None or upcoming is None or isinstance(after, Question)
-        else after - upcoming
-    )
+    if upcoming is None:
+        return None
+    after = next_ms(entry.rule(zone), upcoming)
+    if after is None or isinstance(after, Question):
+        return None
+    return after - upcoming
 
 
 def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
-    """The state after a publish failed: the occurrence stays due, and a question that led to one is
-    answered.
+    """Return the state after a failed publish; the occurrence stays due.
+
+    If the schedule was asked for this occurrence, the state holds its instant instead of the
+    question, so that the schedule is not asked again.
     """
-    nominal = (
-        planned.emit[0] if planned.emit and isinstance(state.nominal, Question) else state.nominal
-    )
+    nominal = state.nominal
+    if planned.emit and isinstance(nominal, Question):
+        nominal = planned.emit[0]
     return replace(state, nominal=nominal, attempts=state.attempts + 1, error=error)
 
 
@@ -273,29 +282,33 @@ def retry_delay(attempts: int) -> int:
 
 
 def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
-    """The score: nominal time plus jitter in epoch ms, or ``None`` for an entry that shall not fire
-    by itself.
+    """Return the due time, which is the score: nominal time plus jitter, in epoch ms.
+
+    ``None`` for an entry that does not fire by itself.
     """
-    return None if state.paused or not entry.enabled else score(entry, state.nominal, zone)
+    if state.paused or not entry.enabled:
+        return None
+    return score(entry, state.nominal, zone)
 
 
 def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
-    """Nominal time plus jitter, in epoch ms."""
-    if nominal is None or isinstance(entry.schedule, Manual):  # whatever its state says
+    """Return nominal time plus jitter, in epoch ms; ``None`` for a manual entry."""
+    if nominal is None or isinstance(entry.schedule, Manual):
         return None
     return min(nominal + _offset(entry, nominal, zone), MAX_MS)
 
 
 def within(entry: Entry, instant: datetime) -> bool:
-    """Whether an entry may run at an instant, by ``start_at`` and ``end_at``."""
-    return (entry.start_at is None or entry.start_at <= instant) and (
-        entry.end_at is None or instant <= entry.end_at
-    )
+    """Return whether an instant lies between ``start_at`` and ``end_at`` of an entry."""
+    if entry.start_at is not None and instant < entry.start_at:
+        return False
+    return entry.end_at is None or instant <= entry.end_at
 
 
 def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
-    """The state after the wall clock was set back to ``now``; the very same if it has nothing
-    nearer to wait for.
+    """Return the state after the wall clock was set back to ``now``.
+
+    It is the same object if no earlier occurrence has to be planned.
     """
     if state.nominal is None:
         return state
@@ -306,18 +319,20 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
 def rezoned(
     entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]
 ) -> EntryState:
-    """The state after the app's time zone was changed to ``zone``; the very same if that does not
-    matter to the entry.
+    """Return the state after the app's time zone was changed to ``zone``.
 
-    What is due already stays due. Nothing is sent for the past, nor what was sent already. By
-    ``were``, other zones, its next occurrence may have been planned.
+    It is the same object if the change does not affect the entry. An occurrence that is due already
+    stays due. Nothing is planned for the past, and nothing is sent twice.
+
+    Parameters:
+        were: other zones, in which the next occurrence may have been planned.
     """
     if state.nominal is None or state.nominal <= now:
         return state
     rule = entry.rule(zone)
     others = [other for other in map(entry.rule, were) if other != rule]
     following = first_ms(rule, now, entry.start_ms)
-    # A schedule of somebody else's may be asked in the zone and not care.
+    # The rules of a custom schedule differ by their zones, but may have the same occurrences.
     if all(first_ms(other, now, entry.start_ms) == following for other in others):
         return state
     if following is not None and state.last is not None:
@@ -327,18 +342,16 @@ def rezoned(
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
-    if not entry.jitter or isinstance(
-        nominal, Question
-    ):  # what it is asked about may be due by then
+    # A question has no jitter, because the occurrence that it is about may be due by then.
+    if not entry.jitter or isinstance(nominal, Question):
         return 0
     following = next_ms(entry.rule(zone), nominal)
-    return offset_ms(
-        entry.name, nominal, entry.jitter_ms, None if following is None else following - nominal
-    )
+    gap = None if following is None else following - nominal
+    return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 
 
 def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
-    """The first occurrence after ``now`` (epoch ms) that lies within the bounds of an entry."""
+    """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry."""
     nominal = first_ms(entry.rule(zone), now, entry.start_ms)
     return None if beyond(entry, nominal) else nominal
 
@@ -348,10 +361,10 @@ def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> 
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:
-    """Whether an occurrence lies after the end of an entry."""
+    """Return whether an occurrence lies after the end of an entry."""
     return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
 
 
 def used_up(entry: Entry, count: int) -> bool:
-    """Whether so many runs are all that an entry may have."""
+    """Return whether ``count`` runs are all that an entry may have."""
     return entry.max_runs is not None and count >= entry.max_runs

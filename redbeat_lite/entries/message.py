@@ -1,6 +1,4 @@
-"""What a message of an entry carries besides its arguments: id, headers, expiry; prepared messages
-repeat the last.
-"""
+"""Messages of an entry: their headers, expiry and arguments."""
 
 from __future__ import annotations
 
@@ -25,8 +23,14 @@ from .expected import expected_of
 
 
 class Occurrence(NamedTuple):
-    """One firing of an entry: task id, nominal time (epoch ms), its life as of :func:`life_ms`,
-    further headers.
+    """Occurrence of an entry that is to be sent.
+
+    Parameters:
+        entry: the entry.
+        id: task id.
+        nominal: nominal time, in epoch ms.
+        life: life of its message in ms, as :func:`life_ms` returns it.
+        extra: further headers.
     """
 
     entry: Entry
@@ -37,13 +41,15 @@ class Occurrence(NamedTuple):
 
 
 def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
-    """For how many milliseconds the messages of a plan live, from when they are sent, or from their
-    ``eta``.
+    """Return the life of a plan's messages in ms, from their sending or from their ``eta``.
 
-    For the gap that follows their nominal time, so that the next run takes the place of one that
-    nobody took, and for ``slack`` ms, by which clocks of beats and workers may differ. ``None``,
-    without end: where no next run is known, and what ``misfire="all"`` makes up for, all of which
-    is to run. A stand-by that takes over makes up for nothing.
+    A message lives until the next run is due, so that the next run replaces one that no worker has
+    taken. ``None`` is a life without end. It applies if the next run is unknown, and to runs that
+    ``misfire="all"`` makes up for, because all of them shall run. A delay of up to the default
+    grace time, as when a stand-by takes over, makes up for nothing.
+
+    Parameters:
+        slack: most milliseconds by which clocks of beats and workers may differ; they are added.
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
@@ -54,80 +60,80 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 
 
 def expires_with_gap(entry: Entry) -> bool:
-    """Whether the messages of an entry expire when the next one comes, rather than as somebody has
-    set.
-    """
+    """Return whether the messages of an entry expire when its next run is due."""
     return entry.expires == "interval" and "expires" not in entry.options
 
 
 def may_lose_retries(entry: Entry, task: Any) -> bool:
-    """Whether a worker without ``install()`` may discard retries of an entry's task as expired.
+    """Return whether a worker without ``install()`` may discard retries of the task as expired.
 
     Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task``
     and workers with ``install()`` clear it first.
 
     Parameters:
-        task: the entry's task as the app knows it; ``None`` if it does not.
+        task: the entry's task; ``None`` if the app does not know it.
     """
     if task is None or getattr(task, "guarded", False) or not expires_with_gap(entry):
         return False
-    # Celery keeps the function of a task without bind=True as a static method, which cannot call
+    # Celery keeps the function of a task without bind=True as a static method. It cannot call
     # retry().
     is_bound = not isinstance(inspect.getattr_static(type(task), "run", None), staticmethod)
     return is_bound or bool(getattr(task, "autoretry_for", ()))
 
 
 def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
-    """How many messages of an entry that runs at intervals are alive at most while nobody takes
-    them.
+    """Return how many unexpired messages of an entry can wait at once while no worker takes them.
 
-    1 where a once-lock keeps it so, and where no interval says. ``slack`` as for :func:`life_ms`.
+    It is 1 for an entry with a once-lock, and for one that has no interval or another expiry.
+
+    Parameters:
+        slack: as for :func:`life_ms`.
     """
-    one = entry.once is not None and entry.once.at_publish
-    if one or not expires_with_gap(entry) or not isinstance(rule := entry.rule(zone), Every):
+    has_lock = entry.once is not None and entry.once.at_publish
+    if has_lock or not expires_with_gap(entry):
+        return 1
+    rule = entry.rule(zone)
+    if not isinstance(rule, Every):
         return 1
     return 1 + math.ceil(slack / rule.ms)
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
-    """For how many milliseconds, from when it may run, a message may keep its once-lock; 0 where it
-    has no end.
+    """Return for how many ms a message may keep its once-lock, counted from its earliest run.
 
-    ``life`` is as :func:`life_ms` says, ``now`` in epoch ms.
+    0 means without end.
+
+    Parameters:
+        life: as :func:`life_ms` returns it.
+        now: epoch ms.
     """
     if expires_with_gap(entry):
         return life or 0
     expires = entry.options.get("expires", entry.expires)
-    until = (
-        times.message_ms(expires)
-        if isinstance(expires, str | datetime)
-        else now + round(1000 * (expires or 0))
-    )
-    # It counts from when the message is sent, whatever its delay.
+    if isinstance(expires, str | datetime):
+        until = times.message_ms(expires)
+    else:
+        until = now + round(1000 * (expires or 0))
+    # `expires` counts from the sending of the message, so a delay shortens the time that is left.
     return max(until - now - times.delay_ms(entry.options, now), 0)
 
 
 def emission(
     occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False
 ) -> Entry:
-    """The entry as Celery is to publish it for one occurrence at ``now`` (epoch ms).
+    """Return a copy of the entry with the options for one occurrence, for Celery to publish.
 
-    Where ``traced``, its message carries :func:`traceparent`, unless the entry's own headers have
-    one.
+    Parameters:
+        now: time of sending, in epoch ms.
+        expect: default expectation of the app.
+        traced: add the header of :func:`traceparent`, unless the entry's own headers have one.
     """
     entry = occurrence.entry
     options = dict(entry.options)
     options["task_id"] = occurrence.id
-    options["headers"] = {
-        **({"traceparent": traceparent(occurrence.id)} if traced else {}),
-        **(options.get("headers") or {}),
-        **headers(entry.name, occurrence.nominal),
-        **({} if entry.history is None else {HISTORY_HEADER: entry.history}),
-        **({EXPECT_HEADER: True} if entry.on_failure or expected_of(entry, expect) else {}),
-        **(occurrence.extra or {}),
-    }
-    # A retry inside the publish could go on for longer than publish_timeout; the dispatcher has its
-    # own.
+    options["headers"] = _all_headers(occurrence, expect, traced)
+    # Celery's retry inside a publish could take longer than publish_timeout. The dispatcher
+    # retries.
     options["retry"] = False
     if "expires" not in options and entry.expires is not None:
         expires = _expires(entry, occurrence.life, now)
@@ -138,41 +144,59 @@ def emission(
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):
-        # Nobody plans with it: Sentry, for one, reads the rule of a monitor from the entry that is
-        # sent.
+        # This schedule is only read by integrations: Sentry takes the rule of its monitor from the
+        # sent entry, and knows Celery's crontab.
         emitted._put(schedule=familiar(entry.schedule) or entry.schedule)
     return emitted
 
 
+def _all_headers(occurrence: Occurrence, expect: Expect | None, traced: bool) -> dict[str, Any]:
+    """Return the headers of a message. Ours replace the entry's own, except for ``traceparent``."""
+    entry = occurrence.entry
+    all_headers: dict[str, Any] = {}
+    if traced:
+        all_headers["traceparent"] = traceparent(occurrence.id)
+    all_headers.update(entry.options.get("headers") or {})
+    all_headers.update(headers(entry.name, occurrence.nominal))
+    if entry.history is not None:
+        all_headers[HISTORY_HEADER] = entry.history
+    if entry.on_failure or expected_of(entry, expect):
+        all_headers[EXPECT_HEADER] = True
+    all_headers.update(occurrence.extra or {})
+    return all_headers
+
+
 def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, those of Celery's ``BeatLazyFunc`` called."""
+    """Return the arguments, with the result of each ``BeatLazyFunc`` in its place."""
     args = tuple(_evaluated(value) for value in entry.args)
     return args, {key: _evaluated(value) for key, value in entry.kwargs.items()}
 
 
 def _evaluated(value: Any) -> Any:
-    return value() if isinstance(value, BeatLazyFunc) else value
+    if isinstance(value, BeatLazyFunc):
+        return value()
+    return value
 
 
 def headers(name: str, nominal: int) -> dict[str, Any]:
-    """The headers that tell which entry a message comes from, and for which nominal time (epoch
-    ms).
+    """Return the headers that name the entry and the nominal time (epoch ms) of a message.
 
-    ``periodic_task_name`` is the name django-celery-beat uses, which result backends record.
+    django-celery-beat uses ``periodic_task_name`` too, and result backends record it.
     """
     return {"periodic_task_name": name, "scheduled_at": times.iso(nominal)}
 
 
 def traceparent(task_id: str) -> str:
-    """The header of this name, of W3C's Trace Context, for a task that begins a trace of its own.
+    """Return the header ``traceparent`` of W3C's Trace Context, so that a task begins its own
+    trace.
 
-    The trace has the id of the task, so that one is found by the other, and a message that is sent
-    twice is one trace. The header has to name a span above the task's, too; none of that id is
-    recorded anywhere. 01 says: keep the trace.
+    The trace id is the task id, so each can be found by the other, and a message that is sent twice
+    belongs to one trace. The header must also name a parent span; no span with that id is recorded
+    anywhere. The flag 01 means that the trace is kept.
 
     Parameters:
-        task_id: a UUID in its usual form. Its version stands in the half that becomes the span's
-            id, which must not be zero.
+        task_id: a UUID in its usual form. Its first half becomes the span id; it is never zero,
+            because it contains the version of the UUID.
     """
     trace = task_id.replace("-", "")
     return f"00-{trace}-{trace[:16]}-01"

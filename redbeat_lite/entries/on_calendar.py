@@ -1,4 +1,4 @@
-"""An entry and its calendar: given it by name, checked against it, planned by it."""
+"""Entries with a calendar: they get it by its name, are checked against it, and planned with it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def give_calendar(
     zone: tzinfo,
     replaced: Callable[[], Entry | None] = lambda: None,
 ) -> None:
-    """Give an entry that names a calendar what is stored of it now.
+    """Give an entry that names a calendar the stored calendar of this name.
 
     Parameters:
+        known: reads the stored calendars.
         now: epoch milliseconds.
-        replaced: finds the entry that this one takes the place of; one that is on this calendar
-            already may stay.
+        replaced: returns the entry that this one replaces. If that entry has the same calendar, the
+            calendar may have ended or leave no run.
 
     Raises:
         InvalidEntry: there is no such calendar, it has ended, or it leaves the entry no run.
@@ -41,14 +42,18 @@ def give_calendar(
         return
     rule = given(entry, known(), zone)
     fault = _fault(rule, rule.calendar, now)
-    if fault and ((before := replaced()) is None or before.calendar_name != rule.calendar.name):
+    if fault is None:
+        return
+    before = replaced()
+    if before is None or before.calendar_name != rule.calendar.name:
         raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
 def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
-    """Give an entry the calendar that it names; returns its rule.
+    """Give an entry the calendar that it names, and return the entry's rule.
 
-    Raises InvalidEntry: there is none, or the schedule has no days.
+    Raises:
+        InvalidEntry: there is no such calendar, or the schedule does not go by days.
     """
     name = entry.calendar_name
     if name not in known:
@@ -56,9 +61,11 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
         raise InvalidEntry(
             "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
         )
-    encode_schedule(entry.schedule)  # or a new revision could not plan it
+    # The schedule must be storable, because a new revision of the calendar plans the stored one.
+    encode_schedule(entry.schedule)
     entry._put(calendar=known[name])
-    if not isinstance(rule := entry.rule(zone), CalendarRule):
+    rule = entry.rule(zone)
+    if not isinstance(rule, CalendarRule):
         hint = "an interval counts from run to run, and has no days"
         raise InvalidEntry(
             "schedule", "cron, crontab or rrule beside a calendar", entry.schedule, hint=hint
@@ -67,27 +74,31 @@ def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> Calendar
 
 
 def _fault(rule: CalendarRule, calendar: Calendar, now: int) -> tuple[str, str] | None:
+    """Return the expectation and the value for an error; ``None`` if the calendar can be used."""
     end = rule.begin(calendar.until + timedelta(days=1))
     if end <= now:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
-    first, kept = rule.rule.next_ms(now), rule.next_ms(now)
-    if first is not None and first < end and (kept is None or kept >= end):
+    first = rule.rule.next_ms(now)
+    first_kept = rule.next_ms(now)
+    if first is not None and first < end and (first_kept is None or first_kept >= end):
         return f"one with a run of the entry until {calendar.until}", str(calendar)
     return None
 
 
 def on(entry: Entry, calendar: Calendar | str | None) -> Entry:
-    """The same entry on another calendar."""
+    """Return a copy of an entry with another calendar."""
     twin = copy(entry)
     twin._put(calendar=calendar)
     return twin
 
 
 def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
-    """The state of an entry whose calendar has a new revision, which it is on already, at ``now``
-    (epoch ms).
+    """Return the state of an entry that has got a new revision of its calendar.
 
-    What is due stays due, unless it is left out now.
+    An occurrence that is due stays due unless the new revision leaves it out.
+
+    Parameters:
+        now: epoch ms.
     """
     if lifecycle.used_up(entry, state.count):
         return state.edited()
@@ -96,20 +107,25 @@ def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState
 
 
 def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> Plan:
-    """A plan with what the calendar has left out since the last run, for the record."""
-    rule = entry.rule(zone) if entry.calendar is not None and plan.emit else None
-    if state.last is None or not isinstance(rule, CalendarRule):
+    """Add the occurrences that the calendar has left out since the last run to a plan."""
+    if entry.calendar is None or not plan.emit or state.last is None:
         return plan
-    found = [Range(*each) for each in rule.left_out(state.last, plan.emit[-1])]
-    skipped = plan.skipped + sum(each.number for each in found)
-    return plan._replace(skipped=skipped, ranges=(*plan.ranges, *found))
+    rule = entry.rule(zone)
+    if not isinstance(rule, CalendarRule):
+        return plan
+    ranges = [Range(*left_out) for left_out in rule.left_out(state.last, plan.emit[-1])]
+    skipped = plan.skipped + sum(left_out.number for left_out in ranges)
+    return plan._replace(skipped=skipped, ranges=(*plan.ranges, *ranges))
 
 
 def left_out_words(entry: Entry, begin: int, end: int, zone: tzinfo) -> str | None:
-    """That the calendar of an entry leaves a run out in a span of time (epoch milliseconds);
-    ``None`` where not.
+    """Return a sentence if the calendar of an entry leaves out a run; else ``None``.
+
+    Parameters:
+        begin, end: span of time to consider, in epoch ms.
     """
-    if not isinstance(rule := entry.rule(zone), CalendarRule):
+    rule = entry.rule(zone)
+    if not isinstance(rule, CalendarRule):
         return None
     for first, *_ in rule.left_out(begin - 1, end):
         return (

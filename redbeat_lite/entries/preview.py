@@ -1,4 +1,4 @@
-"""What will fire: the beat's own plan, played ahead without a beat."""
+"""Preview of coming runs, planned by the code that the beat uses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ _NONE = Freezes()
 
 @public
 class Upcoming(NamedTuple):
-    """One occurrence to come: when it fires, of which entry, and the nominal time the schedule
-    says.
+    """Occurrence to come.
+
+    Parameters:
+        at: time at which it fires.
+        name: name of the entry.
+        nominal: nominal time, which the schedule says.
     """
 
     at: datetime
@@ -34,14 +38,17 @@ class Upcoming(NamedTuple):
 def upcoming(
     entries: Iterable[Entry], *, now: int, until: int, limit: int, **how: Any
 ) -> list[Upcoming]:
-    """The occurrences of these entries from ``now`` to ``until`` (epoch milliseconds), in order, at
-    most ``limit``.
+    """Return the occurrences of these entries in order, at most ``limit``.
 
-    The entries come as for :func:`walk`.
+    Parameters:
+        entries: as for :func:`walk`.
+        now, until: first and last instant, in epoch ms.
+        how: further parameters of :func:`walk`.
     """
     last = times.from_ms(until)
     entries = takewhile(lambda entry: entry.due is not None and entry.due <= until, entries)
-    return [*islice(takewhile(lambda each: each.at <= last, walk(entries, now=now, **how)), limit)]
+    occurrences = walk(entries, now=now, **how)
+    return [*islice(takewhile(lambda occurrence: occurrence.at <= last, occurrences), limit)]
 
 
 def walk(
@@ -54,27 +61,28 @@ def walk(
     ahead: Callable[[Entry], Entry] | None = None,
     once: bool = False,
 ) -> Iterator[Upcoming]:
-    """All occurrences of these entries from ``now`` (epoch milliseconds) on, in order; they need
-    not end.
+    """Yield the occurrences of these entries from ``now`` (epoch ms) on, in order, maybe endlessly.
 
-    Those of an entry whose schedule has to be asked when the time has come end there. The run that
-    makes up for missed ones is left out where it takes longer to find than somebody waits for it.
+    If a schedule has to be asked at its time, the occurrences of its entry end there. A run that
+    makes up for missed ones is left out if ``walk_on`` gives no time to find it.
 
     Parameters:
-        entries: in the order of their due times, those that are never due last. They are taken one
-            by one when their time has come, so that the first occurrences of many cost no more than
-            those of a few.
-        walk_on: how far to look for missed occurrences one by one; one that is over for all leaves
-            the others out.
-        freezes: what they hold comes at their ends.
-        ahead: makes of an entry the one to walk in its place, which is not due sooner.
-        once: whether the first occurrence of each is all that is wanted.
+        entries: in the order of their due times; entries that are never due come last. An entry is
+            taken when its due time has come, so the first occurrences of many entries cost no more
+            than those of a few.
+        walk_on: bounds the search for missed occurrences, which goes one by one. After its end,
+            no entry is searched any more.
+        freezes: an occurrence during a freeze comes at the end of the freeze.
+        ahead: returns an entry to take instead of the given one; it must not be due earlier.
+        once: yield only the first occurrence of an entry.
     """
     waiting = takewhile(lambda entry: entry.due is not None, entries)
-    coming, queue = next(waiting, None), list[tuple[int, int, str, Entry, EntryState]]()
+    coming = next(waiting, None)
+    # Heap of (time at which it fires, due time, name, entry, state).
+    queue = list[tuple[int, int, str, Entry, EntryState]]()
     while True:
-        # No occurrence of an entry, nor of one that is due after it, comes before its due time:
-        # whatever holds it up.
+        # An entry has no occurrence before its due time, and neither have the entries after it. So
+        # the heap needs the entries whose due time is not after the first item, and no more.
         while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
             entry = coming if ahead is None else ahead(coming)
             if entry.due is not None:
@@ -91,12 +99,13 @@ def walk(
             continue
         plan = lifecycle.plan(entry, state, at, zone, walk_on)
         if not plan.emit and not walk_on(()):
-            # Where there are more to walk through, there is no time for it: the entry goes on after
-            # them, but for one that its jitter may still hold back. What comes next after all of
-            # them were looked at is later than that.
-            plan = plan._replace(
-                next=lifecycle.following(entry, plan.next, at - entry.jitter_ms, zone, walk_on)
-            )
+            # The time is over before the missed occurrences were searched. Continue with the first
+            # occurrence after them. Its jitter may still delay an occurrence whose nominal time is
+            # past, so begin earlier by the longest jitter. If the search has reached its end, the
+            # next occurrence is later than that, so this changes nothing.
+            since = at - entry.jitter_ms
+            following = lifecycle.following(entry, plan.next, since, zone, walk_on)
+            plan = plan._replace(next=following)
         for nominal in plan.emit[:1] if once else plan.emit:
             yield Upcoming(times.from_ms(at), name, times.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)
@@ -106,6 +115,8 @@ def walk(
 
 
 def _place(entry: Entry, now: int) -> tuple[int, int]:
-    """When an entry comes first, of several that are late the one that is so for longest."""
+    """Return the sort key of an entry. Late entries fire now, the one with the earliest due time
+    first.
+    """
     assert entry.due is not None
     return max(entry.due, now), entry.due

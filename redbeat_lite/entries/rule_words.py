@@ -8,7 +8,7 @@ from ..rules import Cron
 from ..rules.cron import WEEKDAYS
 from ..rules.wall_times import Days
 
-#: The days that a rule matches are counted in this year, which has 365.
+#: Year in which the days that a rule matches are counted. It has 365 days.
 _SAMPLE_YEAR = 2027
 
 

@@ -1,14 +1,13 @@
-"""Schedules as people write them in files and on the command line, and back.
+"""Schedules as people write them in files and on the command line.
 
-=================================  ==========================================================
-``{"every": "1h30m"}``             with ``"align": true`` or ``"spread": true`` where it is
-``{"cron": "0 3 * * *"}``          with ``"tz"`` and ``"seconds"`` where they are given ``{"at":
-"2026-12-01T09:00Z"}`` ``{"rrule": "FREQ=DAILY"}``        with ``"tz"`` and ``"start"`` where they
-are given; lines in one, or in several ``{"crontab": [0, "*/4", …]}``     and all other kinds: as
-they are stored ``30``, ``"30s"``                  Celery's own interval
-=================================  ==========================================================
+- ``{"every": "1h30m"}``, optionally with ``"align": true`` or ``"spread": true``
+- ``{"cron": "0 3 * * *"}``, optionally with ``"tz"`` and ``"seconds"``
+- ``{"at": "2026-12-01T09:00Z"}``
+- ``{"rrule": "FREQ=DAILY"}``, in one line or several, optionally with ``"tz"`` and ``"start"``
+- ``{"crontab": [0, "*/4", …]}`` and all other kinds, in their stored form
+- ``30`` or ``"30s"``: Celery's own interval
 
-The stored form counts milliseconds, which nobody wants to write or to read; see
+The stored form has milliseconds where people write ``"1h30m"`` or an instant; see
 :mod:`redbeat_lite.rules.stored_form`.
 """
 
@@ -28,9 +27,10 @@ from .words import in_zone
 
 
 def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
-    """A schedule as it is written in a file; raises InvalidEntry if its class cannot be stored."""
+    """Return a schedule as a file has it; raise InvalidEntry if its class cannot be stored."""
     stored = encode_schedule(schedule)
-    stored.pop("resolved", None)  # it follows from the rest and the entry's name
+    # "resolved" follows from the other fields and the entry's name.
+    stored.pop("resolved", None)
     if "every" in stored:
         stored["every"] = duration_text(stored["every"])
     if "at" in stored:
@@ -39,7 +39,7 @@ def schedule_fields(schedule: BaseSchedule) -> dict[str, Any]:
 
 
 def schedule_from(value: object) -> BaseSchedule:
-    """The schedule that somebody wrote; raises InvalidEntry if it is none."""
+    """Return the schedule for a written form; raise InvalidEntry if there is none."""
     if not isinstance(value, Mapping):
         return coerce_schedule(value)
     stored = dict(value)
@@ -48,26 +48,34 @@ def schedule_from(value: object) -> BaseSchedule:
             "schedule", "no resolved, which goes by the entry's name", stored["resolved"]
         )
     if "every" in stored:
-        stored["every"] = round(
-            1000 * length_of("schedule.every", stored["every"], "at least 0.05 s", 0.05)
-        )
+        seconds = length_of("schedule.every", stored["every"], "at least 0.05 s", 0.05)
+        stored["every"] = round(1000 * seconds)
     if "at" in stored:
         stored["at"] = to_ms(instant_from("schedule.at", stored["at"]))
-    if isinstance(stored.get("start"), datetime):  # TOML has them
+    # A TOML file has datetimes.
+    if isinstance(stored.get("start"), datetime):
         stored["start"] = stored["start"].isoformat()
     return decode_schedule(stored)
 
 
 def schedule_text(schedule: BaseSchedule, shown: tzinfo = UTC) -> str:
-    """A schedule in a few words, for a table, with an instant in the zone in which it is shown."""
+    """Describe a schedule in a few words, for a table.
+
+    Parameters:
+        shown: zone in which an instant is shown.
+    """
     try:
         fields = schedule_fields(schedule)
     except InvalidEntry:
         return repr(schedule)
     zone = f" {fields['tz']}" if "tz" in fields else ""
     if "every" in fields:
-        how = " aligned" if "align" in fields else " spread" if "spread" in fields else ""
-        return f"every {fields['every']}{how}"
+        suffix = ""
+        if "align" in fields:
+            suffix = " aligned"
+        elif "spread" in fields:
+            suffix = " spread"
+        return f"every {fields['every']}{suffix}"
     if "schedule" in fields:
         return f"every {duration_text(round(fields['schedule'] * 1000))}"
     if "at" in fields:
@@ -80,17 +88,17 @@ def schedule_text(schedule: BaseSchedule, shown: tzinfo = UTC) -> str:
     if "solar" in fields:
         event, latitude, longitude = fields["solar"]
         return f"{event} at {latitude:g}, {longitude:g}"
-    kind = "cron" if "cron" in fields else "rrule" if "rrule" in fields else "custom"
+    kind = next((kind for kind in ("cron", "rrule") if kind in fields), "custom")
     return f"{kind} {_in_one_line(fields[kind])}{zone}"
 
 
 def _in_one_line(text: str) -> str:
-    """A recurrence with a space between its lines, which reads as well."""
+    """Join the lines of a recurrence by spaces; it has the same meaning."""
     return " ".join(text.split())
 
 
 def resolved_text(schedule: BaseSchedule) -> str | None:
-    """When a spread schedule of an entry runs, in a few words; None for any other."""
+    """Describe the times of a spread schedule for its entry; ``None`` for another schedule."""
     if not (isinstance(schedule, SpreadSchedule) and schedule.spread):
         return None
     if isinstance(schedule, Every):
@@ -103,9 +111,10 @@ def _crontab_field(field: object) -> str:
 
 
 def instant_from(field: str, value: object) -> datetime:
-    """The aware datetime of an ISO 8601 text, or of a datetime (TOML has them).
+    """Return the aware datetime of an ISO 8601 text or of a datetime, which TOML files have.
 
-    Raises InvalidEntry, which names the field, if it is none, or lacks an offset.
+    Raises:
+        InvalidEntry: the value is no instant, or has no offset; names the field.
     """
     if isinstance(value, str):
         try:
@@ -121,15 +130,19 @@ def instant_from(field: str, value: object) -> datetime:
 
 
 def schedule_words(schedule: BaseSchedule, shown: tzinfo = UTC) -> list[str]:
-    """The options of the command line that make a schedule with these runs; what they cannot say is
-    ``--schedule``.
+    """Return the options of the command line for a schedule with the same runs.
 
-    Raises InvalidEntry if its class cannot be stored.
+    A schedule that has no options of its own gets ``--schedule`` with its JSON form.
+
+    Raises:
+        InvalidEntry: the class of the schedule cannot be stored.
     """
     fields = schedule_fields(schedule)
-    if (seconds := fields.pop("schedule", None)) is not None:
+    seconds = fields.pop("schedule", None)
+    if seconds is not None:
         ms = round(seconds * 1000)
-        is_every = abs(seconds * 1000 - ms) < 1e-6 and not fields  # no "relative"
+        # Other fields, such as "relative", cannot be options.
+        is_every = abs(seconds * 1000 - ms) < 1e-6 and not fields
         fields = {"every": duration_text(ms)} if is_every else {"schedule": seconds, **fields}
     if "manual" in fields:
         return ["--manual"]

@@ -1,4 +1,4 @@
-"""Which entries a person means who names many at once."""
+"""Selection of many entries by patterns of their names and tasks, and by a tag."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..store.records import Stored
 from .entry import Entry
 from .fields import as_tags
 
-#: What makes a name a pattern, as of file names: any text, any character, one of these.
+#: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
 _WILD = frozenset("*?[")
 
-#: Characters of a pattern: of the longest name, where each is bracketed.
+#: Most characters of a pattern: enough for the longest name with each character in brackets.
 _LONGEST = 3 * MAX_NAME
 
 
 class Selection(NamedTuple):
-    """Those entries of which all holds that is given; none of it is all entries.
+    """Selection of entries. An entry must match every field; without fields, all entries match.
 
     Parameters:
         name: pattern of names, as of files: ``billing-*``.
@@ -38,7 +38,11 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, name: object = "*", tag: object = None, task: object = "*") -> Selection:
-        """The selection, checked; raises InvalidEntry, which names the field."""
+        """Return the selection for a user's input.
+
+        Raises:
+            InvalidEntry: a field is wrong; names the field.
+        """
         for field, value in {"name": name, "task": task}.items():
             if not is_short_text(value, _LONGEST):
                 raise InvalidEntry(
@@ -50,12 +54,15 @@ class Selection(NamedTuple):
 
     @classmethod
     def one(cls, name: str) -> Selection:
-        """The entry of this name alone, whatever characters it has."""
+        """Return the selection of one entry, whose name may have characters of a pattern."""
         return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
-        """Those that may be meant: as far as can be told without decoding them, which is what takes
+        """Yield the stored entries that may match. It does not decode them, because that takes
         long.
+
+        The tag is searched in the text of the definition, so an entry that has it elsewhere is
+        yielded too.
         """
         tag = b"" if self.tag is None else dumps(self.tag).encode()
         for stored in page:
@@ -63,24 +70,29 @@ class Selection(NamedTuple):
                 yield stored
 
     def allows(self, name: bytes) -> bool:
-        """Whether the pattern of names matches this one."""
+        """Return whether a name matches the pattern of names."""
         return matches(name.decode(errors="replace"), self.name)
 
     def covers(self, entry: Entry) -> bool:
-        """Whether an entry is one of them."""
+        """Return whether an entry matches."""
         if self.tag is not None and self.tag not in entry.tags:
             return False
         return matches(entry.name, self.name) and matches(entry.task, self.task)
 
     @property
     def is_all(self) -> bool:
-        """Whether there is no entry that is none of them."""
+        """Whether every entry matches."""
         return self == Selection()
 
     def __str__(self) -> str:
-        told = [self.name] if self.name != "*" or self.is_all else []
-        told += [f"tag {self.tag}"] if self.tag is not None else []
-        return ", ".join([*told, f"task {self.task}"] if self.task != "*" else told)
+        parts = []
+        if self.name != "*" or self.is_all:
+            parts.append(self.name)
+        if self.tag is not None:
+            parts.append(f"tag {self.tag}")
+        if self.task != "*":
+            parts.append(f"task {self.task}")
+        return ", ".join(parts)
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -88,12 +100,13 @@ def matches(text: str, pattern: str) -> bool:
     return _matcher(pattern)(text) is not None
 
 
-# Not fnmatchcase(): it keeps 32,768 patterns, and one of 600 characters takes 16 kB.
+# fnmatchcase() is not used, because it keeps 32,768 patterns, and one of 600 characters takes 16
+# kB.
 @lru_cache(maxsize=100)
 def _matcher(pattern: str) -> Callable[[str], object]:
     return re.compile(translate(pattern)).match
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name can mean several."""
+    """Return whether a name is a pattern, which can match several names."""
     return not _WILD.isdisjoint(name)

@@ -1,6 +1,4 @@
-"""Whether an entry can be sent, as far as arguments and options tell, and where to: found out
-before its run.
-"""
+"""Checks before the first run of an entry: whether its messages can be sent, and to which queue."""
 
 from __future__ import annotations
 
@@ -17,27 +15,29 @@ from .entry import Entry
 
 
 def check_options(entry: Entry) -> None:
-    """Refuse a serializer or a compression that this process has not, by an InvalidEntry that names
-    the option.
+    """Refuse a serializer or a compression that this process does not have.
+
+    Raises:
+        InvalidEntry: names the option.
     """
-    serializer, compression = entry.options.get("serializer"), entry.options.get("compression")
-    if serializer is not None and not (
-        isinstance(serializer, str) and serializer in registry.name_to_type
-    ):
-        known = ", ".join(sorted(registry.name_to_type))
-        raise InvalidEntry("options.serializer", f"one of {known}", serializer, entry=entry.name)
+    serializer = entry.options.get("serializer")
+    serializers = registry.name_to_type
+    if serializer is not None and not (isinstance(serializer, str) and serializer in serializers):
+        expected = f"one of {', '.join(sorted(serializers))}"
+        raise InvalidEntry("options.serializer", expected, serializer, entry=entry.name)
+    compression = entry.options.get("compression")
     if compression is not None:
         try:
             get_encoder(compression)  # type: ignore[no-untyped-call]  # untyped in kombu
         except (KeyError, TypeError):
-            known = "a compression that kombu has"
+            expected = "a compression that kombu has"
             raise InvalidEntry(
-                "options.compression", known, compression, entry=entry.name
+                "options.compression", expected, compression, entry=entry.name
             ) from None
 
 
 def serializer_of(entry: Entry, app: Celery) -> Any:
-    """The serializer of the entry's messages, as far as this process knows."""
+    """Return the serializer of the entry's messages, as far as this process knows."""
     task = app.tasks.get(entry.task) if app.finalized else None
     return (
         entry.options.get("serializer")
@@ -59,13 +59,15 @@ def misfit(task: Any, entry: Entry) -> str | None:
 def check_arguments(entry: Entry, serializer: Any) -> None:
     """Refuse arguments that this serializer cannot write.
 
-    Raises InvalidEntry, which names the argument, and the place inside it where that is known.
+    Raises:
+        InvalidEntry: names the argument, and the place inside it if that is known.
     """
     if serializer == "json" and all_plain(entry.args, entry.kwargs):
         return
     try:
-        # All at once, which is cheap; one by one only to tell which it was.
-        dump_message((entry.args, entry.kwargs), serializer=serializer)  # type: ignore[no-untyped-call]
+        # One call for all arguments is cheap. Only after an error are they tried one by one.
+        arguments = (entry.args, entry.kwargs)
+        dump_message(arguments, serializer=serializer)  # type: ignore[no-untyped-call]
     except Exception:  # noqa: BLE001 - whatever a serializer raises
         _check_each_argument(entry, serializer)
 
@@ -75,10 +77,11 @@ def _check_each_argument(entry: Entry, serializer: Any) -> None:
     named += [(f"kwargs.{key}", value) for key, value in entry.kwargs.items()]
     for field, value in named:
         try:
-            dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]  # untyped in kombu
+            dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]
         except Exception as exc:
             try:
-                pack(value, field)  # names the very place inside a value that cannot even be stored
+                # For a value that cannot even be stored, this error names the place inside it.
+                pack(value, field)
             except InvalidEntry as exact:
                 raise exact.of(entry.name) from None
             expected = f"a value that the serializer {serializer!r} can write"
@@ -86,14 +89,15 @@ def _check_each_argument(entry: Entry, serializer: Any) -> None:
 
 
 def queue_of(app: Celery, entry: Entry) -> str:
-    """The queue that an entry's messages go to."""
+    """Return the queue of an entry's messages."""
     try:
         task = app.tasks.get(entry.task)
         own = {} if task is None else task._get_exec_options()
         routed = app.amqp.router.route(
             {**own, **entry.options}, entry.task, entry.args, entry.kwargs
         )
-    except Exception:  # noqa: BLE001 - tasks and routers are somebody else's code; without an answer the default holds
+    except Exception:  # noqa: BLE001 - code of the user's tasks and routers
+        # Without an answer, the default queue applies.
         routed = {}
     queue = routed.get("queue")
     return str(getattr(queue, "name", queue) or app.conf.task_default_queue)

@@ -1,10 +1,13 @@
-"""Nominal times of the last occurrences that were sent, as the state of an entry carries them.
+"""Nominal times of the last sent occurrences, as a compact text in the state of an entry.
 
-The text is made of deltas that go back in time, in hexadecimal milliseconds: the first from the
-state's ``last`` to the newest, which is the same instant, and each further one from an occurrence
-to the one before it; of equal ones in a row there is one, with their number in decimal.
-``0,3e8*2,7d0`` says: sent for ``last``, for one and for two seconds before it, and for four. It is
-empty where nothing was sent in this generation, by which task ids are named, or nobody has kept it.
+The text has the distances between the occurrences in hexadecimal milliseconds, from the newest to
+the oldest. The first distance is 0: the newest occurrence is the state's ``last``. Each further one
+leads from an occurrence to the one before it. Equal distances in a row are written once, with their
+number in decimal. ``0,3e8*2,7d0`` means that occurrences were sent for ``last``, and for one, two
+and four seconds before it.
+
+The text is empty if nothing was sent in this generation, to which the task ids belong, or if no
+history is kept.
 """
 
 from __future__ import annotations
@@ -19,18 +22,25 @@ from ..settings import MAX_HISTORY
 
 _is_text = re.compile(r"[0-9a-f,*-]*").fullmatch
 
-#: How notes begin that hold nothing else, which end with the next quotation mark and a brace.
+#: Begin of notes that hold only this text.
 _OPENS = '{"sent":"'
-_BEGINS, _AROUND = len(_OPENS), len(_OPENS) + 2
 
-#: Of the number of equal deltas.
+#: Length of the notes around the text, in characters: the begin, a quotation mark and a brace.
+_AROUND = len(_OPENS) + 2
+
+#: Most digits of the number of equal distances.
 _DIGITS = len(str(MAX_HISTORY))
 _numbers = re.compile(rf"\*([0-9]{{1,{_DIGITS}}})(?=,|$)").findall
 
 
 def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
-    """The text after more was sent, after ``last``, oldest first; ``history`` says how many to
-    keep, 0 for none.
+    """Return the text after further occurrences were sent.
+
+    Parameters:
+        deltas: the text before.
+        last: nominal time of the last occurrence before, in epoch ms.
+        emitted: nominal times of the further occurrences, the oldest first.
+        history: number of occurrences to keep; 0 for none.
     """
     if not history:
         return ""
@@ -40,69 +50,80 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     return deltas
 
 
-@lru_cache(maxsize=256)  # entries of one interval have the same answer
+# Entries with the same interval have the same text, so the cache serves many entries.
+@lru_cache(maxsize=256)
 def _one_more(deltas: str, delta: int, history: int) -> str:
-    head, _, rest = deltas[2:].partition(",")
+    """Return the text after one more occurrence, ``delta`` ms after the newest one."""
+    before = deltas[2:]  # without "0,"
     newest = f"{delta:x}"
+    head, _, rest = before.partition(",")
     step, number = _read(head)
     if step == newest:
         number = min(number + 1, history - 1)
     else:
-        number, rest = min(1, history - 1), deltas[2:]
-    older = _first(rest, history - 1 - number) if rest else ""
+        number = min(1, history - 1)
+        rest = before
     if not number:
         return "0"
-    return f"0,{_group(newest, number)},{older}" if older else f"0,{_group(newest, number)}"
+    older = _first(rest, history - 1 - number) if rest else ""
+    text = f"0,{_group(newest, number)}"
+    return f"{text},{older}" if older else text
 
 
 def _first(deltas: str, number: int) -> str:
-    """At most so many of a text without a beginning, the oldest of which goes first."""
+    """Return the newest ``number`` distances of a text without its leading 0."""
     excess = deltas.count(",") + 1 - number
     if "*" in deltas:
         excess += sum(max(int(times), 1) - 1 for times in _numbers(deltas))
     while excess > 0:
         newer, _, oldest = deltas.rpartition(",")
-        step, these = _read(oldest)
-        left = _group(step, max(these - excess, 0))
-        excess -= these
-        deltas = f"{newer},{left}" if newer and left else newer or left
+        step, equal = _read(oldest)
+        left = _group(step, max(equal - excess, 0))
+        excess -= equal
+        deltas = ",".join(filter(None, (newer, left)))
     return deltas
 
 
 def _read(group: str) -> tuple[str, int]:
-    """A delta, and how many of it there are in a row."""
+    """Return a distance as it is written, and the number of equal ones in a row."""
     step, _, times = group.partition("*")
-    # Whatever else stands there, nobody here has written it.
     is_number = times.isdecimal() and times.isascii() and len(times) <= _DIGITS
-    return step, max(int(times), 1) if is_number else 1
+    if not is_number:
+        # The number is missing, or the text is corrupt.
+        return step, 1
+    return step, max(int(times), 1)
 
 
 def _group(step: str, number: int) -> str:
-    return f"{step}*{number}" if number > 1 else step if number else ""
+    """Write ``number`` equal distances."""
+    if not number:
+        return ""
+    return f"{step}*{number}" if number > 1 else step
 
 
 def times(deltas: str, last: int | None) -> tuple[int, ...]:
-    """Nominal times, the newest first; up to the first that cannot be read."""
-    found: list[int] = []
+    """Return the nominal times in epoch ms, the newest first, up to one that cannot be read."""
     if last is None or not deltas:
         return ()
+    nominals: list[int] = []
     for group in deltas.split(","):
         step, number = _read(group)
         try:
             delta = int(step, 16)
         except ValueError:
             break
-        for _ in range(min(number, MAX_HISTORY - len(found))):
+        for _ in range(min(number, MAX_HISTORY - len(nominals))):
             last -= delta
             if not MIN_MS <= last <= MAX_MS:
-                return tuple(found)
-            found.append(last)
-    return tuple(found)
+                return tuple(nominals)
+            nominals.append(last)
+    return tuple(nominals)
 
 
 def notes_of(deltas: str, room: int) -> str:
-    """Notes that hold nothing else, in at most ``room`` characters; the oldest are left out where
-    that is too few.
+    """Return notes that hold only this text, in at most ``room`` characters.
+
+    If the room is too small, the oldest occurrences are left out.
     """
     if len(deltas) + _AROUND > room:
         deltas = shortened(deltas, room - _AROUND)
@@ -110,20 +131,23 @@ def notes_of(deltas: str, room: int) -> str:
 
 
 def alone_in(notes: str) -> str | None:
-    """The text in notes that hold nothing else; ``None`` where they do."""
-    deltas = notes[_BEGINS:-2]
-    return deltas if notes == f'{_OPENS}{deltas}"}}' and '"' not in deltas else None
+    """Return the text from notes that hold only this text; ``None`` for other notes."""
+    deltas = notes[len(_OPENS) : -2]
+    is_alone = notes == f'{_OPENS}{deltas}"}}' and '"' not in deltas
+    return deltas if is_alone else None
 
 
-def beside_others(found: Any) -> str:
-    """The text in notes that hold more; empty where it is none. A record that cannot be read stops
-    no entry.
+def beside_others(value: Any) -> str:
+    """Return the text from notes that hold more.
+
+    A corrupt text counts as an empty one, because a lost history must not stop an entry.
     """
-    return found if isinstance(found, str) and _is_text(found) else ""
+    return value if isinstance(value, str) and _is_text(value) else ""
 
 
 def shortened(deltas: str, room: int) -> str:
-    """The text without the oldest, in at most ``room`` characters."""
-    return (
-        deltas if len(deltas) <= room else deltas[: max(deltas.rfind(",", 0, max(room + 1, 0)), 0)]
-    )
+    """Cut the oldest occurrences off, so that the text has at most ``room`` characters."""
+    if len(deltas) <= room:
+        return deltas
+    end = deltas.rfind(",", 0, max(room + 1, 0))
+    return deltas[: max(end, 0)]

@@ -1,10 +1,10 @@
-"""What the scheduler remembers of an entry, and its compact text form.
+"""State of an entry: the fields that the scheduler remembers, and their compact text form.
 
-The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. It opens with
-the three fields that a commit compares, so that Lua needs no more than a look at the first
-characters to know whether the entry is still the one that was planned; ``notes`` is JSON, or
-nothing, and comes last because it may hold any character. Most hold nothing but what was sent
-(:mod:`redbeat_lite.entries.sent`), and are written and read without a parser.
+The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. A commit
+compares the first three fields, so the Lua script only compares the begin of the text to see
+whether the entry is still the one that was planned. ``notes`` is JSON or empty; it comes last
+because it may hold any character. Most notes only hold the last sent occurrences
+(:mod:`redbeat_lite.entries.sent`); they are read and written without a JSON parser.
 """
 
 from __future__ import annotations
@@ -22,47 +22,55 @@ from ..runs.run import BACKFILLED
 from ..store.json_values import dumps, loads
 from .sent import alone_in, beside_others, notes_of, shortened, times
 
-#: The namespace of all task ids made here: an arbitrary constant, which must never change.
+#: Namespace of all task ids. It is arbitrary, but must never change.
 _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
 
+#: Number of fields in the text.
 _FIELDS = 9
 
-#: Patterns of Lua for the text of a state that says so.
-PAUSED, FINISHED, FAILING = "^" + "[^|]*|" * 7 + "1", "^[^|]*|[^|]*||", '"error":'
+#: Lua pattern of the text of a paused entry.
+PAUSED = "^" + "[^|]*|" * 7 + "1"
 
-#: Longest note of a pause, in characters: it travels with the entry's state on every look at it.
+#: Lua pattern of the text of a finished entry.
+FINISHED = "^[^|]*|[^|]*||"
+
+#: Lua pattern of the text of an entry whose last publish has failed.
+FAILING = '"error":'
+
+#: Longest note of a pause, in characters. It is bounded because each read of the state transfers
+#: it.
 MAX_NOTE = 1000
 
-#: Largest text of a state, in bytes: a note and an error of so many characters, each of which may
-#: take six bytes. What was sent takes at most 11 for each of 1,000 occurrences, which lie within
-#: 8,000 years; the oldest are left out where note and error leave no room for them.
+#: Largest text of a state, in bytes. Note and error have up to 1,000 characters each, and a
+#: character takes up to 6 bytes. The sent occurrences, up to 1,000 within 8,000 years, take up to
+#: 11 bytes each; the oldest are left out if note and error leave no room for them.
 MAX_BYTES = 16 * 1024
 
-#: Far more than anything here ever counts, and few enough digits for every number format there is.
+#: Bound of all counts: more than is ever reached, and still exact as a double in Lua.
 MAX_COUNT = 10**15
 
 
-@dataclass(slots=True)  # frozen would make each one cost three times as much
+# A frozen dataclass would take three times as long to create.
+@dataclass(slots=True)
 class EntryState:
-    """The state of one entry: a value, never changed once it is made. Instants are epoch
-    milliseconds.
+    """State of an entry. No code changes a state; it makes another one. Instants are in epoch ms.
 
     Parameters:
         version: grows with each edit, pause and resume.
-        generation: drawn anew when an entry of this name is created again, and when it goes back in
-            time.
-        nominal: the instant the schedule says comes next, or that of the `Question` to ask it;
-            ``None`` when there is none, the entry is finished.
+        generation: random text, replaced when an entry of this name is created again, and when the
+            entry goes back in time.
+        nominal: nominal time of the next occurrence, or a `Question` with the instant at which to
+            ask the schedule; ``None`` if the entry is finished.
         last: nominal time of the last occurrence that was emitted.
-        count: occurrences emitted.
-        skipped: occurrences that a misfire policy or a once-lock left out.
-        attempts: failed publishes of the occurrence that is due.
-        paused: whether somebody paused the entry.
-        note: why.
-        error: what the last failed publish said.
-        deltas: the last occurrences that were sent, as a text; :attr:`sent` reads it.
-        forgiven: nominal time up to which failures do not count for ``on_failure``, as it was
-            resumed; 0: all do.
+        count: number of emitted occurrences.
+        skipped: number of occurrences that a misfire policy or a once-lock left out.
+        attempts: number of failed publishes of the occurrence that is due.
+        paused: whether the entry is paused.
+        note: reason of the pause.
+        error: error of the last failed publish.
+        deltas: last sent occurrences, as a text; :attr:`sent` reads it.
+        forgiven: nominal time up to which failures do not count for ``on_failure``, set by a
+            resumption; 0 if all failures count.
     """
 
     version: int
@@ -81,54 +89,49 @@ class EntryState:
 
     @classmethod
     def new(cls, nominal: int | None) -> EntryState:
-        """The state of an entry that has just been created."""
+        """Return the state of a new entry."""
         return cls(version=1, generation=random_hex(4), nominal=nominal)
 
     def edited(self, **changes: object) -> EntryState:
-        """The state after an edit: these changes, and the next version."""
-        return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]  # replace checks the names
+        """Return the state after an edit: with these changes and the next version."""
+        # replace() checks the names.
+        return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
 
     def moved(self, nominal: int | None, **changes: object) -> EntryState:
-        """The state after an edit that also says which occurrence comes next.
+        """Return the state after an edit that also sets the next occurrence.
 
-        Within a generation nominal times only grow, so that no id is given twice. An entry that
-        goes back to times where it may have been before does so in a new one.
+        Nominal times only grow within a generation, so that no two occurrences have the same task
+        id. An entry that goes back in time gets a new generation.
         """
-        if (
-            nominal is not None
-            and nominal != self.nominal
-            and self.last is not None
-            and nominal <= self.last
-        ):
+        is_new = nominal is not None and nominal != self.nominal
+        if is_new and nominal is not None and self.last is not None and nominal <= self.last:
             changes.update(generation=random_hex(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
     @property
     def guard(self) -> str:
-        """What the stored text must begin with for a commit to be allowed.
+        """Begin that the stored text must have, or a commit changes nothing.
 
-        The nominal time is part of it so that a commit which is sent twice does its work once.
+        It contains the nominal time, so that a commit that is sent twice takes effect once.
         """
-        if not self._guard:  # asked for several times in the life of a state
-            self._guard = (
-                f"{self.version}|{self.generation}|{'' if self.nominal is None else self.nominal}|"
-            )
+        # It is kept, because it is read several times in the life of a state.
+        if not self._guard:
+            nominal = "" if self.nominal is None else self.nominal
+            self._guard = f"{self.version}|{self.generation}|{nominal}|"
         return self._guard
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """Nominal times of the last occurrences that were sent in this generation, the newest
-        first.
-        """
+        """Nominal times of the last occurrences sent in this generation, the newest first."""
         return times(self.deltas, self.last)
 
     @property
     def finished(self) -> bool:
-        """Whether no occurrence will ever come again."""
+        """Whether no occurrence is to come."""
         return self.nominal is None
 
     def encode(self) -> str:
-        """The compact text."""
+        """Return the compact text."""
         last = "" if self.last is None else self.last
         paused = 1 if self.paused else 0
         text = f"{self.guard}{last}|{self.count}|{self.skipped}|{self.attempts}|{paused}|"
@@ -138,15 +141,19 @@ class EntryState:
         asked = self.nominal.asked if isinstance(self.nominal, Question) else None
         if not self.note and not self.error and asked is None and not self.forgiven:
             return notes_of(self.deltas, room) if self.deltas else ""
-        notes = {"note": self.note or None, "error": self.error or None, "asked": asked}
-        notes["forgiven"] = self.forgiven or None
+        notes = {
+            "note": self.note or None,
+            "error": self.error or None,
+            "asked": asked,
+            "forgiven": self.forgiven or None,
+        }
         text = dumps({key: value for key, value in notes.items() if value is not None})
         deltas = shortened(self.deltas, room - len(text.encode()) - len(',"sent":""'))
         return f'{text[:-1]},"sent":{dumps(deltas)}}}' if deltas else text
 
     @classmethod
     def decode(cls, raw: bytes) -> EntryState:
-        """Read the compact text; raises CorruptEntry if it is not what :meth:`encode` writes."""
+        """Read the compact text; raise CorruptEntry if :meth:`encode` has not written it."""
         if len(raw) > MAX_BYTES:
             raise CorruptEntry(f"state has over {MAX_BYTES} bytes")
         try:
@@ -166,27 +173,29 @@ class EntryState:
                 deltas=sent or "",
             )
             if extra is not None:
-                state.note, state.error = str(extra.get("note", "")), str(extra.get("error", ""))
+                state.note = str(extra.get("note", ""))
+                state.error = str(extra.get("error", ""))
                 state.deltas = beside_others(extra.get("sent"))
                 state.forgiven = _instant(str(extra.get("forgiven", ""))) or 0
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
-        # A commit compares the text itself: an entry whose state only reads like one would stay due
-        # for ever.
+        # A commit compares the begin of the text. If the fields were written differently, as "01"
+        # for 1, no commit would match, and the entry would stay due for ever.
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
 
 
 def storable_note(name: str | None, note: object, least: int = 0) -> str:
-    """Return a note of a user as it is stored; raises InvalidEntry if it cannot be one."""
+    """Return a user's note in its stored form; raise InvalidEntry if it is no text or too long."""
     if not isinstance(note, str) or not least <= len(note) <= MAX_NOTE:
         bounds = f"{least} to" if least else "at most"
         raise InvalidEntry("note", f"text of {bounds} {MAX_NOTE} characters", note, entry=name)
     return note.encode("utf-8", "replace").decode()
 
 
-@lru_cache(maxsize=1024)  # most are 0, or those of many entries
+# Most counts are small numbers, so the cache saves most conversions.
+@lru_cache(maxsize=1024)
 def _count(text: str) -> int:
     number = int(text)
     if not 0 <= number < MAX_COUNT:
@@ -204,7 +213,8 @@ def _instant(text: str) -> int | None:
 
 
 def _nominal(text: str, notes: Any) -> int | None:
-    nominal, asked = _instant(text), None if notes is None else notes.get("asked")
+    nominal = _instant(text)
+    asked = None if notes is None else notes.get("asked")
     if nominal is None or asked is None:
         return nominal
     if type(asked) is not int or not MIN_MS <= asked <= MAX_MS:
@@ -213,13 +223,14 @@ def _nominal(text: str, notes: Any) -> int | None:
 
 
 def task_id(name: str, generation: str, nominal: int) -> str:
-    """The one id of an occurrence: publishing it again is publishing the same task."""
+    """Return the task id of an occurrence. A second publish of the occurrence has the same id."""
     return named_uuid(_PREFIX, f"{name}\0{generation}\0{nominal}")
 
 
 def backfill_id(name: str, generation: str, nominal: int, again: int) -> str:
-    """The one id of an occurrence that backfills send, which says so; the live one of that time has
-    another.
+    """Return the task id of an occurrence that a backfill sends.
+
+    It differs from the id of the regular occurrence, and has the mark of backfills.
     """
-    found = task_id(f"{name}\0backfill\0{again}", generation, nominal)
-    return f"{found[:14]}{BACKFILLED}{found[15:]}"
+    id_ = task_id(f"{name}\0backfill\0{again}", generation, nominal)
+    return f"{id_[:14]}{BACKFILLED}{id_[15:]}"

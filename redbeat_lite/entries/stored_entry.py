@@ -1,6 +1,4 @@
-"""From what Redis holds to an entry with its state, and back: the one reading, and the one building
-of edits.
-"""
+"""Conversion of stored entries into :class:`Entry` and :class:`EntryState`, and back into edits."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ from .lifecycle import due_time
 from .state import EntryState
 from .unstored import UnstoredSchedule
 
-#: What reading a stored entry may raise: it is garbage, or a newer version of this package wrote
-#: it.
+#: Errors of a stored entry that cannot be read: it is corrupt, or a newer version of this package
+#: wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
-#: In the place of the definition of an entry that is removed: it belongs to a configuration.
+#: Definition in the edit that removes a config entry. It tells the leader to add the entry again.
 _CONFIGURED = "config"
 
 
 def entry_of(stored: Stored) -> Entry:
-    """Return the stored entry without state; raises one of :data:`UNREADABLE`."""
+    """Return the stored entry without state; raise one of :data:`UNREADABLE`."""
     if stored.definition is None:
         raise CorruptEntry("its definition is gone from Redis")
     try:
@@ -46,7 +44,7 @@ def decode(name: str, definition: bytes) -> Entry:
         CorruptEntry: it is no definition.
         UnsupportedFormat: a newer version of this package wrote it.
     """
-    # No definition is so long, and reading one could take any time.
+    # No definition is so long, and parsing such a text could take any time.
     if len(definition) > MAX_BYTES:
         raise CorruptEntry(f"definition has over {MAX_BYTES} bytes")
     stored = loads(definition)
@@ -82,19 +80,19 @@ def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
 
 
 def state_of(stored: Stored) -> EntryState:
-    """The state that is stored; raises CorruptEntry if it is none."""
+    """Return the stored state; raise CorruptEntry if it cannot be read."""
     if stored.state is None:
         raise CorruptEntry("its state is gone from Redis")
     return EntryState.decode(stored.state)
 
 
 def parts_of(stored: Stored) -> tuple[Entry, EntryState]:
-    """The entry and its state; raises one of :data:`UNREADABLE`."""
+    """Return the entry and its state; raise one of :data:`UNREADABLE`."""
     return entry_of(stored), state_of(stored)
 
 
 def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
-    """The definition and the state, each ``None`` where it is not there or cannot be read."""
+    """Return the entry and its state; a missing or unreadable one is ``None``."""
     try:
         entry = entry_of(stored)
     except UNREADABLE:
@@ -107,7 +105,7 @@ def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
 
 
 def shown_name(stored: Stored) -> str:
-    """The name in words, whatever it is."""
+    """Return the stored name as a text, also if it is no valid name."""
     return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
 
 
@@ -120,17 +118,16 @@ def edit_of(
     definition: str | None = None,
     line: Line | None = None,
 ) -> Edit:
-    """The edit that writes an entry.
+    """Return the edit that writes an entry.
 
     Parameters:
-        expected: the state that is stored now; the edit is made only if it still is. ``None``: no
-            entry is.
+        expected: the stored state; the edit fails if it has changed. ``None`` for a new entry; the
+            edit then fails if one is stored.
         definition: ``None`` keeps the stored one.
-        line: what the record of changes tells of it; ``None``: nothing.
+        line: line for the record of changes; ``None`` for none.
     """
-    return Edit(
-        entry.name, expected, state.encode(), definition, due_time(entry, state, zone), line
-    )
+    due = due_time(entry, state, zone)
+    return Edit(entry.name, expected, state.encode(), definition, due, line)
 
 
 def removal(stored: Stored, line: Line) -> Edit:
@@ -141,4 +138,5 @@ def removal(stored: Stored, line: Line) -> Edit:
     # A search in the text is enough. If only the arguments of a runtime entry contain this text,
     # the leader compares its configuration once more and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
-    return Edit(stored.name, stored.state, None, _CONFIGURED if is_configured else None, line=line)
+    definition = _CONFIGURED if is_configured else None
+    return Edit(stored.name, stored.state, None, definition, line=line)

@@ -1,4 +1,4 @@
-"""Words for sentences: which entries and how many, when, how long."""
+"""Texts for sentences: lists of names, counts, instants, lengths of time."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, tzinfo
 
-#: An instant as it is written where no zone is known.
+#: Instant in UTC, as texts have it that were written without a zone to show it in.
 _UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """Names for a sentence: the first few of them, and how many more."""
+    """Return names for a sentence: the first few of them, and the number of the others."""
     names = [*names]
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """``1 entry``, ``2 entries``."""
+    """Return a number with its noun: ``1 entry``, ``2 entries``."""
     return f"{number} {one if number == 1 else many}"
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> str:
-    """An instant in a zone, to the second, with its offset."""
+    """Return an instant as local time of a zone, to the second, with its offset."""
     return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")
 
 
 def local(text: str, zone: tzinfo) -> str:
-    """A text whose instants in UTC are told in a zone."""
+    """Convert the UTC instants in a text to local times of a zone."""
 
     def localize(match: re.Match[str]) -> str:
         instant = match[0]
         try:
             return in_zone(datetime.fromisoformat(instant), zone)
         except (ValueError, OverflowError):
-            return instant  # The error of a task may hold a date that does not exist.
+            # The error of a task may hold a date that does not exist.
+            return instant
 
     return _UTC.sub(localize, text)
 
 
 def span(seconds: float) -> str:
-    """A length of time in one or two units, rounded down."""
+    """Return a length of time in one or two units, rounded down."""
     if seconds < 10:
         return f"{int(seconds * 10) / 10:g} s"
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -57,5 +58,5 @@ def span(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """How long something took: ``41 s``, ``70 ms``."""
+    """Return a measured length of time: ``41 s``, ``70 ms``."""
     return span(seconds) if seconds >= 1 else f"{round(1000 * seconds)} ms"
