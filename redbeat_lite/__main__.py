@@ -1,5 +1,6 @@
-"""``python -m redbeat_lite``: the demo, and a probe that is quick because it loads neither Celery
-nor an app.
+"""``python -m redbeat_lite``: the demo, and a health probe.
+
+The probe is quick, because it imports neither Celery nor an app.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from ._version import __version__
 from .cli.command import Group, Length
 
 
-# Not with click's own code for wrong words, 2, which is reserved where Docker asks for a
-# container's health.
+# `Group` replaces click's exit code 2 for wrong arguments, because Docker reserves 2 for its health
+# checks.
 @click.group(cls=Group)
 @click.version_option(__version__, prog_name="redbeat_lite")
 def main() -> None:

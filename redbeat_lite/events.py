@@ -1,7 +1,7 @@
-"""Hooks: what a beat tells whoever wants to know, without ever waiting for them.
+"""Hooks: a beat calls the methods of subscribers when something happens, and never waits for them.
 
-Every subscriber has a queue and a thread of its own, so that one that hangs or raises delays
-neither the beat nor another subscriber.
+Every subscriber has its own queue and thread. So a subscriber that hangs or raises delays neither
+the beat nor another subscriber.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _ATTRIBUTE = "_redbeat_lite_hooks"
 
 
 class Dispatched(NamedTuple):
-    """An occurrence is in the queue. ``lateness`` is in seconds, from its due time on, jitter
-    included.
+    """An occurrence was sent to the queue.
+
+    ``lateness`` is the time in seconds since its due time, which includes the jitter.
     """
 
     name: str
@@ -68,22 +69,22 @@ class LeaderGained(NamedTuple):
 
 
 class LeaderLost(NamedTuple):
-    """This beat leads no more."""
+    """This beat does not lead any more."""
 
     reason: str
 
 
 class Ticked(NamedTuple):
-    """One turn of the loop is over; ``seconds`` without the wait that follows it."""
+    """One turn of the loop has ended. ``seconds`` does not include the wait that follows."""
 
     seconds: float
 
 
 class IncidentOpened(NamedTuple):
-    """An expectation does not hold. Told at least once; the same incident has the same ``id``.
+    """An expectation is not met. The event may come twice for an incident, with the same ``id``.
 
-    ``kind`` is one of those of :class:`redbeat_lite.Incident`; ``entry`` is ``None`` where it is
-    the whole schedule.
+    ``kind`` is a kind of :class:`redbeat_lite.Incident`. ``entry`` is ``None`` if the incident
+    concerns the whole schedule.
     """
 
     id: str
@@ -94,7 +95,9 @@ class IncidentOpened(NamedTuple):
 
 
 class IncidentClosed(NamedTuple):
-    """It holds again, or nobody expects it any more. Told at least once, after the opening."""
+    """An expectation is met again, or was removed. The event may come twice, and follows the
+    opening.
+    """
 
     id: str
     kind: str
@@ -117,31 +120,32 @@ Event = (
     | IncidentClosed
 )
 
-#: The method that is told of each.
+#: Name of the method that gets an event of this class.
 _METHODS: dict[type, str] = {
     event: re.sub("(?<=.)([A-Z])", r"_\1", event.__name__).lower() for event in get_args(Event)
 }
 
 
 class Hooks:
-    """What a beat tells. Override what you want to hear, and hand an instance to :func:`subscribe`.
+    """Subscriber to the events of a beat. Override methods, and pass an instance to
+    :func:`subscribe`.
 
-    The methods run in a thread of their own, one event after the other. What they raise is logged
-    once and goes no further. Whoever is slower than the beat for long loses events, which is logged
-    once too.
+    The methods run in a separate thread, one event after the other. An exception in a method is
+    logged once, and has no other effect. A subscriber that is slower than the beat for a long time
+    loses events, which is logged once too.
     """
 
     def dispatched(self, event: Dispatched) -> None:
-        """An occurrence is in the queue."""
+        """An occurrence was sent to the queue."""
 
     def misfired(self, event: Misfired) -> None:
         """Missed occurrences were left out by a misfire policy."""
 
     def skipped(self, event: Skipped) -> None:
-        """An occurrence was left out for a once-lock."""
+        """An occurrence was left out because of a once-lock."""
 
     def failed(self, event: Failed) -> None:
-        """A publish failed and will be tried again."""
+        """A publish failed and will be retried."""
 
     def quarantined(self, event: Quarantined) -> None:
         """An entry was set aside."""
@@ -150,22 +154,22 @@ class Hooks:
         """This beat leads from now on."""
 
     def leader_lost(self, event: LeaderLost) -> None:
-        """This beat leads no more."""
+        """This beat does not lead any more."""
 
     def ticked(self, event: Ticked) -> None:
-        """One turn of the loop is over."""
+        """One turn of the loop has ended."""
 
     def incident_opened(self, event: IncidentOpened) -> None:
-        """An expectation does not hold."""
+        """An expectation is not met."""
 
     def incident_closed(self, event: IncidentClosed) -> None:
-        """It holds again."""
+        """An expectation is met again, or was removed."""
 
 
 def subscribe(app: Celery, hooks: Hooks) -> None:
-    """Have every beat of ``app`` that starts in this process tell ``hooks`` what happens.
+    """Let every beat of ``app`` that starts in this process send its events to ``hooks``.
 
-    Call it where the app is made. In a worker or a web process it does nothing.
+    Call it where the app is created. In a worker or a web process it has no effect.
 
     Raises:
         TypeError: ``hooks`` is not an instance of :class:`Hooks`.
@@ -176,5 +180,5 @@ def subscribe(app: Celery, hooks: Hooks) -> None:
 
 
 def subscribers(app: Celery) -> list[Hooks]:
-    """What :func:`subscribe` was given for this app."""
+    """Return the hooks that :func:`subscribe` has added to this app."""
     return list(app.__dict__.get(_ATTRIBUTE, ()))

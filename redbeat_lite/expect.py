@@ -18,7 +18,8 @@ _MOST_FAILURES = 1000
 
 
 @public
-@dataclass(frozen=True)  # without slots, because of the cached properties
+# Not with slots, because the cached properties need a dict.
+@dataclass(frozen=True)
 class Expect:
     """Expectations about an entry's runs. If one is not met, an incident is opened.
 
@@ -30,7 +31,7 @@ class Expect:
         finish_within: latest end of a run, counted from its due time; not less than
             ``start_within``.
         succeed_every: longest time between two successes; more than the time between any two runs.
-        failures: 1 to 1,000; so many failures in a row are an incident.
+        failures: number of failures in a row that are an incident; 1 to 1,000.
 
     Raises:
         InvalidEntry: a field is wrong.
@@ -58,11 +59,11 @@ class Expect:
 
     @classmethod
     def of(cls, value: object) -> Expect | Literal[False] | None:
-        """Return the value of ``expect=``: ``None``, ``False``, an expectation, or one from a
-        mapping.
+        """Return the value of ``expect=``; a mapping is converted into an expectation.
 
         Raises:
-            InvalidEntry: it is something else, or a field of it is wrong.
+            InvalidEntry: it is neither ``None``, ``False``, an expectation nor a mapping of its
+                fields; or a field is wrong.
         """
         if value is None or value is False or isinstance(value, Expect):
             return value
@@ -76,7 +77,7 @@ class Expect:
         """Return the expectation of a stored form; fields of a later version are ignored.
 
         Raises:
-            InvalidEntry: it is something else.
+            InvalidEntry: the stored form is wrong.
         """
         if isinstance(stored, Mapping):
             names = [field.name for field in fields(cls)]
@@ -84,7 +85,7 @@ class Expect:
         return cls.of(stored)
 
     def encode(self) -> dict[str, Any]:
-        """Return JSON: the fields that do not have their default."""
+        """Return the stored form: a dict of the fields that do not have their default."""
         stored = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -104,7 +105,8 @@ class Pause:
     """Policy of ``on_failure`` that pauses an entry whose runs fail.
 
     Parameters:
-        after: 1 to 1,000; so many runs in a row have failed, were rejected or lost their worker.
+        after: number of runs in a row that have failed, were rejected or have lost their worker; 1
+            to 1,000.
 
     Raises:
         InvalidEntry: ``after`` is wrong.
@@ -117,10 +119,10 @@ class Pause:
 
     @classmethod
     def of(cls, value: object) -> Pause | None:
-        """Return the value of ``on_failure=``: ``None``, a policy, or one from its text.
+        """Return the value of ``on_failure=``; a text is converted into a policy.
 
         Raises:
-            InvalidEntry: it is something else.
+            InvalidEntry: it is neither ``None``, a policy nor the text of one.
         """
         if value is None or isinstance(value, Pause):
             return value
@@ -139,5 +141,5 @@ def _check_times(field: str, times: object) -> None:
 
 
 def _ms(seconds: Duration | None) -> int | None:
-    # The duration was made seconds at first.
+    # __post_init__ has converted the duration into seconds.
     return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]

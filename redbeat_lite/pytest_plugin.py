@@ -1,5 +1,6 @@
-"""The pytest fixture ``schedule_clock``, for projects whose ``conftest.py`` has this module in
-``pytest_plugins``.
+"""Pytest fixture ``schedule_clock``.
+
+To use it, add this module to ``pytest_plugins`` in ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from . import testing
 
 @pytest.fixture
 def schedule_clock() -> Iterator[Callable[..., testing.ScheduleClock]]:
-    """Makes clocks as :func:`redbeat_lite.testing.schedule_clock` does, and freezes the time until
-    the test ends.
+    """Return a function that works as :func:`redbeat_lite.testing.schedule_clock`.
+
+    It also freezes the time of the process until the test ends.
     """
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(testing.schedule_clock(*args, **kwargs))

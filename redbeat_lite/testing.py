@@ -1,7 +1,7 @@
-"""Seeing in a test when an app's schedule fires, and what a pipeline does, without a beat, a worker
-or a server.
+"""Tests of schedules and pipelines without a beat, a worker or a server.
 
-Freezing the clock needs freezegun, from the ``testing`` extra; planning alone does not.
+:func:`schedule_clock` shows the runs of an app's schedule, :func:`rehearse` those of a pipeline.
+To freeze the time of the process, install freezegun, which the extra ``testing`` contains.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Fired", "Rehearsal", "ScheduleClock", "rehearse", "schedule_clock"]
 
 
 class Fired(NamedTuple):
-    """One occurrence, as a worker would have received it.
+    """Occurrence, as a worker would have received it.
 
     Parameters:
         name: the entry's name.
         task: the task's name.
-        nominal: the instant the schedule says, aware, in the clock's zone.
+        nominal: nominal time, which the schedule says; aware, in the clock's zone.
         args, kwargs: the task's arguments.
-        at: when it is sent: ``nominal`` plus the entry's jitter.
+        at: time of sending: ``nominal`` plus the entry's jitter.
     """
 
     name: str
@@ -59,26 +59,24 @@ def schedule_clock(
     app: Celery | None = None,
     entries: Iterable[Entry] | Mapping[str, Mapping[str, Any]] = (),
 ) -> ScheduleClock:
-    """A clock that stands at ``start`` over the schedule of an app, as if its very first beat were
-    started then.
+    """Return a clock at ``start`` for the schedule of an app, as if its first beat started then.
 
-    Nothing is sent and no server is asked. When something fires is decided by the code of the beat
-    itself.
+    The clock sends nothing and asks no server. The code of the beat decides when entries fire.
 
     Parameters:
-        start: ISO 8601 text such as ``"2026-03-29 00:00"``, or a datetime; one without a zone is
-            read in ``tz``.
-        tz: the zone in which times are read and shown; by default the app's. Which zone a schedule
-            runs in is the app's and the entry's affair, as ever.
-        app: whose ``beat_schedule`` runs; by default the current app.
+        start: ISO 8601 text such as ``"2026-03-29 00:00"``, or a datetime; without a zone, it is a
+            local time in ``tz``.
+        tz: the zone in which times are read and shown; by default the app's. It does not change the
+            zone in which a schedule runs.
+        app: the app whose ``beat_schedule`` runs; by default the current app.
         entries: more entries, as :class:`redbeat_lite.Entry` or in the form of ``beat_schedule``;
-            one with the name of an entry of the app takes its place.
+            each replaces the app's entry of the same name.
 
     Raises:
-        InvalidEntry: an entry is wrong; a beat would log that and go on without it.
+        InvalidEntry: an entry is wrong; a beat would log the error and run the other entries.
     """
     app = current_app._get_current_object() if app is None else app
-    # As a beat does: periodic tasks may be added as the app is finalized.
+    # A beat does this too, because the app may add periodic tasks when it is finalized.
     app.loader.import_default_modules()
     app.finalize()
     zone = app.timezone if tz is None else zone_of(tz)
@@ -86,10 +84,10 @@ def schedule_clock(
 
 
 class ScheduleClock:
-    """What :func:`schedule_clock` makes.
+    """Clock for a schedule; :func:`schedule_clock` returns one.
 
-    As a context manager it freezes the time of the process, by freezegun: ``datetime.now(tz)`` and
-    ``time.time()`` say what the clock says, and a naive ``datetime.now()`` says it in UTC.
+    As a context manager it freezes the time of the process by freezegun: ``datetime.now(tz)`` and
+    ``time.time()`` return the time of the clock, and a naive ``datetime.now()`` returns it in UTC.
     """
 
     def __init__(
@@ -100,9 +98,8 @@ class ScheduleClock:
         self._entries = entries
         for entry in entries.values():
             _begin(entry, to_ms(start), app_zone)
-        due = sorted(
-            (each for each in entries.values() if each.due is not None), key=attrgetter("due")
-        )
+        due_entries = [entry for entry in entries.values() if entry.due is not None]
+        due = sorted(due_entries, key=attrgetter("due"))
         self._stream = walk(due, now=to_ms(start), zone=app_zone)
         self._ahead = next(self._stream, None)
         self._freezer: Any = None
@@ -110,40 +107,39 @@ class ScheduleClock:
 
     @property
     def now(self) -> datetime:
-        """What the clock says, in its zone."""
+        """Time of the clock, in its zone."""
         return self._now.astimezone(self._zone)
 
     def run(self, until: str | datetime | Duration = timedelta(days=1)) -> list[Fired]:
-        """Move on to ``until``, and list what fired on the way: from the present instant on, before
-        ``until``.
+        """Move the clock to ``until``, and return the occurrences from now on and before ``until``.
 
         Parameters:
-            until: ISO 8601 text or a datetime as for ``start``, or how far to go in real time:
-                seconds, a timedelta or a text such as ``"1h30m"``. A day is 24 hours, which is not
-                from midnight to midnight where the clocks change: there, name the end.
+            until: ISO 8601 text or a datetime as for ``start``; or a length of time: seconds, a
+                timedelta or a text such as ``"1h30m"``. A day is always 24 hours, so on the day of
+                a clock change it does not lead from midnight to midnight; then give the end.
         """
         return list(self.walk(until))
 
     def walk(self, until: str | datetime | Duration = timedelta(days=1)) -> Iterator[Fired]:
-        """As :meth:`run`, occurrence by occurrence: in the body of a loop over it, it is the time
-        at which each fires.
+        """Yield the occurrences that :meth:`run` returns, one by one.
 
-        The clock has reached ``until`` when the loop is through.
+        In the body of a loop over them, the clock shows the time at which the occurrence is sent.
+        After the loop, it shows ``until``.
         """
-        far = (
-            None if isinstance(until, str) and until.isdecimal() else seconds_of(until)
-        )  # 20261201 is a day
-        end = (
-            _instant("until", until, self._zone)
-            if far is None
-            else self._now + timedelta(seconds=far)
-        )
+        # A text of digits, such as 20261201, is a date.
+        is_date = isinstance(until, str) and until.isdecimal()
+        seconds = None if is_date else seconds_of(until)
+        if seconds is None:
+            end = _instant("until", until, self._zone)
+        else:
+            end = self._now + timedelta(seconds=seconds)
         if end < self._now:
             raise ValueError(
                 f"until: expected an instant that is still to come, got {until!r} at {self.now}"
             )
         while self._ahead is not None and self._ahead.at < end:
-            upcoming, self._ahead = self._ahead, next(self._stream, None)
+            upcoming = self._ahead
+            self._ahead = next(self._stream, None)
             self._stand_at(upcoming.at)
             yield self._fired(upcoming)
         self._stand_at(end)
@@ -184,27 +180,34 @@ def _entries(
     app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Entry]:
     settings = Settings.from_app(app, url=NO_SERVER)
-    added = more.items() if isinstance(more, Mapping) else ((entry.name, entry) for entry in more)
-    given = {**as_written(app.conf.beat_schedule or {}), **as_written(dict(added))}
-    # A copy: an Entry of the caller's gets no state from here.
+    if isinstance(more, Mapping):
+        added: dict[str, Any] = dict(more)
+    else:
+        added = {entry.name: entry for entry in more}
+    schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(added)}
+    # Copies, because the clock sets states, and must not change entries of the caller.
     return {
-        name: copy(config_entry(settings, name, fields, app=app)) for name, fields in given.items()
+        name: copy(config_entry(settings, name, fields, app=app))
+        for name, fields in schedule.items()
     }
 
 
 def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
     lifecycle.check(entry, start, zone)
     state = lifecycle.created(entry, start, zone)
-    # A new entry waits for what is later than its creation. A day that begins at midnight has its
-    # midnight's runs.
+    # A new entry only has occurrences after its creation. A clock that starts at midnight shall
+    # also have the runs of that midnight.
     at_start = next_ms(entry.rule(zone), start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)
-    entry.state, entry.due = state, lifecycle.due_time(entry, state, zone)
+    entry.state = state
+    entry.due = lifecycle.due_time(entry, state, zone)
 
 
 def _instant(field: str, value: object, zone: tzinfo) -> datetime:
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(instant, datetime):
         raise TypeError(f"{field}: expected ISO 8601 text or a datetime, got {value!r}")
-    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=zone)).astimezone(UTC)
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=zone)
+    return instant.astimezone(UTC)

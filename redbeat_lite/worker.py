@@ -1,5 +1,6 @@
-"""For ``include = ["redbeat_lite.worker"]`` in a configuration: workers do what
-:func:`redbeat_lite.install` says.
+"""Module for ``include = ["redbeat_lite.worker"]`` in a configuration.
+
+In every worker of the app, it calls :func:`redbeat_lite.install`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from .once.install import install
 
 
 def _install(instance: Any = None, **_: Any) -> None:
-    install(instance.app)  # while it is imported, another app of the process may be the current one
+    # The worker's app is taken, because another app of the process may be the current one.
+    install(instance.app)
 
 
 signals.celeryd_init.connect(_install, weak=False, dispatch_uid="redbeat_lite.worker")

@@ -1,4 +1,4 @@
-"""History of runs: what the beat has sent, merged with what workers have recorded."""
+"""History of runs: the sent occurrences, merged with the records of workers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 #: Outcomes of runs that have not ended.
 _UNDER_WAY = {"waiting", "running", "retrying"}
 
-#: A worker gives the first sign of life of a run within so many milliseconds of its beginning.
+#: Milliseconds from the begin of a run within which its worker gives the first sign of life.
 _FIRST_SIGN_MS = 5_000
 
-#: A retry that is overdue by so many milliseconds is ``unknown``, even if its message never
-#: expires.
+#: Milliseconds after which an overdue retry is ``unknown``, even if its message never expires.
 _RETRY_MS = 86_400_000
 
 #: Runs whose details are read in one round trip.
@@ -42,7 +41,13 @@ _TOGETHER = 100
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs are asked for; ``since`` and ``until`` bound their nominal times (epoch ms)."""
+    """Query for runs.
+
+    Parameters:
+        outcomes: outcomes of the runs.
+        since, until: bounds of their nominal times, in epoch ms.
+        limit: most runs.
+    """
 
     outcomes: Collection[str]
     since: int | None
@@ -53,28 +58,44 @@ class RunQuery:
     def of(
         cls, outcome: object, since: datetime | None, until: datetime | None, limit: int
     ) -> Self:
-        """Read what a user asks for; raises InvalidEntry, which names the parameter."""
-        given = OUTCOMES if outcome is None else (outcome,) if isinstance(outcome, str) else outcome
-        words = tuple(given) if isinstance(given, Iterable) else (given,)
-        for word in words:
-            if word not in OUTCOMES:
-                raise InvalidEntry("outcome", f"one of {', '.join(OUTCOMES)}", word)
-        first, last = (
-            None if instant is None else times.to_ms(times.aware(field, instant))
-            for field, instant in (("since", since), ("until", until))
-        )
-        return cls(words, first, last, limit)
+        """Return the query for a user's parameters.
+
+        Raises:
+            InvalidEntry: names the parameter that is wrong.
+        """
+        outcomes = _outcomes(outcome)
+        return cls(outcomes, _epoch_ms("since", since), _epoch_ms("until", until), limit)
 
     def spans(self, row: Row) -> bool:
-        """Whether it lies between the two instants, or some of a range do."""
-        last = row.nominal + (row.duration or 0) if row.is_range else row.nominal
-        return (self.since is None or last >= self.since) and (
-            self.until is None or row.nominal <= self.until
-        )
+        """Return whether a row, or a part of a row for a range, lies between the two instants."""
+        last = row.nominal
+        if row.is_range:
+            last += row.duration or 0
+        if self.since is not None and last < self.since:
+            return False
+        return self.until is None or row.nominal <= self.until
+
+
+def _outcomes(value: object) -> tuple[Any, ...]:
+    """Return the outcomes of a user's parameter, which may be ``None``, one or several."""
+    if value is None:
+        return OUTCOMES
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        outcomes: tuple[Any, ...] = (value,)
+    else:
+        outcomes = tuple(value)
+    for outcome in outcomes:
+        if outcome not in OUTCOMES:
+            raise InvalidEntry("outcome", f"one of {', '.join(OUTCOMES)}", outcome)
+    return outcomes
+
+
+def _epoch_ms(field: str, instant: datetime | None) -> int | None:
+    return None if instant is None else times.to_ms(times.aware(field, instant))
 
 
 class RunHistory:
-    """Reads the runs of one app's schedule."""
+    """Reader of the runs of one app's schedule."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -82,76 +103,98 @@ class RunHistory:
         self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
 
     def of_all(
-        self, wanted: RunQuery, names: Collection[str] | None, looked_at: int | None = None
+        self, query: RunQuery, names: Collection[str] | None, looked_at: int | None = None
     ) -> list[Run]:
-        """Return what has ended of all entries, or of these, the last to end first.
+        """Return ended runs, the last to end first.
 
         Parameters:
-            looked_at: how many ends are looked through at most; ``None`` for all that are kept.
+            names: names of entries; ``None`` for all entries.
+            looked_at: most recorded ends that are read; ``None`` for all that are kept.
         """
-        ended = self._ended(wanted, looked_at)
-        found = (run for run in ended if names is None or run.name in names)
-        return [*islice(found, wanted.limit)]
+        ended = self._ended(query, looked_at)
+        runs = (run for run in ended if names is None or run.name in names)
+        return [*islice(runs, query.limit)]
 
-    def of_entry(self, given: str | Entry, wanted: RunQuery) -> list[Run]:
-        """The runs of one entry, or of that of a name, the newest first; raises EntryNotFound where
-        there is none, and nothing is recorded of one that there was, or CorruptEntry.
+    def of_entry(self, entry: str | Entry, query: RunQuery) -> list[Run]:
+        """Return the runs of an entry, the newest first.
+
+        Parameters:
+            entry: an entry or its name; the entry may have been removed.
+
+        Raises:
+            EntryNotFound: there is no entry of this name, and no record of a run.
+            CorruptEntry: the stored entry cannot be read.
         """
-        entry, (rows, now) = (
-            (given, self._rows(given.name)) if isinstance(given, Entry) else self._stored(given)
-        )
-        return self.of_rows(
-            given.name if isinstance(given, Entry) else given, entry, rows, now, wanted
-        )
+        if isinstance(entry, Entry):
+            rows, now = self._rows(entry.name)
+            return self.of_rows(entry.name, entry, rows, now, query)
+        stored, rows, now = self._stored(entry)
+        return self.of_rows(entry, stored, rows, now, query)
 
     def of_rows(
-        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, wanted: RunQuery
+        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, query: RunQuery
     ) -> list[Run]:
-        """The runs of an entry, by rows that were read after it, or with it, at ``now`` (epoch ms
-        of the server).
+        """Return the runs of an entry whose rows have been read already.
+
+        Parameters:
+            entry: the entry, read before its rows or with them; ``None`` if it was removed.
+            now: the server's time at which the rows were read, in epoch ms.
         """
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
-        may_be = _UNDER_WAY.union(wanted.outcomes)
-        known = [row for row in rows if wanted.spans(row) and row.outcome in may_be]
-        # Where each is wanted, nothing is asked of more than are shown.
-        size = min(wanted.limit, _TOGETHER) if may_be.issuperset(OUTCOMES) else _TOGETHER
-        told = chain.from_iterable(
-            self._told(name, entry, chunk, now) for chunk in chunks(known, size)
+        # A run that has not ended gets its outcome later, so such rows are candidates too.
+        outcomes = _UNDER_WAY.union(query.outcomes)
+        candidates = [row for row in rows if query.spans(row) and row.outcome in outcomes]
+        size = _TOGETHER
+        if outcomes.issuperset(OUTCOMES):
+            # Every candidate is a result, so no details beyond the limit are needed.
+            size = min(query.limit, _TOGETHER)
+        runs = chain.from_iterable(
+            self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, size)
         )
-        return [*islice((run for run in told if run.outcome in wanted.outcomes), wanted.limit)]
+        return [*islice((run for run in runs if run.outcome in query.outcomes), query.limit)]
 
-    def _stored(self, name: str) -> tuple[Entry | None, tuple[Sequence[Row], int]]:
-        # The entry first: a row that is written in between is one more, not one that is missing.
+    def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row], int]:
+        """Read an entry (``None`` if it was removed), its rows, and the server's time."""
         try:
-            return self._reader.entry(self._reader.stored(name)), self._rows(name)
+            # The entry is read before the rows. A row that is written in between only adds a run.
+            # In the other order, its run would be missing.
+            entry = self._reader.entry(self._reader.stored(name))
+            return entry, *self._rows(name)
         except EntryNotFound:
-            rows, now = self._rows(name) if is_name(name) else ([], 0)
+            if not is_name(name):
+                raise
+            rows, now = self._rows(name)
             if not rows:
                 raise
-            return None, (rows, now)
+            return None, rows, now
 
     def asking(self, name: str) -> Call:
-        """What the rows of an entry are asked by, to be read together with other things."""
+        """Return the call that reads the rows of an entry, to be sent together with other calls."""
         return self._store.asking([name], PAGE)
 
     def _rows(self, name: str) -> tuple[Sequence[Row], int]:
-        """The rows of an entry, and the server's time at which they were read."""
+        """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
         (rows,), now = rows_in(self._store.scripts.run(*self.asking(name)))
         return rows, now
 
-    def _ended(self, wanted: RunQuery, looked_at: int | None) -> Iterator[Run]:
-        seen: set[tuple[str, str]] = set()  # an attempt that is retried has ended, too
-        # A run cannot have ended before its nominal time, but for clocks that differ.
-        oldest = 0 if wanted.since is None else wanted.since - self._settings.slack_ms
+    def _ended(self, query: RunQuery, looked_at: int | None) -> Iterator[Run]:
+        """Yield the recorded ends of runs, the last end of a run only."""
+        # A run with retries has several ends, one for each attempt. The last one comes first.
+        seen: set[tuple[str, str]] = set()
+        # A run ends after its nominal time, unless clocks differ.
+        oldest = 0 if query.since is None else query.since - self._settings.slack_ms
         for line in islice(self._store.lines(oldest), looked_at):
-            row, run = line.row, (line.name, line.row.task_id)
-            if run not in seen and wanted.spans(row) and row.outcome in wanted.outcomes:
+            row = line.row
+            run = (line.name, row.task_id)
+            if run not in seen and query.spans(row) and row.outcome in query.outcomes:
                 yield run_of(line.name, row, line.worker, line.error)
             seen.add(run)
 
-    def _told(self, name: str, entry: Entry | None, rows: Sequence[Row], now: int) -> Iterator[Run]:
-        """Yield these runs; one that waits is ``unknown`` if its message must have expired."""
+    def _with_details(
+        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
+    ) -> Iterator[Run]:
+        """Yield the runs of these rows; a waiting one is ``unknown`` if its message has expired."""
         for run in self._recorded(name, entry, rows, now):
             if run.outcome != "waiting":
                 yield run
@@ -165,55 +208,55 @@ class RunHistory:
     def _recorded(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """What rows tell, with what the lines that they name say besides, and the guards of those
-        that run.
+        """Yield the runs of these rows, with details from the feed, the guards and the signs of
+        life.
 
-        In one round trip, and one where the guard of one that runs says that it ended.
+        It takes one round trip, and a second one if a guard shows that its run has ended.
 
         Parameters:
-            now: epoch milliseconds of the server, before the guards are read: what is renewed
-                meanwhile is not lost.
+            now: server's time before the guards are read, in epoch ms. A guard that is renewed
+                meanwhile is later than that, so its run does not count as lost.
         """
-        # Without a transaction, in which a cluster hands on what the server says as it is.
+        # It is no transaction, because a cluster client does not convert the replies of one.
         pipe = self._store.client.pipeline(transaction=False)
-        asked = [row for row in rows if row.outcome == "running" or row.feed]
-        for row in asked:
+        detailed = [row for row in rows if row.outcome == "running" or row.feed]
+        for row in detailed:
             if row.outcome == "running":
                 pipe.hmget(OnceKeys(self._store.keys.prefix).guard(row.task_id), "state", "until")
             else:
                 pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
         under_way = [row for row in rows if row.outcome in _UNDER_WAY]
         for row in under_way:
-            # The row of a retry is that of the attempt before.
+            # The row of a retry belongs to the attempt before.
             attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
-        # What lies in the place of a key, or may not be read, tells nothing.
+        # A key of a foreign type, or one that may not be read, counts as missing.
         replies = pipe.execute(raise_on_error=False)
-        details = dict(zip(asked, replies[: len(asked)], strict=True))
-        signs = dict(zip(under_way, replies[len(asked) :], strict=True))
-        guards = {row: _of_guard(details[row], now) for row in asked if row.outcome == "running"}
+        details = dict(zip(detailed, replies[: len(detailed)], strict=True))
+        signs = dict(zip(under_way, replies[len(detailed) :], strict=True))
+        running = [row for row in detailed if row.outcome == "running"]
+        guards = {row: _of_guard(details[row], now) for row in running}
         for row, until in signs.items():
-            if row.outcome == "running" and details[row] != [None, None]:
-                continue  # Its guard has decided.
+            has_guard = row.outcome == "running" and details[row] != [None, None]
+            if has_guard:
+                continue
             outcome = _of_sign(row, until, now)
             if outcome is not None:
                 guards[row] = outcome
         if entry is not None and entry.task == START:
-            guards |= self._pipelines(
-                [row for row, outcome in guards.items() if outcome == "unknown"]
-            )
-        # What has ended since its row was read has another row by now.
-        newer = (
-            {row.task_id: row for row in self._rows(name)[0]}
-            if "unknown" in guards.values()
-            else {}
-        )
+            unknown = [row for row, outcome in guards.items() if outcome == "unknown"]
+            guards |= self._pipelines(unknown)
+        newer: dict[str, Row] = {}
+        if "unknown" in guards.values():
+            # A run that has ended since its row was read has another row by now.
+            newer = {row.task_id: row for row in self._rows(name)[0]}
         for row in rows:
             if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
                 yield from self._recorded(name, entry, [newer[row.task_id]], now)
             elif row in guards:
                 run = run_of(name, row._replace(outcome=guards[row]))
-                if row.outcome == "retrying":  # The row is that of the attempt before.
+                if row.outcome == "retrying":
+                    # The row belongs to the attempt before.
                     run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
                 yield run
             else:
@@ -234,7 +277,9 @@ class RunHistory:
         return replace(run, outcome=outcome)
 
     def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
-        """Those that go on although their task has ended: it has started a pipeline."""
+        """Return the rows whose task has ended but whose pipeline, which it has started, still
+        runs.
+        """
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
             pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
@@ -259,15 +304,16 @@ def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:
-    """What has become of a run of which nobody has written the end, by the record of its guard.
+    """Return the outcome of a run without a recorded end, by its guard.
 
-    Its end may not have come to be written down: where the guard says that it has ended, or has no
-    record of it any more, nobody knows how.
+    If the guard says that the run has ended, or if there is no guard any more, the end was not
+    recorded, and the outcome is ``unknown``.
     """
     state, until = guard if isinstance(guard, list) else (None, None)
     with suppress(ValueError):
         if state == b"running" and float(until or 0) <= now:
             return "lost"
     if state == b"dead":
-        return "waiting"  # Its message is redelivered, or its worker soon reports that it is not.
+        # The broker redelivers the message, or the worker soon reports that it does not.
+        return "waiting"
     return "running" if state == b"running" else "unknown"

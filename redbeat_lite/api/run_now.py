@@ -1,4 +1,4 @@
-"""Extra runs of entries, besides their plan."""
+"""Extra runs of entries, in addition to their schedule."""
 
 from __future__ import annotations
 
@@ -29,66 +29,73 @@ from ..store.records import AT_ONCE, chunks
 from ..store.time_limits import brief_walk
 from .reader import Reader, check_complete
 
-#: Milliseconds that the message of an extra run lives at least, whatever the entry's interval:
-#: somebody waits for it.
+#: Shortest life of the message of an extra run, in milliseconds, even if the entry's interval is
+#: shorter. A user waits for this run, so a short backlog must not let it expire.
 _SHORTEST = 60_000
 
-#: Message header: that arguments were given for this run alone.
+#: Message header of a run with arguments of its own.
 ARGUMENTS_HEADER = "redbeat_other_arguments"
 
 
 def run_by_hand(
-    reader: Reader, who: Who, entries: Sequence[Entry], given: dict[str, Any], note: str
+    reader: Reader, who: Who, entries: Sequence[Entry], arguments: dict[str, Any], note: str
 ) -> dict[str, str]:
-    """Publish one task of each entry, with its own options, and arguments where none are given;
-    return their ids.
+    """Publish one task of each entry, with the entry's options; return the task ids by name.
 
     Parameters:
-        given: ``args`` and ``kwargs`` of this run, where it has others than the entry.
+        arguments: ``args`` and ``kwargs`` of this run alone; a missing one is the entry's.
+        note: reason, for the record of changes.
 
     Raises:
-        InvalidEntry: what is given cannot be sent, is not what the task takes, or makes no key of
-            the once-lock.
+        InvalidEntry: the arguments cannot be sent, the task does not take them, or no key of the
+            once-lock can be made of them.
         ConfigOwned: an entry has arguments that cannot be stored, and this app's configuration does
             not have them; nothing was sent.
     """
     for entry in entries:
-        check_complete(entry, *{"args", "kwargs", "options"} - given.keys())
-    sent: dict[str, str] = {}
+        check_complete(entry, *{"args", "kwargs", "options"} - arguments.keys())
+    task_ids: dict[str, str] = {}
     try:
         for entry in entries:
-            sent[entry.name] = _publish(reader, entry, given)
+            task_ids[entry.name] = _publish(reader, entry, arguments)
     finally:
-        for names in chunks(sent, AT_ONCE):
-            what = f"task {sent[names[0]]}" if len(names) == 1 else f"{len(names)} tasks"
-            what += (" with other arguments" if given else "") + (f": {note}" if note else "")
-            with suppress(*FAULTS):  # what is sent is sent, whether or not anybody is told
-                reader.store.record(line_of(who, "run now", what), names)
-    return sent
+        for names in chunks(task_ids, AT_ONCE):
+            text = f"task {task_ids[names[0]]}" if len(names) == 1 else f"{len(names)} tasks"
+            if arguments:
+                text += " with other arguments"
+            if note:
+                text += f": {note}"
+            # The messages have been sent already, so a lost line is no error of the call.
+            with suppress(*FAULTS):
+                reader.store.record(line_of(who, "run now", text), names)
+    return task_ids
 
 
-def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
-    app, settings, task_id = reader.app, reader.settings, str(uuid4())
+def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
+    """Publish one task of an entry, and return its id."""
+    app = reader.app
+    settings = reader.settings
+    task_id = str(uuid4())
     task = app.tasks.get(entry.task)
-    if given:
-        _give(app, task, entry, given)
+    if arguments:
+        _set_arguments(app, task, entry, arguments)
     now = wall_ms()
-    nominal, zone = entry.known_state.nominal, app.timezone
-    gap = (
-        lifecycle.gap_ms(entry, nominal, now, zone, brief_walk())
-        if expires_with_gap(entry)
-        else None
-    )
-    life = None if gap is None else max(gap, _SHORTEST) + settings.slack_ms
+    life = None
+    if expires_with_gap(entry):
+        nominal = entry.known_state.nominal
+        gap = lifecycle.gap_ms(entry, nominal, now, app.timezone, brief_walk())
+        if gap is not None:
+            life = max(gap, _SHORTEST) + settings.slack_ms
     _evaluate(entry, entry)
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
-    with _once_lock(
-        entry, task_id, task, locks, delay_ms(entry.options, now), lock_life_ms(entry, life, now)
-    ) as headers:
-        extra = {**(headers or {}), ARGUMENTS_HEADER: True} if given else headers
-        emitted = emission(
-            Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect
-        )
+    delay = delay_ms(entry.options, now)
+    lock_life = lock_life_ms(entry, life, now)
+    with _once_lock(entry, task_id, task, locks, delay, lock_life) as headers:
+        extra = headers
+        if arguments:
+            extra = {**(headers or {}), ARGUMENTS_HEADER: True}
+        occurrence = Occurrence(entry, task_id, now, life, extra)
+        emitted = emission(occurrence, now, expect=settings.expect)
         options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
         if task is not None:
             task.apply_async(entry.args, entry.kwargs, **options)
@@ -96,47 +103,63 @@ def _publish(reader: Reader, entry: Entry, given: dict[str, Any]) -> str:
             app.send_task(entry.task, entry.args, entry.kwargs, **options)
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
     if attempt is not None:
-        with suppress(*FAULTS):  # The message is sent, whether or not its run is shown.
+        # The message has been sent already, so a lost record is no error of the call.
+        with suppress(*FAULTS):
             RunStore(locks.client, settings.key_prefix).record([Fate(attempt, "waiting")])
     return task_id
 
 
 def _evaluate(entry: Entry, source: Entry) -> None:
-    """Give an entry the arguments of another one, or its own, as they are now."""
+    """Set the arguments of an entry to those of ``source``, with each ``BeatLazyFunc`` called."""
     args, kwargs = evaluated(source)
     entry._put(args=args, kwargs=kwargs)
 
 
-def _give(app: Celery, task: Any, entry: Entry, given: dict[str, Any]) -> None:
-    """Give an entry the arguments of one run, if they can be sent and its task takes them."""
-    if entry.task == CANVAS:  # its argument says what is run
+def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, Any]) -> None:
+    """Set the arguments of one run; raise InvalidEntry unless they can be sent and the task takes
+    them.
+    """
+    field = next(iter(arguments))
+    if entry.task == CANVAS:
+        # The argument of this task is the canvas itself.
         expected = "none for a canvas, whose members have their own"
-        raise InvalidEntry(next(iter(given)), expected, given, entry=entry.name)
-    _evaluate(entry, entry.replace(**given))
+        raise InvalidEntry(field, expected, arguments, entry=entry.name)
+    _evaluate(entry, entry.replace(**arguments))
     check_arguments(entry, serializer_of(entry, app))
-    why = misfit(task, entry)
-    if why is not None:
-        raise InvalidEntry(
-            next(iter(given)), f"what {entry.task} takes", given, entry=entry.name, hint=why
-        )
+    error = misfit(task, entry)
+    if error is not None:
+        expected = f"what {entry.task} takes"
+        raise InvalidEntry(field, expected, arguments, entry=entry.name, hint=error)
 
 
 @contextmanager
 def _once_lock(
     entry: Entry, task_id: str, task: Any, locks: LockStore, delay: int, life: int
 ) -> Iterator[dict[str, Any] | None]:
-    """Take the entry's once-lock if it is free; yields the headers that tell the worker of it."""
+    """Take the entry's once-lock if it is free; yield the headers that name the lock to the worker.
+
+    If the publish fails, the lock is released.
+    """
     if entry.once is None:
         yield None
         return
     queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
-    given = (entry.name, entry.task, entry.args, entry.kwargs, entry.once, task_id)
-    claim = Claim(*given, task=task, queue=queue, delay_ms=delay, life_ms=life)
+    claim = Claim(
+        entry.name,
+        entry.task,
+        entry.args,
+        entry.kwargs,
+        entry.once,
+        task_id,
+        task=task,
+        queue=queue,
+        delay_ms=delay,
+        life_ms=life,
+    )
     [taken] = take(locks, [claim])
+    is_queued = claim.once.at_publish and taken
     try:
-        yield {
-            ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish and taken)
-        }
+        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=is_queued)}
     except BaseException:
         if taken:
             give_back(locks, [claim])

@@ -1,4 +1,4 @@
-"""``Schedules``: entries added, read, changed and removed from any process while beats run."""
+"""``Schedules``, with which any process adds, reads, changes and removes entries."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ Incidents = list[Incident]
 
 @public
 class Schedules(MutableMapping[str, Entry]):
-    """All entries of one schedule, as a mapping from name to :class:`Entry`.
+    """Entries of a schedule, as a mapping from name to :class:`Entry`.
 
     A change takes effect at once: it wakes the beat if the beat has to do something earlier because
     of it. Every method may raise redis-py's errors if the server cannot be reached.
 
     Parameters:
         app: the Celery app whose settings name the server. No connection is opened yet.
-        actor: who makes the changes, for the record of changes, unless :func:`acting_as` names
-            somebody; 1 to 100 characters. By default the user and the host of this process.
+        actor: author of the changes, for the record of changes, unless :func:`acting_as` names
+            another one; 1 to 100 characters. By default the user and the host of this process.
 
     Raises:
         InvalidEntry: ``actor`` is no such text.
@@ -122,7 +122,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     @lazy
     def backfills(self) -> Backfills:
-        """Occurrences of the past that are sent late, or once more; see :class:`Backfills`."""
+        """The :class:`Backfill` objects, which send past occurrences; see :class:`Backfills`."""
         return Backfills(self._reader, lambda: self._writer.who)
 
     # -- Reading ----------------------------------------------------------------------------------
@@ -227,7 +227,8 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Sequence[tuple[Upcoming, Entry]]:
         """Return the entries that fire next, each with its first occurrence, in the order of these.
 
-        Otherwise it works as :meth:`upcoming`. An entry that fires every second hides no other one.
+        It works like :meth:`upcoming`, but an entry that fires every second does not hide the
+        others.
         """
         entries = dict[str, Entry]()
 
@@ -296,7 +297,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     @property
     def run_history(self) -> RunHistory:
-        """The records of runs, for a reader that has to bound the cost."""
+        """Reader of the records of runs, for a caller that has to bound the cost."""
         return RunHistory(self._reader)
 
     def incidents(self, *, closed: bool = False, limit: int = 100) -> Incidents:
@@ -501,11 +502,13 @@ class Schedules(MutableMapping[str, Entry]):
         """
         line = line_of(self._writer.who, "removed")
         failures = 0
-        while page := self._store.page(0, PAGE):
+        page = self._store.page(0, PAGE)
+        while page:
             removed = self._store.put(removal(stored, line) for stored in page)
             failures = 0 if any(removed) else failures + 1
             if failures == TRIES:
                 raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
+            page = self._store.page(0, PAGE)
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing until :meth:`resume`, also over restarts and config changes.
@@ -584,11 +587,14 @@ class Schedules(MutableMapping[str, Entry]):
         return Selected(selection, self._reader, self._writer)
 
     def acknowledge(self, id: str, note: str) -> Incident:
-        """Note on an open incident who takes care of it; returns the incident.
+        """Write a note on an open incident, so that others see that somebody takes care of it.
 
         Parameters:
-            id: as :meth:`incidents` shows it.
-            note: who does what about it.
+            id: id of the incident, as :meth:`incidents` shows it.
+            note: text such as the name of the person and the planned measure.
+
+        Returns:
+            The incident with the note.
 
         Raises:
             EntryNotFound: no incident of this id is open.

@@ -1,4 +1,4 @@
-"""Entries that are selected together, and what is done with all of them."""
+"""Selected entries, which are read, changed or run together."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
-#: Most names that a sample looks at. They take the server some 5 ms.
+#: Most names that a sample looks at. They take the server about 5 ms.
 NAMES = 20_000
 
-#: Most entries that a sample reads. They take the server some 10 ms, and the reader some 60 ms.
+#: Most entries that a sample reads. They take the server about 10 ms, and the reader about 60 ms.
 READ = 2_000
 
 
 class Sample:
-    """Entries of a selection among those that are due first, in due order.
+    """Sample of a selection: matching entries among the ones that are due first, in due order.
 
     A sample looks at 20,000 names and reads 2,000 entries at most. If the pattern without the stars
     at its end is the name of an entry, the sample has this entry, whenever it is due. Iteration
     reads the entries, 1,000 in a round trip.
 
     Parameters:
-        parked: look at entries that will not fire by themselves, instead of those that are due
+        parked: look at the entries that do not fire by themselves, instead of the ones that are due
             first.
-        failed: only entries of which a run has failed since the last one that succeeded.
+        failed: return only entries with a failed run since the last success.
 
     Attributes:
         total: number of stored entries.
@@ -77,13 +77,13 @@ class Sample:
 @public
 @dataclass(frozen=True)
 class Selected:
-    """The entries of a selection that can be read, in due order; each call reads them anew.
+    """Entries of a selection that can be read, in due order. Every call reads them again.
 
-    They are changed 250 in a script, with one line in the record of changes. What needs no change
-    is left alone, so the same again does the rest of what was interrupted.
+    A change takes 250 entries in a script, with one line in the record of changes. Entries that
+    need no change stay as they are, so after an interruption the same call changes the others.
 
     Parameters:
-        selection: which they are.
+        selection: selection of the entries.
     """
 
     selection: Selection
@@ -103,7 +103,7 @@ class Selected:
         return filter(self.selection.covers, self._reader.readable(candidates))
 
     def _stored(self) -> Iterable[Stored]:
-        """The stored entries whose names the selection allows, in due order."""
+        """Return the stored entries whose names the selection allows, in due order."""
         store = self._reader.store
         pattern = self.selection.name
         if self._names is not None:
@@ -119,60 +119,70 @@ class Selected:
         return Sample(self.selection, self._reader, parked=parked, failed=failed)
 
     def names(self) -> list[str]:
-        """Their names."""
+        """Return the names of the entries."""
         return [entry.name for entry in self]
 
     def pause(self, note: str = "") -> list[str]:
-        """Pause those that are not paused, as :meth:`Schedules.pause` does; returns their names."""
-        told = storable_note(None, note)
-        line = line_of(self._writer.who, "paused", told)
-        return self._edit(
-            lambda e: (
-                e.known_state if e.known_state.paused else lifecycle.paused(e.known_state, told)
-            ),
-            line,
-        )
+        """Pause the entries that are not paused, as :meth:`Schedules.pause` does.
+
+        Returns:
+            The names of the entries that were paused.
+        """
+        stored_note = storable_note(None, note)
+
+        def paused(entry: Entry) -> EntryState:
+            state = entry.known_state
+            return state if state.paused else lifecycle.paused(state, stored_note)
+
+        return self._edit(paused, line_of(self._writer.who, "paused", stored_note))
 
     def resume(self, catch_up: bool = False) -> list[str]:
-        """Resume those that are paused, as :meth:`Schedules.resume` does; returns their names."""
-        return self._edit(
-            partial(self._writer.resumed, catch_up=catch_up), line_of(self._writer.who, "resumed")
-        )
+        """Resume the entries that are paused, as :meth:`Schedules.resume` does.
+
+        Returns:
+            The names of the entries that were resumed.
+        """
+        resumed = partial(self._writer.resumed, catch_up=catch_up)
+        return self._edit(resumed, line_of(self._writer.who, "resumed"))
 
     def remove(self, note: str = "") -> list[str]:
-        """Remove them, as :meth:`Schedules.remove` does; returns their names."""
-        return self._edit(
-            lambda _: None, line_of(self._writer.who, "removed", storable_note(None, note))
-        )
+        """Remove the entries, as :meth:`Schedules.remove` does; returns their names."""
+        line = line_of(self._writer.who, "removed", storable_note(None, note))
+        return self._edit(lambda entry: None, line)
 
     def run_now(self, note: str = "") -> dict[str, str]:
-        """Publish an extra task of each, as :meth:`Schedules.run_now` does; returns names with ids
-        of tasks.
+        """Publish an extra task of each entry, as :meth:`Schedules.run_now` does.
+
+        Returns:
+            The task ids by the names of the entries.
 
         Raises:
-            ConfigOwned: as there; nothing was sent.
-            kombu.exceptions.OperationalError: the broker cannot be reached. Some may be sent; the
-                record of changes has them.
+            ConfigOwned: the arguments of an entry cannot be stored, and this app's configuration
+                does not have them; nothing was sent.
+            kombu.exceptions.OperationalError: the broker cannot be reached. Some messages may have
+                been sent; the record of changes has them.
         """
         return run_by_hand(self._reader, self._writer.who, [*self], {}, storable_note(None, note))
 
     def _edit(self, change: Callable[[Entry], EntryState | None], line: Line) -> list[str]:
-        """Bring entries into the state that ``change`` says; ``None`` removes, and the very same is
-        no edit.
+        """Give entries the states that ``change`` returns, and return the names of changed entries.
+
+        Parameters:
+            change: returns the new state, the same object to leave an entry as it is, or ``None``
+                to remove it.
         """
 
         def edits(stored: Stored) -> list[Edit]:
             entry = self._writer.readable(stored)
             if entry is None or not self.selection.covers(entry):
                 return []
-            before, entry.state = entry.state, change(entry)
+            before = entry.state
+            entry.state = change(entry)
             if entry.state is None:
                 return [removal(stored, line)]
-            return (
-                []
-                if entry.state is before
-                else [self._writer.write(entry, stored.state, None, line)]
-            )
+            if entry.state is before:
+                return []
+            return [self._writer.write(entry, stored.state, None, line)]
 
         names = [entry.name for entry in self if change(entry) is not entry.state]
         return texts(self._reader.store.rewrite(names, edits, at_once=AT_ONCE))

@@ -1,5 +1,6 @@
-"""How the API writes: check everything, read, decide, write if nothing has changed meanwhile, else
-once more.
+"""Writer of entries: checks, reads, decides, and writes if the entry has not changed meanwhile.
+
+If another process has changed the entry, the writer reads it again and retries.
 """
 
 from __future__ import annotations
@@ -41,34 +42,36 @@ from ..store.time_limits import brief_walk
 from .calendars import Calendars
 from .reader import Reader
 
-# Not Celery's, which is silent where nobody has set up logging, as at a Python prompt.
+# Not Celery's get_logger(), whose loggers are silent without a logging setup, as at a Python
+# prompt.
 logger = logging.getLogger(__name__)
 
-#: Messages of one entry that may wait at once without a word.
+#: Most messages of an entry that may wait at once without a warning.
 _MANY_ALIVE = 10
 
 _Result = TypeVar("_Result")
 
 
 class Writer:
-    """Writes entries for the app of a reader: as ``actor`` where nobody else is named, or else the
-    user of this process.
+    """Writer of entries for the app of a reader.
+
+    Parameters:
+        actor: author of the changes, unless :func:`acting_as` names another one; ``None`` for the
+            user of this process.
     """
 
     def __init__(self, reader: Reader, actor: str | None) -> None:
-        self._reader, self._app, self._store, self._zone = (
-            reader,
-            reader.app,
-            reader.store,
-            reader.zone,
-        )
+        self._reader = reader
+        self._app = reader.app
+        self._store = reader.store
+        self._zone = reader.zone
         self._actor = actor
         self._loaded = False
         self.calendars = Calendars(self._store, self._zone, lambda: self.who)
 
     @property
     def who(self) -> Who:
-        """Who writes here and now."""
+        """Author of the present change."""
         return who(self._actor)
 
     def checked(
@@ -79,27 +82,28 @@ class Writer:
         warn: bool = True,
         calendars: Known | None = None,
     ) -> Entry:
-        """The entry, if nothing is wrong with it that can be told before it is written, or that
-        ``encode`` tells; else raises InvalidEntry.
+        """Check an entry, and return it. Later, ``encode`` checks that it can be stored.
 
         Parameters:
-            replaces: it may take the place of a stored one. That has ended, perhaps, since it was
-                stored: then the same schedule with the same end is as right as it was.
-            warn: whether to log a task that this app does not have; who has many entries warns for
-                all of them.
-            calendars: those that are stored, for who has many entries; by default they are read.
+            replaces: whether the entry may replace a stored one. If the stored entry has ended
+                meanwhile, the same schedule with the same end stays valid.
+            warn: log warnings about tasks, arguments and schedules. A caller with many entries
+                calls :meth:`warn_of_unknown_tasks` for all of them instead.
+            calendars: reads the stored calendars; a caller with many entries reads them once.
+
+        Raises:
+            InvalidEntry: a field is wrong.
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
-        found = partial(self._found, entry.name) if replaces else lambda: None
+        replaced = partial(self._stored_entry, entry.name) if replaces else lambda: None
         now = wall_ms()
-        give_calendar(entry, calendars or self.calendars.all, now, self._zone, found)
-        lifecycle.check(entry, now, self._zone, found)
+        give_calendar(entry, calendars or self.calendars.all, now, self._zone, replaced)
+        lifecycle.check(entry, now, self._zone, replaced)
         check_options(entry)
         check_destination(entry.options, self._store.keys.prefix)
-        if (
-            entry.owner is None
-        ):  # those of a config entry may be what is evaluated only when it is sent
+        if entry.owner is None:
+            # Arguments of a config entry may be evaluated only when they are sent.
             check_arguments(entry, serializer_of(entry, self._app))
         if warn:
             self.warn_of_unknown_tasks([entry])
@@ -111,83 +115,93 @@ class Writer:
         return entry
 
     def _warn_of_many_alive(self, entry: Entry) -> None:
-        """Log that messages of an entry pile up while nobody takes them, as they live for longer
-        than its interval.
+        """Log a warning if many messages of an entry pile up while no worker takes them.
+
+        They do if the interval is much shorter than the clock slack, by which messages live longer.
         """
         slack = self._reader.settings.slack_ms
         alive = alive_at_once(entry, self._zone, slack)
         if alive > _MANY_ALIVE:
-            why = (
+            text = (
+                "entry %r: while no worker takes them, %d of its messages are alive at once, as "
                 "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True "
                 "it is one"
             )
-            text = (
-                "entry %r: while no worker takes them, %d of its messages are alive at once, as "
-                f"{why}"
-            )
             logger.warning(text, entry.name, alive, slack / 1000)
 
-    def warn_of_unknown_tasks(self, entries: Iterable[Entry], told: set[str] | None = None) -> None:
-        """Log each task of these entries that the app does not know, except those in ``told``.
+    def warn_of_unknown_tasks(
+        self, entries: Iterable[Entry], logged: set[str] | None = None
+    ) -> None:
+        """Log a warning for each task of these entries that the app does not know.
 
-        The tasks are added to ``told``. Nothing is logged while a module is being imported, because
-        the app may have more tasks afterwards.
+        Nothing is logged while a module is being imported, because the app may have more tasks
+        afterwards.
+
+        Parameters:
+            logged: tasks that were logged before and are not logged again; further ones are added.
         """
         if not self._app.finalized and is_importing():
             return
         self._app.finalize()
-        told, unknown, known = (
-            set() if told is None else told,
-            dict[str, list[str]](),
-            self._app.tasks.keys(),
-        )
+        if logged is None:
+            logged = set()
+        registered = self._app.tasks.keys()
+        unknown = dict[str, list[str]]()
         for entry in entries:
-            if entry.task in known and entry.task != CANVAS:  # as that of nearly each
+            # Nearly every entry has a registered task, so this saves the search for its tasks.
+            if entry.task in registered and entry.task != CANVAS:
                 continue
-            for task in sorted(sent(entry.task, entry.args) - known - told):
+            for task in sorted(sent(entry.task, entry.args) - registered - logged):
                 unknown.setdefault(task, []).append(entry.name)
-        told.update(unknown)
+        logged.update(unknown)
         if unknown:
             self._load_tasks()
         for task, names in unknown.items():
-            if task in known:
+            if task in registered:
                 continue
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
 
     def _load_tasks(self) -> None:
-        """Import the modules with the app's tasks once, as a web process may have imported none."""
-        if not self._loaded:
-            self._loaded = True
-            with suppress(Exception):  # a worker reports the errors of these modules
-                load_tasks(self._app)
+        """Import the modules of the app's tasks once; a web process may not have done it."""
+        if self._loaded:
+            return
+        self._loaded = True
+        # A worker reports the errors of these modules.
+        with suppress(Exception):
+            load_tasks(self._app)
 
     def _warn_of_misfit(self, entry: Entry) -> None:
         """Log a warning if the entry's task does not take its arguments."""
         if not self._app.finalized or entry.task == CANVAS:
             return
-        why = misfit(self._app.tasks.get(entry.task), entry)
-        if why is not None:
+        error = misfit(self._app.tasks.get(entry.task), entry)
+        if error is not None:
             logger.warning(
-                "entry %r: %s does not take these arguments: %s", entry.name, entry.task, why
+                "entry %r: %s does not take these arguments: %s", entry.name, entry.task, error
             )
 
     def create(
         self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = ""
     ) -> None:
-        """Store a new entry, which gets its state; raises EntryExists where the name is taken.
+        """Store a new entry, which gets its state.
 
         Parameters:
-            definition: as it was stored before; with what is not the entry's to say, such as what
-                its configuration keeps to itself.
+            definition: definition to store instead of the entry's own, as it was stored before. It
+                may have parts that the entry lacks, such as texts for unstored fields.
+
+        Raises:
+            EntryExists: the name is taken.
         """
         line = line_of(self.who, action, note)
         check_taken(self._created([entry], [self._creation(entry, None, line, definition)]))
 
-    def added(self, entries: Sequence[Entry], calendars: Known, told: set[str]) -> list[str]:
-        """Check and store new entries, which get their state; returns the names that were taken.
+    def added(self, entries: Sequence[Entry], calendars: Known, logged: set[str]) -> list[str]:
+        """Check and store new entries, which get their states; return the names that were taken.
 
-        For ``calendars`` see :meth:`checked`, for ``told`` :meth:`warn_of_unknown_tasks`.
+        Parameters:
+            calendars: as for :meth:`checked`.
+            logged: as for :meth:`warn_of_unknown_tasks`.
         """
         line = line_of(self.who, "added")
         edits = list[Edit]()
@@ -198,26 +212,33 @@ class Writer:
                 raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
             names.add(entry.name)
             edits.append(self._creation(entry, None, line))
-        self.warn_of_unknown_tasks(entries, told)
+        self.warn_of_unknown_tasks(entries, logged)
         return self._created(entries, edits)
 
     def _created(self, entries: Sequence[Entry], edits: Sequence[Edit]) -> list[str]:
-        done = self._store.put(edits)
+        """Store new entries by these edits; return the names that were taken."""
+        created = self._store.put(edits)
         self.calendars.settle(entries)
-        return [entry.name for entry, ok in zip(entries, done, strict=True) if not ok]
+        return [entry.name for entry, is_new in zip(entries, created, strict=True) if not is_new]
 
     def replace(self, entries: Iterable[Entry], note: str = "") -> None:
-        """Store entries over those of their names, or as new; they get their state. Two round trips
-        for a page.
+        """Replace the stored entries of these names, or add new ones; the entries get their states.
+
+        It takes two round trips for 1,000 entries.
+
+        Raises:
+            EntryChanged: others change entries faster than they can be replaced.
+            ConfigOwned: a name belongs to a config entry.
         """
-        given = {entry.name: entry for entry in entries}
-        made = self._store.rewrite(
-            given,
-            lambda old: [self._replacement(given[old.name.decode()], old, note)],
-            at_once=PAGE,
-        )
-        self.calendars.settle([*given.values()])
-        if left := len(given) - len(made):
+        by_name = {entry.name: entry for entry in entries}
+
+        def edits(stored: Stored) -> list[Edit]:
+            return [self._replacement(by_name[stored.name.decode()], stored, note)]
+
+        written = self._store.rewrite(by_name, edits, at_once=PAGE)
+        self.calendars.settle([*by_name.values()])
+        left = len(by_name) - len(written)
+        if left:
             raise EntryChanged(
                 f"{counted(left, 'entry is', 'entries are')} being changed too often to be replaced"
             )
@@ -225,8 +246,10 @@ class Writer:
     def update(
         self, name: str, changes: Mapping[str, Any], if_version: int | None, note: str
     ) -> Entry:
-        """Change these fields of a runtime entry, if it has this version; returns it with its
-        state.
+        """Change fields of a runtime entry, and return the entry with its new state.
+
+        Parameters:
+            if_version: change the entry only if it has this version; ``None`` for any version.
         """
         if if_version is not None and type(if_version) is not int:
             raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
@@ -246,7 +269,7 @@ class Writer:
         return after
 
     def resumed(self, entry: Entry, *, catch_up: bool) -> EntryState:
-        """The state after a resumption; the very same if the entry is not paused."""
+        """Return the state after a resumption; the same object if the entry is not paused."""
         state = entry.known_state
         if not state.paused:
             return state
@@ -255,7 +278,7 @@ class Writer:
         )
 
     def release(self, name: str) -> Entry:
-        """Put a quarantined entry back, as new; returns it with its state."""
+        """Put a quarantined entry back as a new one, and return it with its state."""
         record = self._store.quarantined().get(name)
         if record is None:
             raise EntryNotFound(f"no entry {name!r} is in quarantine")
@@ -273,22 +296,27 @@ class Writer:
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
-        """Give an entry the state that ``change`` makes, recorded if it is another; returns it with
-        its state.
+        """Give an entry the state that ``change`` returns, and return the entry.
+
+        Parameters:
+            change: returns the new state, or the same object to leave the entry as it is.
+            line: line for the record of changes, if the state has changed.
         """
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
-            before, entry.state = entry.state, change(entry)
-            return entry, self.write(
-                entry, stored.state, None, line if entry.state is not before else None
-            )
+            before = entry.state
+            entry.state = change(entry)
+            recorded = None if entry.state is before else line
+            return entry, self.write(entry, stored.state, None, recorded)
 
         return self.edit(name, edit)
 
     def edit(self, name: str, change: Callable[[Stored], tuple[_Result, Edit]]) -> _Result:
-        """Make a change that ``change`` decides on by what is stored; asks it anew if that was
-        changed meanwhile.
+        """Edit a stored entry; if another process has changed it meanwhile, read it and retry.
+
+        Parameters:
+            change: gets the stored entry; returns the result of this call, and the edit.
         """
         for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
@@ -297,9 +325,11 @@ class Writer:
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
     def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
-        """The edit that makes ``before`` to ``after``, which gets its new state."""
+        """Return the edit from ``before`` to ``after``, which gets its new state."""
         lifecycle.keep_resolved(before, after)
-        after.state, definition, line = before.known_state, encode(after), None
+        after.state = before.known_state
+        definition = encode(after)
+        line = None
         if definition.encode() != stored.definition:
             after.state = lifecycle.revised(
                 before, after.state, after, wall_ms(), self._zone, walk_on=brief_walk()
@@ -308,31 +338,33 @@ class Writer:
         return self.write(after, stored.state, definition, line)
 
     def _replacement(self, entry: Entry, stored: Stored, note: str) -> Edit:
+        """Return the edit that replaces a stored entry, or adds a new one."""
         before = self.readable(stored)
         if before is None:
             return self._creation(entry, stored.state, line_of_write(self.who, stored, None, note))
         _check_runtime(before)
         return self._revision(before, entry, stored, note)
 
-    def _found(self, name: str) -> Entry | None:
+    def _stored_entry(self, name: str) -> Entry | None:
         return self.readable(self._store.read([name])[0])
 
     def readable(self, stored: Stored) -> Entry | None:
-        """The entry, with its state, if it is there and can be read."""
-        return (
-            next(self._reader.readable([stored]), None) if stored.definition is not None else None
-        )
+        """Return the entry with its state; ``None`` if it does not exist or cannot be read."""
+        if stored.definition is None:
+            return None
+        return next(self._reader.readable([stored]), None)
 
     def _creation(
         self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None
     ) -> Edit:
+        """Return the edit that adds a new entry, which gets its first state."""
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
         return self.write(entry, expected, definition or encode(entry), line)
 
     def write(
         self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None
     ) -> Edit:
-        """The edit that writes an entry, as :func:`edit_of` makes it."""
+        """Return the edit that writes an entry, and set the entry's due time."""
         edit = edit_of(
             entry,
             entry.known_state,
@@ -352,7 +384,7 @@ def check_taken(names: Sequence[str]) -> None:
 
 
 def _check_runtime(entry: Entry) -> None:
-    """Raise ConfigOwned if the definition is that of a config entry."""
+    """Raise ConfigOwned if the entry is a config entry."""
     if entry.owner is not None:
         raise ConfigOwned(
             f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it "
