@@ -19,7 +19,7 @@ from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..runs.run import Outcome, Row, Run, run_of, sign_of
-from ..runs.run_store import RunStore, line_in, rows_in
+from ..runs.run_store import Line, RunStore, line_in, rows_in
 from ..store.records import PAGE, chunks
 from ..store.scripts import Call
 from .reader import Reader
@@ -211,11 +211,34 @@ class RunHistory:
         """Yield the runs of these rows, with details from the feed, the guards and the signs of
         life.
 
-        It takes one round trip, and a second one if a guard shows that its run has ended.
+        It takes one round trip, and further ones if a guard shows that its run has ended.
 
         Parameters:
             now: server's time before the guards are read, in epoch ms. A guard that is renewed
                 meanwhile is later than that, so its run does not count as lost.
+        """
+        details, signs = self._read_details(rows)
+        outcomes = _outcomes_under_way(details, signs, now)
+        if entry is not None and entry.task == START:
+            unknown = [row for row, outcome in outcomes.items() if outcome == "unknown"]
+            outcomes |= self._pipelines(unknown)
+        newer: dict[str, Row] = {}
+        if "unknown" in outcomes.values():
+            # A run that has ended since its row was read has another row by now.
+            newer = {row.task_id: row for row in self._rows(name)[0]}
+        for row in rows:
+            if outcomes.get(row) == "unknown" and newer.get(row.task_id, row) != row:
+                yield from self._recorded(name, entry, [newer[row.task_id]], now)
+            elif row in outcomes:
+                yield _run_under_way(name, row, outcomes[row])
+            else:
+                yield self._run_of_line(name, entry, row, line_in(details.get(row)))
+
+    def _read_details(self, rows: Sequence[Row]) -> tuple[dict[Row, Any], dict[Row, Any]]:
+        """Read details and signs of life by row, in one round trip.
+
+        The details of a running row are its guard, those of another row the line in the feed. Rows
+        of runs that have not ended have a sign of life, or ``None``.
         """
         # It is no transaction, because a cluster client does not convert the replies of one.
         pipe = self._store.client.pipeline(transaction=False)
@@ -234,39 +257,16 @@ class RunHistory:
         replies = pipe.execute(raise_on_error=False)
         details = dict(zip(detailed, replies[: len(detailed)], strict=True))
         signs = dict(zip(under_way, replies[len(detailed) :], strict=True))
-        running = [row for row in detailed if row.outcome == "running"]
-        guards = {row: _of_guard(details[row], now) for row in running}
-        for row, until in signs.items():
-            has_guard = row.outcome == "running" and details[row] != [None, None]
-            if has_guard:
-                continue
-            outcome = _of_sign(row, until, now)
-            if outcome is not None:
-                guards[row] = outcome
-        if entry is not None and entry.task == START:
-            unknown = [row for row, outcome in guards.items() if outcome == "unknown"]
-            guards |= self._pipelines(unknown)
-        newer: dict[str, Row] = {}
-        if "unknown" in guards.values():
-            # A run that has ended since its row was read has another row by now.
-            newer = {row.task_id: row for row in self._rows(name)[0]}
-        for row in rows:
-            if guards.get(row) == "unknown" and newer.get(row.task_id, row) != row:
-                yield from self._recorded(name, entry, [newer[row.task_id]], now)
-            elif row in guards:
-                run = run_of(name, row._replace(outcome=guards[row]))
-                if row.outcome == "retrying":
-                    # The row belongs to the attempt before.
-                    run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
-                yield run
-            else:
-                line = line_in(details.get(row))
-                run = run_of(name, row, line and line.worker, line and line.error)
-                if line is not None and line.retry is not None:
-                    run = replace(run, retry_at=times.from_ms(line.retry))
-                if row.outcome == "retrying":
-                    run = self._retried(entry, run)
-                yield run
+        return details, signs
+
+    def _run_of_line(self, name: str, entry: Entry | None, row: Row, line: Line | None) -> Run:
+        """Return the run of a row, with worker, error and retry from its line in the feed."""
+        run = run_of(name, row, line and line.worker, line and line.error)
+        if line is not None and line.retry is not None:
+            run = replace(run, retry_at=times.from_ms(line.retry))
+        if row.outcome == "retrying":
+            run = self._retried(entry, run)
+        return run
 
     def _retried(self, entry: Entry | None, run: Run) -> Run:
         """Return a run that has to be retried; ``unknown`` if the retry is long overdue."""
@@ -289,6 +289,33 @@ class RunHistory:
             for row, state in zip(rows, states, strict=True)
             if state in (b"RUNNING", b"WAITING")
         }
+
+
+def _outcomes_under_way(
+    details: dict[Row, Any], signs: dict[Row, Any], now: int
+) -> dict[Row, Outcome]:
+    """Return the outcomes of runs that have not ended, by their guards and signs of life."""
+    outcomes: dict[Row, Outcome] = {}
+    for row, guard in details.items():
+        if row.outcome == "running":
+            outcomes[row] = _of_guard(guard, now)
+    for row, until in signs.items():
+        has_guard = row.outcome == "running" and details[row] != [None, None]
+        if has_guard:
+            continue
+        outcome = _of_sign(row, until, now)
+        if outcome is not None:
+            outcomes[row] = outcome
+    return outcomes
+
+
+def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
+    """Return the run of a row that has this outcome by now."""
+    run = run_of(name, row._replace(outcome=outcome))
+    if row.outcome == "retrying":
+        # The row belongs to the attempt before.
+        run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
+    return run
 
 
 def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:

@@ -32,7 +32,7 @@ from ..entries.entry import Entry
 from ..entries.field_types import Args, Changes, Kwargs, Policies, Schedule
 from ..entries.fields import is_name
 from ..entries.freezes import Freezes
-from ..entries.on_calendar import Known as StoredCalendars
+from ..entries.on_calendar import ReadCalendars
 from ..entries.preview import Upcoming, upcoming
 from ..entries.selection import Selection
 from ..entries.state import storable_note
@@ -422,7 +422,7 @@ class Schedules(MutableMapping[str, Entry]):
         check_taken(taken_names)
 
     def _replace_group(
-        self, group: Sequence[Entry], calendars: StoredCalendars, unknown_tasks: set[str]
+        self, group: Sequence[Entry], calendars: ReadCalendars, unknown_tasks: set[str]
     ) -> None:
         checked = [
             self._writer.checked(entry, replaces=True, warn=False, calendars=calendars)

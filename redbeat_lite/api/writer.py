@@ -28,7 +28,7 @@ from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
-from ..entries.on_calendar import Known, give_calendar
+from ..entries.on_calendar import ReadCalendars, give_calendar
 from ..entries.rule_words import either_day_words, every_second_words
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
@@ -80,7 +80,7 @@ class Writer:
         *,
         replaces: bool = False,
         warn: bool = True,
-        calendars: Known | None = None,
+        calendars: ReadCalendars | None = None,
     ) -> Entry:
         """Check an entry, and return it. Later, ``encode`` checks that it can be stored.
 
@@ -196,7 +196,9 @@ class Writer:
         line = line_of(self.who, action, note)
         check_taken(self._created([entry], [self._creation(entry, None, line, definition)]))
 
-    def added(self, entries: Sequence[Entry], calendars: Known, logged: set[str]) -> list[str]:
+    def added(
+        self, entries: Sequence[Entry], calendars: ReadCalendars, logged: set[str]
+    ) -> list[str]:
         """Check and store new entries, which get their states; return the names that were taken.
 
         Parameters:
@@ -296,7 +298,7 @@ class Writer:
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
-        """Give an entry the state that ``change`` returns, and return the entry.
+        """Change the state of an entry, and return the entry.
 
         Parameters:
             change: returns the new state, or the same object to leave the entry as it is.

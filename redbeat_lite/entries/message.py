@@ -45,8 +45,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
 
     A message lives until the next run is due, so that the next run replaces one that no worker has
     taken. ``None`` is a life without end. It applies if the next run is unknown, and to runs that
-    ``misfire="all"`` makes up for, because all of them shall run. A delay of up to the default
-    grace time, as when a stand-by takes over, makes up for nothing.
+    ``misfire="all"`` makes up for, because all of them shall run. A run that is late by less than
+    the default grace time, as when a stand-by takes over, is no such run.
 
     Parameters:
         slack: most milliseconds by which clocks of beats and workers may differ; they are added.
@@ -132,8 +132,8 @@ def emission(
     options = dict(entry.options)
     options["task_id"] = occurrence.id
     options["headers"] = _all_headers(occurrence, expect, traced)
-    # Celery's retry inside a publish could take longer than publish_timeout. The dispatcher
-    # retries.
+    # The dispatcher retries. Celery's own retry inside a publish could take longer than
+    # publish_timeout.
     options["retry"] = False
     if "expires" not in options and entry.expires is not None:
         expires = _expires(entry, occurrence.life, now)

@@ -16,13 +16,13 @@ from . import lifecycle
 from .entry import Entry
 from .state import EntryState
 
-#: Reads the stored calendars, by name.
-Known = Callable[[], Mapping[str, Calendar]]
+#: Function that reads the stored calendars, by name.
+ReadCalendars = Callable[[], Mapping[str, Calendar]]
 
 
 def give_calendar(
     entry: Entry,
-    known: Known,
+    read_calendars: ReadCalendars,
     now: int,
     zone: tzinfo,
     replaced: Callable[[], Entry | None] = lambda: None,
@@ -30,7 +30,7 @@ def give_calendar(
     """Give an entry that names a calendar the stored calendar of this name.
 
     Parameters:
-        known: reads the stored calendars.
+        read_calendars: reads the stored calendars.
         now: epoch milliseconds.
         replaced: returns the entry that this one replaces. If that entry has the same calendar, the
             calendar may have ended or leave no run.
@@ -40,7 +40,7 @@ def give_calendar(
     """
     if entry.calendar is None:
         return
-    rule = given(entry, known(), zone)
+    rule = given(entry, read_calendars(), zone)
     fault = _fault(rule, rule.calendar, now)
     if fault is None:
         return
@@ -49,21 +49,21 @@ def give_calendar(
         raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
-def given(entry: Entry, known: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
+def given(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
     """Give an entry the calendar that it names, and return the entry's rule.
 
     Raises:
         InvalidEntry: there is no such calendar, or the schedule does not go by days.
     """
     name = entry.calendar_name
-    if name not in known:
-        hint = nearest_hint(name, known) or "store it: schedules.calendars[name] = ..."
+    if name not in calendars:
+        hint = nearest_hint(name, calendars) or "store it: schedules.calendars[name] = ..."
         raise InvalidEntry(
             "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
         )
     # The schedule must be storable, because a new revision of the calendar plans the stored one.
     encode_schedule(entry.schedule)
-    entry._put(calendar=known[name])
+    entry._put(calendar=calendars[name])
     rule = entry.rule(zone)
     if not isinstance(rule, CalendarRule):
         hint = "an interval counts from run to run, and has no days"

@@ -99,10 +99,10 @@ def walk(
             continue
         plan = lifecycle.plan(entry, state, at, zone, walk_on)
         if not plan.emit and not walk_on(()):
-            # The time is over before the missed occurrences were searched. Continue with the first
-            # occurrence after them. Its jitter may still delay an occurrence whose nominal time is
-            # past, so begin earlier by the longest jitter. If the search has reached its end, the
-            # next occurrence is later than that, so this changes nothing.
+            # No time was left to search all missed occurrences, so continue with the first one
+            # after them. An occurrence whose nominal time is past may still be delayed by its
+            # jitter, so begin earlier by the longest jitter. If all were searched, `plan.next` is
+            # later than that, and stays the same.
             since = at - entry.jitter_ms
             following = lifecycle.following(entry, plan.next, since, zone, walk_on)
             plan = plan._replace(next=following)
@@ -115,8 +115,9 @@ def walk(
 
 
 def _place(entry: Entry, now: int) -> tuple[int, int]:
-    """Return the sort key of an entry. Late entries fire now, the one with the earliest due time
-    first.
+    """Return the sort key of an entry: the time at which it fires, and its due time.
+
+    All late entries fire now; the one with the earliest due time comes first.
     """
     assert entry.due is not None
     return max(entry.due, now), entry.due
