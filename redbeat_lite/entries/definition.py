@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .entry import Entry
 
 #: Fields of a config entry that may hold a value that cannot be stored.
-_MAY_BE_UNSTORED = ("schedule", "args", "kwargs", "options")
+MAY_BE_UNSTORED = ("schedule", "args", "kwargs", "options")
 
 
 def encode(entry: Entry, *, placeholders: bool = False) -> str:
@@ -49,7 +49,7 @@ def _stored_fields(entry: Entry, placeholders: bool) -> dict[str, Any]:
         try:
             stored[field] = stored_value(field, value)
         except InvalidEntry as exc:
-            if not (placeholders and field in _MAY_BE_UNSTORED):
+            if not (placeholders and field in MAY_BE_UNSTORED):
                 raise exc.of(entry.name) from None
             unstored[field] = readable_text(exc.value)
     if unstored:

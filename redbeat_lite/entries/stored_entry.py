@@ -12,6 +12,7 @@ from ..store.changes import Line
 from ..store.json_values import MAX_BYTES, loads
 from ..store.keys import FORMAT
 from ..store.records import Edit, Stored
+from .definition import MAY_BE_UNSTORED
 from .entry import Entry
 from .fields import FIELDS
 from .lifecycle import due_time
@@ -70,7 +71,8 @@ def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
         if field in stored:
             value = stored[field]
             fields[field] = None if value is None else forms.load(value)
-    unstored = {str(field): str(text) for field, text in stored.get("unstored", {}).items()}
+    texts = stored.get("unstored", {})
+    unstored = {field: str(texts[field]) for field in MAY_BE_UNSTORED if field in texts}
     if "schedule" in unstored:
         fields["schedule"] = UnstoredSchedule(unstored["schedule"])
     entry = Entry.from_mapping(name, fields)
