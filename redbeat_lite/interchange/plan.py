@@ -109,7 +109,7 @@ def _count_unlisted(store: Store, listed: set[str]) -> int:
 
 
 def apply_plan(app: Celery, plan: FilePlan) -> None:
-    """Write the changes of a plan. After an interruption, another plan and application do the rest.
+    """Write the changes of a plan. After an interruption, make and apply a new plan for the rest.
 
     Raises:
         ConfigOwned: a config entry has taken a name meanwhile.

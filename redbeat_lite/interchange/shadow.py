@@ -166,7 +166,7 @@ class Shadow:
         if isinstance(carried, LeftOut):
             return carried
         assert isinstance(foreign, ForeignEntry)
-        # From the last run on and not from now, because runs that came due since are compared.
+        # Begin at the last run and not now, because runs that came due since then are compared.
         since = now if foreign.since is None else times.to_ms(foreign.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
         stream = (times.to_ms(run.at) for run in ahead)

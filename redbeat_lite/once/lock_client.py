@@ -163,6 +163,7 @@ class Renewer:
         return min([_IDLE, *(max(seconds, _RETRY) for seconds in left)])
 
     def _renew(self, hold: Hold, now: float) -> None:
+        """Renew one lock and its guard's record, and note whether the run still has the lock."""
         # After a whole lease without a good renewal, another task may have had the lock and
         # released it. So this run has lost the lock, even if it is free.
         is_late = now - hold.renewed >= hold.lease

@@ -238,7 +238,7 @@ def record_end(store: PipelineStore, run_id: str) -> None:
         definition = store.definition(run_id)
         if definition is not None:
             error = f"{definition.steps[int(error_step)].name}: {error or ''}"
-    # ``since`` is when its turn came, or when it was resumed.
+    # ``since`` is the instant at which the run's turn came, or at which it was resumed.
     seconds = (int(ended or 0) - int(since or 0)) / 1000
     began = time.monotonic() - seconds
     store.runs.record([Fate(attempt, _OUTCOMES[state], began, seconds, error=error or "")])

@@ -184,10 +184,10 @@ class Row(NamedTuple):
         ).checked()
 
     def checked(self) -> Row:
-        """Return the row.
+        """Return this row, if all its instants are in range. Anybody may have written it.
 
         Raises:
-            ValueError: an instant of it is out of range, because anybody may have written it.
+            ValueError: an instant is out of range.
         """
         for offset in (0, self.begin or 0, self.duration or 0):
             if not MIN_MS <= self.nominal + offset <= MAX_MS:
