@@ -57,7 +57,7 @@ class TestRenamedApp:
         assert report.next_run_at == NOW + timedelta(seconds=7200)
         assert schedules["paused"].paused_note == "operator"
         line = (
-            "beat: 2 entries taken over from the configuration of 'old', of which no beat is there: 'paused', 'report'"
+            "beat: 2 entries taken over from the configuration of 'old', which has no beat: 'paused', 'report'"
         )
         assert line in caplog.messages
         caplog.clear()
