@@ -22,7 +22,7 @@ def main() -> None:
 
 @main.command(cls=click.Command)
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), help="End after so many seconds; else on Ctrl-C."
+    "--seconds", type=click.FloatRange(min=1), help="End after this many seconds; else on Ctrl-C."
 )
 def demo(seconds: float | None) -> None:
     """Start a private server, a worker, two beats and the page, and watch."""
@@ -40,8 +40,9 @@ def demo(seconds: float | None) -> None:
     "--limit", type=Length(1.0), default="30s", show_default=True, help="How long it may be silent."
 )
 def health(file: str, limit: float) -> None:
-    """Judge a beat by its heartbeat FILE, without Redis and without the app; exit 0 if it is well,
-    else 1.
+    """Judge a beat by its heartbeat FILE, without Redis and without the app.
+
+    Exit with 0 if the beat is well, else with 1.
     """
     from .beat.heartbeat import judge
     from .cli.output import say

@@ -286,7 +286,7 @@ class Backfills:
 
 
 def _kind(backfill: Backfill) -> tuple[str, str, int]:
-    """Return the fields that are the same for backfills of which each continues the one before."""
+    """Return the kind of a backfill, which skips the times that earlier ones of its kind have sent."""
     return backfill.name, backfill.generation, backfill.again
 
 

@@ -93,8 +93,9 @@ class Calendars(MutableMapping[str, Calendar]):
     def settle(self, written: Iterable[Entry]) -> None:
         """Replan the calendars of entries that were written with an outdated revision.
 
-        Another process may have stored a new revision, and read all entries, after this process had
-        read the calendar and before it wrote the entry. So that process has not edited the entry.
+        This process reads the calendar; then another process stores a new revision and edits all
+        entries with the calendar; then this process writes its entry with the old revision. The
+        other process could not edit that entry, so it is edited here.
         """
         used = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
         if not used:

@@ -67,7 +67,8 @@ class Reader:
     def stored(self, name: str) -> Stored:
         """Return what Redis holds for this name; raise EntryNotFound if there is no entry."""
         # A value that cannot be a name is not found, as in any mapping.
-        return _there(name, self.store.read([name])[0] if is_name(name) else None)
+        stored = self.store.read([name])[0] if is_name(name) else None
+        return _there(name, stored)
 
     def whole(self, name: str) -> Entry:
         """Return the entry of this name, with its state, its last change and ``frozen_until``.
@@ -76,6 +77,7 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
+        # A value that cannot be a name is not found, as in any mapping.
         there(name, is_name(name) or None)
         stored, kept, freezes, _ = self.store.read_with_change(name)
         return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))

@@ -16,8 +16,9 @@ from .words import in_zone, local
 
 
 def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
-    """Describe a change: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default
-    → 60``.
+    """Describe a change in a sentence.
+
+    Example: ``edited by ada@laptop (cli) at 2026-11-21 10:02:11+01:00: jitter default → 60``
 
     Parameters:
         named: give the names of the entries instead of the time.

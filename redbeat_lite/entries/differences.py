@@ -9,7 +9,7 @@ from ..store.changes import Action, Difference, Line, line_of
 from ..store.json_values import dumps, loads_as
 from ..store.records import Stored
 
-#: Fields whose values the record leaves out, because they concern only those who run the
+#: Fields whose values the record leaves out, because they concern only the people that run the
 #: task.
 _SILENT = ("args", "kwargs", "options")
 

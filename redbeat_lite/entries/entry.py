@@ -1,4 +1,4 @@
-"""An entry: a named schedule with its task, arguments and policies."""
+"""Entry: a named schedule with its task, arguments and policies."""
 
 from __future__ import annotations
 
@@ -436,7 +436,8 @@ class Entry(ScheduleEntry):
     def __setattr__(self, name: str, value: object) -> None:
         is_new_name = name == "name" and name not in self.__dict__
         if name not in _READ and not is_new_name:
-            self._refuse(name if name in FIELDS or name == "name" else "field")
+            is_field = name in FIELDS or name == "name"
+            self._refuse(name if is_field else "field")
         self.__dict__[name] = value
 
     if TYPE_CHECKING:

@@ -73,8 +73,8 @@ def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
 def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     """Return whether an entry has the same runs after an edit as before it.
 
-    Rules are compared, because Celery's schedules are equal if their clocks are. If the schedule of
-    ``before`` could not be stored, texts are compared.
+    It compares rules instead of schedules, because two schedules of Celery are equal if their
+    clocks are. If the schedule of ``before`` could not be stored, it compares texts.
     """
     if before.start_at != after.start_at:
         return False
@@ -127,8 +127,9 @@ def revised(
 
 
 def paused(state: EntryState, note: str) -> EntryState:
-    """Return the state after a pause. It keeps the next occurrence, for a resumption that catches
-    up.
+    """Return the state after a pause.
+
+    It keeps the next occurrence, so that a resumption can make up for the missed runs.
     """
     return state.edited(paused=True, note=note)
 

@@ -50,7 +50,10 @@ class Selection(NamedTuple):
                     f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters",
                     value,
                 )
-        return cls(str(name), None if tag is None else as_tags((tag,))[0], str(task))
+        checked_tag = None
+        if tag is not None:
+            [checked_tag] = as_tags((tag,))
+        return cls(str(name), checked_tag, str(task))
 
     @classmethod
     def one(cls, name: str) -> Selection:

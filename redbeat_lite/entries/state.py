@@ -103,9 +103,10 @@ class EntryState:
         Nominal times only grow within a generation, so that no two occurrences have the same task
         id. An entry that goes back in time gets a new generation.
         """
-        is_new = nominal is not None and nominal != self.nominal
-        if is_new and nominal is not None and self.last is not None and nominal <= self.last:
-            changes.update(generation=random_hex(4), deltas="")
+        if nominal is not None and self.last is not None:
+            goes_back = nominal != self.nominal and nominal <= self.last
+            if goes_back:
+                changes.update(generation=random_hex(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
     @property
