@@ -286,7 +286,10 @@ class Backfills:
 
 
 def _kind(backfill: Backfill) -> tuple[str, str, int]:
-    """Return the kind of a backfill, which skips the times that earlier ones of its kind have sent."""
+    """Return the kind of a backfill.
+
+    A backfill skips the times that earlier ones of its kind have sent.
+    """
     return backfill.name, backfill.generation, backfill.again
 
 

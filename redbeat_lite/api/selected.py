@@ -168,7 +168,7 @@ class Selected:
         """Give entries the states that ``change`` returns, and return the names of changed entries.
 
         Parameters:
-            change: returns the new state, the same object to leave an entry as it is, or ``None``
+            change: returns the new state, the same object to leave an entry unchanged, or ``None``
                 to remove it.
         """
 

@@ -301,7 +301,7 @@ class Writer:
         """Change the state of an entry, and return the entry.
 
         Parameters:
-            change: returns the new state, or the same object to leave the entry as it is.
+            change: returns the new state, or the same object to leave the entry unchanged.
             line: line for the record of changes, if the state has changed.
         """
 
