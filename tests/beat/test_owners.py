@@ -56,9 +56,7 @@ class TestRenamedApp:
         assert (report.task, report.source, report.total_run_count) == ("new.report", "config:new", 1)
         assert report.next_run_at == NOW + timedelta(seconds=7200)
         assert schedules["paused"].paused_note == "operator"
-        line = (
-            "beat: 2 entries taken over from the configuration of 'old', which has no beat: 'paused', 'report'"
-        )
+        line = "beat: 2 entries taken over from the configuration of 'old', which has no beat: 'paused', 'report'"
         assert line in caplog.messages
         caplog.clear()
         one_turn(new, make_beat)
