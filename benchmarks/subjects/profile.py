@@ -14,16 +14,15 @@ import redis
 from benchmarks.subjects.common import IN_SCRIPTS, Figures, Task, check_queue, client, empty, make_app, names
 from benchmarks.subjects.ours import entry, make_due
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.committer import Committer
-from redbeat_lite.beat.dispatch.dispatcher import BatchSender
+from redbeat_lite.beat.dispatch.batch_sender import BatchSender
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.store.leader_store import LeaderStore
 
 #: The parts with a clock around them: what lies within another is taken off that one.
 _PARTS = (
     (Planner, "plan"),
-    (BatchSender, "_publish"),
-    (Committer, "commit"),
+    (BatchSender, "make_messages"),
+    (BatchSender, "commit"),
     (LeaderStore, "peek"),
     (LeaderStore, "commit"),
 )
@@ -86,7 +85,7 @@ def _parts(spent: dict[str, float], whole: float, scripts: float) -> dict[str, f
     named = {
         "with the server: packing, sending, waiting": spent["LeaderStore.peek"] + spent["LeaderStore.commit"],
         "planning: decoding states, next occurrences": spent["Planner.plan"],
-        "messages: ids, times, filling in": spent["BatchSender._publish"],
-        "advancing: next states and due times": spent["Committer.commit"],
+        "messages: ids, times, filling in": spent["BatchSender.make_messages"],
+        "advancing: next states and due times": spent["BatchSender.commit"],
     }
     return named | {"the rest": whole - sum(named.values()), IN_SCRIPTS: scripts}

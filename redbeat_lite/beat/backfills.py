@@ -36,8 +36,8 @@ from ..store.leader_store import LeaderStore
 from ..store.records import Advance, Refrozen, Stored
 from ..store.redis_values import text
 from .beat_state import BeatState
-from .dispatch.dispatcher import BatchSender
-from .dispatch.planner import Ahead, Job, Planner, quarantined
+from .dispatch.batch_sender import BatchSender
+from .dispatch.planner import Job, Planner, quarantined
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -102,7 +102,7 @@ class BackfillPlanner:
         stand_in = Entry(backfill.name, "unknown", every(1))
         nothing = Plan((), None, 0)
         state = EntryState(0, "", None)
-        job = BackfillJob(stored, stand_in, state, nothing, Ahead(None, None), backfill=backfill)
+        job = BackfillJob(stored, stand_in, state, nothing, backfill=backfill)
         [stored_entry] = self._store.read([backfill.name])
         try:
             state = state_of(stored_entry)
@@ -135,7 +135,7 @@ class BackfillPlanner:
         job.is_last = len(nominals) <= most
         once = job.entry.once
         if once is not None:
-            job.wanted = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
+            job.claims = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
 
     def _copy(self, entry: Entry, backfill: Backfill) -> Entry:
         """Return a copy of the entry that expects nothing and has the backfill's id in a header."""
@@ -143,7 +143,7 @@ class BackfillPlanner:
         if known is entry and twin is not None:
             return twin
         twin = copy(entry)
-        twin.written = None
+        twin.message_template = None
         headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
         twin._put(expect=False, options={**entry.options, "headers": headers})
         once = entry.once

@@ -219,7 +219,7 @@ class IncidentWatch:
             # Without a record, a run may have been in time. So only the missing recorder is an
             # incident.
             if overdue:
-                self.deadlines.wanted = now
+                self.deadlines.needed_at = now
             return []
         return [*self._dated(self._incidents.with_rows(overdue), entries, now)]
 
@@ -269,10 +269,10 @@ class IncidentWatch:
         """Return whether a run within the last day needed a record, and no worker records."""
         deadlines = self.deadlines
         if deadlines.recorded:
-            deadlines.wanted = None
-        elif deadlines.wanted is None and "nobody_records" in open_kinds:
-            deadlines.wanted = now  # An earlier leader has opened the incident.
-        return deadlines.wanted is not None and now - deadlines.wanted < _DAY_MS
+            deadlines.needed_at = None
+        elif deadlines.needed_at is None and "nobody_records" in open_kinds:
+            deadlines.needed_at = now  # An earlier leader has opened the incident.
+        return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
     def _lasts(self, kind: Kind, holds: bool, open_kinds: Collection[Kind]) -> bool:
         """Return whether a state is an incident: it has held for some looks, or is open already."""

@@ -21,8 +21,9 @@ from .announcer import Announcer
 from .backfills import BackfillPlanner, Backfills, BackfillSteps
 from .beat_state import BeatState
 from .dispatch.batch_log import BatchLog
-from .dispatch.committer import EntrySteps
-from .dispatch.dispatcher import BatchSender, Dispatcher
+from .dispatch.batch_sender import BatchSender
+from .dispatch.dispatcher import Dispatcher
+from .dispatch.entry_steps import EntrySteps
 from .dispatch.once_locks import OnceLocks
 from .dispatch.planner import Planner
 from .dispatch.publisher import Emitter, Publisher

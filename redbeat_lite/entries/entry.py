@@ -55,14 +55,14 @@ _READ = frozenset(
         "read_rows",
         "state",
         "unstored",
-        "written",
+        "message_template",
         "_rule",
     )
 )
 
 #: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
 #: be made again.
-_NOT_PICKLED = ("app", "_rule", "written", "read_rows")
+_NOT_PICKLED = ("app", "_rule", "message_template", "read_rows")
 
 
 @public
@@ -150,7 +150,7 @@ class Entry(ScheduleEntry):
     unstored: Mapping[str, str] = MappingProxyType({})
     #: Template of the entry's messages, with the values for it; see
     #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
-    written: tuple[Any, Any] | None = None
+    message_template: tuple[Any, Any] | None = None
     _rule: tuple[tzinfo, Rule] | None = None
 
     def __init__(

@@ -69,8 +69,8 @@ class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
     If ``state`` is ``None``, the entry is removed. The same step sends ``commands``, records
-    ``ranges``, as :func:`redbeat_lite.beat.dispatch.committer.range_command` makes them, and sets
-    ``deadlines``, as ``schedule/commit.lua`` takes them.
+    ``ranges``, as :func:`redbeat_lite.beat.dispatch.entry_steps.range_command` makes them, and
+    sets ``deadlines``, as ``schedule/commit.lua`` takes them.
     """
 
     name: bytes

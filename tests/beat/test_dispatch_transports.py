@@ -46,7 +46,7 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
     apart: Setup, server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A slow machine has smaller batches.
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.dispatcher._BATCH", 60)
+    monkeypatch.setattr("redbeat_lite.beat.dispatch.batch_sender._BATCH", 60)
     monkeypatch.setattr("redbeat_lite.beat.dispatch.planner._LONGEST", 60)
     apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
     clock.forward(60)

@@ -15,8 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
-from redbeat_lite.beat.dispatch import dispatcher, planner
-from redbeat_lite.beat.dispatch.dispatcher import Dispatcher
+from redbeat_lite.beat.dispatch import batch_sender, dispatcher, planner
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
@@ -71,11 +70,11 @@ class Line:
             self.done += len(job.plan.emit)
             assert job.plan.emit[0] == job.state.nominal, "its own runs stay in order"
             assert job.plan.next is not None
-            assert job.ahead.score is not None
+            assert job.due is not None
             if job.plan.next > self.now:
                 del self.due[job.stored.name.decode()]
             else:
-                self.due[job.stored.name.decode()] = job.ahead.score, job.plan.next
+                self.due[job.stored.name.decode()] = job.due, job.plan.next
         return {job.stored.name.decode(): self.done for job in jobs}
 
 
@@ -107,19 +106,19 @@ class Journal(list[tuple[float, list[Advance]]]):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.batches: list[float] = []
-        commit, dispatch = LeaderStore.commit, Dispatcher._dispatch
+        commit, plan = LeaderStore.commit, Planner.plan
 
         def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
             results = commit(store, term, now, advances, *args)
             self.append((time.time(), [*advances]))
             return results
 
-        def begun(dispatcher: Dispatcher, *args: Any) -> Any:
+        def begun(planner: Planner, *args: Any) -> Any:
             self.batches.append(time.time())
-            return dispatch(dispatcher, *args)
+            return plan(planner, *args)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
-        monkeypatch.setattr(Dispatcher, "_dispatch", begun)
+        monkeypatch.setattr(Planner, "plan", begun)
 
     def longest_batch(self) -> float:
         """The longest time from the begin of one to that of the next."""
@@ -178,7 +177,8 @@ def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
         return [len(advances) for _, advances in journal]
 
     # A message takes 10 ms up to the thousandth, and nothing from there on.
-    monkeypatch.setattr(dispatcher, "elapsed", lambda: min(sum(sizes()), 1000) / 100)
+    for module in (dispatcher, batch_sender):
+        monkeypatch.setattr(module, "elapsed", lambda: min(sum(sizes()), 1000) / 100)
     monkeypatch.setattr(planner, "elapsed", lambda: 0.0)
     clock.forward(3600)
     inner_beat.run_due()

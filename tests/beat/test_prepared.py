@@ -160,7 +160,7 @@ def test_prepared_and_full_messages_are_equal_but_for_ids_and_times(
     preparing, full = publishers
     made, other = (Entry("e", task, every(3600), *arguments, options, history=history) for _ in range(2))
     publish(preparing, occurrence(made, 1))
-    assert (made.written is not None) == is_copied(made), "whether the first message was kept as a template"
+    assert (made.message_template is not None) == is_copied(made), "whether the first message was kept as a template"
     assert comparable(publish(preparing, occurrence(made, 2))) == comparable(publish(full, occurrence(other, 2)))
 
 
@@ -234,7 +234,7 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates.Template.fill", broken)
     entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
     assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
-    assert entry.written is None
+    assert entry.message_template is None
 
 
 def test_a_task_that_takes_models_dumps_each_entrys_arguments(
@@ -340,7 +340,7 @@ def test_a_task_that_has_a_say_in_its_messages_is_asked_every_time(
 
     entry = Entry("e", own.name, every(3600), expires=None)
     publish(publishers[0], occurrence(entry, 1))
-    assert entry.written is None
+    assert entry.message_template is None
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_message_with_what_no_template_knows_is_not_prepared(
 ) -> None:
     entry = Entry("e", "plain", every(3600)).replace(options=options)
     publish(publishers[0], occurrence(entry, 1))
-    assert entry.written is None
+    assert entry.message_template is None
 
 
 def test_an_app_that_makes_each_message_otherwise_is_asked_every_time(
@@ -440,7 +440,7 @@ class TestObstacle:
         monkeypatch.setattr(Task, "apply_async", lambda *args, **options: original(*args, **options))
         entry = Entry("e", "plain", every(3600))
         publish(publishers[0], occurrence(entry, 1))
-        assert entry.written is None
+        assert entry.message_template is None
 
     @pytest.mark.parametrize(
         ("owner", "name", "reason"),
@@ -509,7 +509,7 @@ class TestObstacle:
         monkeypatch.setattr(task, "apply_async", lambda *args, **options: original(*args, **options))
         entry = Entry("e", "plain", every(3600), options={"shadow": "patched"})
         publish(publishers[0], occurrence(entry, 1))
-        assert entry.written is None
+        assert entry.message_template is None
 
     def test_a_wrapped_maker_of_messages(
         self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch

@@ -16,8 +16,8 @@ _LOCKS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_terms.py")
 _COMMIT = "store/scripts/lua/schedule/commit.lua"
 _PEEK = "store/scripts/lua/schedule/peek.lua"
 _LEADS = "if not leads(KEYS[1], ARGV[1], ARGV[2]) then"
-_DISPATCHER = "beat/dispatch/dispatcher.py"
-_COMMITTER = "beat/dispatch/committer.py"
+_SENDER = "beat/dispatch/batch_sender.py"
+_STEPS = "beat/dispatch/entry_steps.py"
 _PUBLISHER = "beat/dispatch/publisher.py"
 _PLANNER = "beat/dispatch/planner.py"
 _ONCE_LOCKS = "beat/dispatch/once_locks.py"
@@ -95,15 +95,15 @@ DISPATCH = (
     Mutation(
         name="planner keeps a decoded entry by its name alone",
         file=_PLANNER,
-        old="if known is not None and known[0] == stored.definition:",
-        new="if known is not None:",
+        old="if cached is not None and cached[0] == stored.definition:",
+        new="if cached is not None:",
         promise="test_edits.py::TestEdits::test_every_message_after_an_edit_is_made_by_it",
         room=_WAYS,
     ),
     Mutation(
         name="a batch for another broker is sent after the lead was lost",
-        file=_COMMITTER,
-        old='        self.check_lead("sending a batch")\n',
+        file=_SENDER,
+        old='        self._check_lead("sending a batch")\n',
         new="",
         promise="test_lead.py::TestALostLease::test_a_leader_that_was_frozen_sends_no_batch_to_another_broker",
         acceptance=("tests/acceptance/test_leadership.py",),
@@ -111,16 +111,16 @@ DISPATCH = (
     ),
     Mutation(
         name="what was sent before the broker went down is not committed",
-        file=_DISPATCHER,
-        old="self._committer.commit(term, now, tried)\n                    raise",
-        new="pass\n                    raise",
+        file=_SENDER,
+        old="    self.commit(term, now, tried)\n                    raise",
+        new="    pass\n                    raise",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
     ),
     Mutation(
         name="what was not sent before the broker went down is committed",
-        file=_DISPATCHER,
+        file=_SENDER,
         old="                    if at_once:\n                        # These",
         new="                    if not at_once:\n                        # These",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
@@ -129,9 +129,9 @@ DISPATCH = (
     ),
     Mutation(
         name="a message that the broker refuses counts as sent",
-        file=_COMMITTER,
-        old='            if error is not None:\n                self.note_failure(job, f"the broker',
-        new='            if False:\n                self.note_failure(job, f"the broker',
+        file=_SENDER,
+        old='            if error is not None:\n                self._note_failure(job, f"the broker',
+        new='            if False:\n                self._note_failure(job, f"the broker',
         promise="test_delivery.py::TestBrokers::test_a_message_that_the_broker_refuses_is_tried_again",
         acceptance=("tests/faults/test_refusals.py",),
         room=("tests/beat/test_dispatch_permissions.py", "tests/beat/test_refused.py"),
@@ -148,8 +148,8 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although its expiry differs",
         file="beat/dispatch/message_templates.py",
-        old="if entry.written is None or entry.written[0].terms != terms:",
-        new="if entry.written is None:",
+        old="if entry.message_template is None or entry.message_template[0].terms != terms:",
+        new="if entry.message_template is None:",
         promise="test_delivery.py::TestBrokers::test_the_last_message_of_an_entry_does_not_expire",
         room=("tests/beat/test_tick_ends.py", *_PREPARED),
     ),
@@ -180,23 +180,23 @@ DISPATCH = (
     Mutation(
         name="once-locks of messages that were sent are given back",
         file=_ONCE_LOCKS,
-        old="claims = [claim for job in jobs if not job.out for claim in job.claims]",
-        new="claims = [claim for job in jobs for claim in job.claims]",
+        old="claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]",
+        new="claims = [claim for job in jobs for claim in job.acquired]",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),
         room=_LOCKS,
     ),
     Mutation(
         name="once-locks of messages that were not sent are kept",
-        file=_COMMITTER,
-        old="                job.out = False  # Edited or removed meanwhile, so nothing was sent.\n",
+        file=_SENDER,
+        old="                job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.\n",
         new="                pass\n",
         promise="test_guarantees.py::TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
         room=(*_LOCKS, "tests/beat/test_interleavings.py"),
     ),
     Mutation(
         name="runs that were decided against are not recorded",
-        file=_COMMITTER,
+        file=_STEPS,
         old="ranges = self._record_unsent(job, plan, history)",
         new="ranges = ()",
         promise="test_guarantees.py::TestMissedRuns::test_you_decide_about_missed_runs",
@@ -205,8 +205,8 @@ DISPATCH = (
     ),
     Mutation(
         name="a frozen entry stays due instead of waiting for the end of the freeze",
-        file=_COMMITTER,
-        old="return Advance(name, state.guard, state.encode(), job.ahead.score)",
+        file=_STEPS,
+        old="return Advance(name, state.guard, state.encode(), job.due)",
         new="return Advance(name, state.guard, state.encode(), now)",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
         room=_FREEZES,

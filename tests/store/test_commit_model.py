@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite._base.actors import Who
-from redbeat_lite.beat.dispatch.committer import range_command
+from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.run import LIFE_MS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys, RunStore

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite._base.actors import BEAT
 from redbeat_lite._base.errors import UnsupportedFormat
-from redbeat_lite.beat.dispatch.committer import range_command
+from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.run import Row
 from redbeat_lite.settings import Settings

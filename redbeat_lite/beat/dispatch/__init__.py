@@ -1,1 +1,75 @@
-"""Dispatch: from due entries to messages in a queue."""
+"""Dispatch: from due entries to messages in a queue.
+
+Overview
+========
+
+:meth:`.dispatcher.Dispatcher.run` handles due entries in batches. A batch goes through four
+functions, and is handled to its end before the next one is read::
+
+    peek            Redis    a script returns due entries with their states
+      |
+      v
+    plan            Python   decides for each entry which runs are sent, and when it is due next
+      |
+      v
+    make_messages   Celery   makes each message, or a copy of an earlier one gets new ids
+      |
+      v
+    commit          Redis    a script sends the messages and advances the entries
+
+Peek and commit take one round trip each, for any number of entries. A batch with once-locks takes
+another one to acquire them. Backfills make their plans themselves (:mod:`.backfills`), and use the
+last two functions (:class:`.batch_sender.BatchSender`).
+
+Three ways to send
+==================
+
+- The broker is the database of the schedule. The commit sends the messages in the step that
+  advances their entries, so each run is in its queue exactly once. A value that the leader writes
+  into the database shows whether both are the same.
+- The broker is another Redis. All messages of a batch are sent in one round trip before the commit.
+- The broker has no batches, such as RabbitMQ. Each message is sent when it is made, before the
+  commit.
+
+In the last two ways a run may be sent twice if the beat dies before the commit. Both messages have
+the same task id, because the id is computed from the entry and the nominal time.
+
+Order of entries
+================
+
+Peek takes the oldest due entry, the newest, the second oldest, and so on. The planner gives each of
+the two ends half of the batch::
+
+    work(newest half) <= max(work(oldest half), LEAST / 2)
+
+So a backlog delays no new entry, and drains in at most twice the time that it would take alone. An
+entry that misses many runs is planned in several batches. After each, it is requeued behind all
+that are due.
+
+A batch is bounded by the number of its messages, by their bytes, and by the time that planning
+takes. The number follows the speed of the broker, so that publishing takes 0.15 s::
+
+    most messages = 0.15 s * messages of the last batch / seconds that it took
+
+Races
+=====
+
+- The reply of a commit is lost, and the client sends the script again. The server has kept the
+  reply under the id of the call, and returns it without doing anything.
+- An entry is edited after peek. Its state has another version then, and the commit leaves it alone.
+  A message that the commit would have sent is not sent.
+- Another leader takes over after peek. The commit compares token and term, and does nothing.
+- The freezes change after peek. Peek and commit compare the revision, and do nothing until the
+  leader has read them.
+
+Failures
+========
+
+- An entry that cannot be read, or whose schedule raises, is quarantined. The others go on.
+- A message that cannot be published keeps its entry due. It is tried again later under the same id.
+- A broker that cannot be reached ends the turn. Messages that were sent before are committed, the
+  others stay due (:mod:`.outage`).
+- A user of Redis who may not write to a queue makes the commit fail before it has done anything.
+  The messages are then sent as the broker's user, before a second commit.
+- Once-locks of runs that were not sent are released at the end of the batch.
+"""

@@ -42,7 +42,7 @@ class BatchLog:
 
     def report_quarantined(self, bad: Iterable[Bad]) -> None:
         """Report entries that were put in quarantine."""
-        events = [Quarantined(shown_name(each.stored), each.error) for each in bad]
+        events = [Quarantined(shown_name(entry.stored), entry.error) for entry in bad]
         for event in events:
             logger.error(
                 "beat: entry %r cannot be used and is quarantined: %s", event.name, event.error

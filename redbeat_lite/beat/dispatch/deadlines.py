@@ -29,7 +29,7 @@ class Deadlines:
         self.recorded = True
         #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one
         #: records.
-        self.wanted: int | None = None
+        self.needed_at: int | None = None
 
     def kept(self, entry: Entry) -> tuple[int, Expect | None]:
         """Return how many of an entry's runs are kept on record, and what is expected of them."""
@@ -43,7 +43,7 @@ class Deadlines:
         For each run it has the nominal time, by when the run begins, and by when it ends; 0 is for
         no deadline. Last comes by when a run must succeed, if that is expected.
         """
-        self.wanted = now
+        self.needed_at = now
         if not self.recorded:
             return []
         entry = job.entry
@@ -59,11 +59,17 @@ class Deadlines:
             due = self.due(entry, nominal, now) if put_off else nominal
             begins = 0
             ends = 0
-            each = before is None or (nominal - before) * _AT_ONCE >= most  # true of most entries
+            has_deadlines = (
+                before is None or (nominal - before) * _AT_ONCE >= most
+            )  # true of most entries
             # max() would take a quarter of the time of this function.
-            if start is not None and (each or _is_sampled(nominal, before, start + put_off)):
+            if start is not None and (
+                has_deadlines or _is_sampled(nominal, before, start + put_off)
+            ):
                 begins = now if due + start < now else due + start
-            if finish is not None and (each or _is_sampled(nominal, before, finish + put_off)):
+            if finish is not None and (
+                has_deadlines or _is_sampled(nominal, before, finish + put_off)
+            ):
                 ends = now if due + finish < now else due + finish
             if begins or ends:
                 deadlines += (nominal, begins, ends)

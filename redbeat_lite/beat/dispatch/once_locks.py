@@ -36,16 +36,18 @@ class OnceLocks:
 
         An occurrence whose lock is held is left out.
         """
-        wanted = [
-            (job, *each) for job in jobs for each in zip(job.plan.emit, job.wanted, strict=False)
+        requests = [
+            (job, nominal, claim)
+            for job in jobs
+            for nominal, claim in zip(job.plan.emit, job.claims, strict=False)
         ]
-        if not wanted:
+        if not requests:
             return
-        claims = [claim for *_, claim in wanted]
         give_back(self._locks, list(_overtaken(jobs)))
-        for (job, nominal, claim), is_taken in zip(wanted, take(self._locks, claims), strict=True):
+        taken = take(self._locks, [claim for *_, claim in requests])
+        for (job, nominal, claim), is_taken in zip(requests, taken, strict=True):
             if is_taken:
-                job.claims = (*job.claims, claim)
+                job.acquired = (*job.acquired, claim)
                 self._logged.discard((job.entry.name, claim.key))
                 continue
             _leave_out(job, nominal)
@@ -70,7 +72,7 @@ class OnceLocks:
 
         The next try may be of a later occurrence.
         """
-        claims = [claim for job in jobs if not job.out for claim in job.claims]
+        claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
         if claims:
             with suppress(*DOWN):
                 give_back(self._locks, claims)
@@ -81,9 +83,9 @@ def _leave_out(job: Job, left_out: int) -> None:
     emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
     job.plan = job.plan._replace(emit=emit)
     if job.plan.next is None:  # It was planned as the last of max_runs, which it is not now.
-        nominal, score = job.ahead.instead
+        nominal, due = job.instead
         job.plan = job.plan._replace(next=nominal)
-        job.ahead = job.ahead._replace(score=score)
+        job.due = due
 
 
 def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
@@ -94,5 +96,5 @@ def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
     """
     for job in jobs:
         first = job.state.nominal
-        if first is not None and job.wanted and job.plan.emit[0] != first:
-            yield replace(job.wanted[0], task_id=job.id_of(first))
+        if first is not None and job.claims and job.plan.emit[0] != first:
+            yield replace(job.claims[0], task_id=job.id_of(first))

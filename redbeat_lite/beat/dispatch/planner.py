@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..._base.clock import elapsed
 from ..._base.errors import ConfigOwned, NotKnownHere
@@ -70,19 +70,6 @@ _CACHED = 1000
 _PER_BYTE = 4
 
 
-class Ahead(NamedTuple):
-    """Times after a batch. They are found while planning, because a schedule may raise.
-
-    ``score`` is when the entry is due next, in epoch ms. ``life`` is the life of its messages in
-    ms. ``instead`` is the next nominal time and due time, if the last run of ``max_runs`` is left
-    out because its once-lock is held.
-    """
-
-    score: int | None
-    life: int | None
-    instead: tuple[int | None, int | None] = (None, None)
-
-
 @dataclass(slots=True)
 class Job:
     """One due entry on its way through a batch."""
@@ -91,13 +78,17 @@ class Job:
     entry: Entry
     state: EntryState
     plan: Plan
-    ahead: Ahead
-    wanted: Sequence[Claim] = ()
-    claims: Sequence[Claim] = ()
+    due: int | None = None  #: when the entry is due next, in epoch ms
+    life: int | None = None  #: of its messages, in ms
+    #: Next nominal time and due time, if the last run of ``max_runs`` is left out because its
+    #: once-lock is held.
+    instead: tuple[int | None, int | None] = (None, None)
+    claims: Sequence[Claim] = ()  #: once-locks that the messages need
+    acquired: Sequence[Claim] = ()
     left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
     commands: Sequence[Command] = ()
     error: str = ""
-    out: bool = False  #: published, or sent by the commit
+    is_sent: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 
     def id_of(self, nominal: int) -> str:
@@ -145,21 +136,23 @@ class Planner:
         neither waits for the other.
         """
         bad: list[Bad] = []
-        oldest = self._half(due[::2], now, freezes, most / 2, bad)
+        oldest = self._plan_half(due[::2], now, freezes, most / 2, bad)
         left = due[::2][len(oldest) + len(bad) :]
         # The new half gets at most as much work as the old half did, so a backlog drains in at most
         # twice the time it would take alone.
         work = sum(max(len(job.plan.emit), 1) for job in oldest)
-        newest = self._half([*due[1::2], *reversed(left)], now, freezes, max(work, LEAST / 2), bad)
+        newest = self._plan_half(
+            [*due[1::2], *reversed(left)], now, freezes, max(work, LEAST / 2), bad
+        )
         jobs = [*oldest, *reversed(newest)]
         _take_turns(jobs, now)
         return jobs, bad
 
-    def _half(
+    def _plan_half(
         self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]
     ) -> list[Job]:
         time = _Time()
-        doing = _Doing()
+        progress = _PlanningText()
         jobs: list[Job] = []
         messages = 0
         size = 0
@@ -168,12 +161,14 @@ class Planner:
             spent = time.spent
             if messages >= most or size >= _MAX_BYTES or spent >= _LONGEST:
                 break
-            doing.stored = stored
+            progress.stored = stored
             if spent - reported >= _REPORT:
                 reported = spent
-                self._progress(doing)
+                self._progress(progress)
             try:
-                jobs.append(self._job(stored, now, time, freezes, has_a_turn=spent < _WALKING))
+                jobs.append(
+                    self._plan_entry(stored, now, time, freezes, has_a_turn=spent < _WALKING)
+                )
                 emitted = len(jobs[-1].plan.emit)
                 messages += emitted
                 size += emitted * len(stored.definition or b"")
@@ -181,7 +176,7 @@ class Planner:
                 bad.append(quarantined(stored, exc, now))
         return jobs
 
-    def _job(
+    def _plan_entry(
         self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool
     ) -> Job:
         state = state_of(stored)
@@ -192,33 +187,35 @@ class Planner:
             # never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             unchanged = Plan((), state.nominal, 0)
-            return Job(
-                stored, stand_in, state, unchanged, Ahead(None, None), error=str(exc)[:MAX_ERROR]
-            )
+            return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             unchanged = Plan((), state.nominal, 0)
-            return Job(stored, entry, state, unchanged, Ahead(frozen_until, None), frozen=True)
+            return Job(stored, entry, state, unchanged, frozen_until, frozen=True)
         plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
         if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
             # It begins in another batch. A few steps now would only add a line to the log.
             plan = Plan((), state.nominal, 0)
-        job = Job(stored, entry, state, plan, self._ahead(entry, state, plan, now))
+        job = Job(stored, entry, state, plan)
+        if entry.enabled and not state.paused:
+            self._look_ahead(job, now)
         if entry.once is not None:
-            job.wanted = [self.claim(job, entry.once, nominal, now) for nominal in plan.emit]
+            job.claims = [self.claim(job, entry.once, nominal, now) for nominal in plan.emit]
         return job
 
-    def _ahead(self, entry: Entry, state: EntryState, plan: Plan, now: int) -> Ahead:
-        if state.paused or not entry.enabled:
-            return Ahead(None, None)
-        life = life_ms(entry, plan, now, self._slack) if plan.emit else None
+    def _look_ahead(self, job: Job, now: int) -> None:
+        """Find the times after the batch. This is a part of planning, because a rule may raise."""
+        entry = job.entry
+        plan = job.plan
+        if plan.emit:
+            job.life = life_ms(entry, plan, now, self._slack)
         if plan.next is not None and plan.next > now and not entry.jitter:
-            return Ahead(int(plan.next), life)
-        score = lifecycle.score(entry, plan.next, self._zone)
-        if not plan.emit or entry.once is None or entry.max_runs is None:
-            return Ahead(score, life)
-        instead = lifecycle.ahead(entry, state, now, self._zone, _few)
-        return Ahead(score, life, (instead, lifecycle.score(entry, instead, self._zone)))
+            job.due = int(plan.next)
+            return
+        job.due = lifecycle.score(entry, plan.next, self._zone)
+        if plan.emit and entry.once is not None and entry.max_runs is not None:
+            nominal = lifecycle.ahead(entry, job.state, now, self._zone, _few)
+            job.instead = (nominal, lifecycle.score(entry, nominal, self._zone))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return the entry that is stored; raise if it cannot be used here."""
@@ -228,14 +225,14 @@ class Planner:
         return entry
 
     def _decoded_entry(self, stored: Stored) -> Entry:
-        known = self._decoded.get(stored.name)
-        if known is not None and known[0] == stored.definition:
-            return known[1]
+        cached = self._decoded.get(stored.name)
+        if cached is not None and cached[0] == stored.definition:
+            return cached[1]
         entry = entry_of(stored)
         definition = stored.definition or b""
         check_destination(entry.options, self._prefix)
-        if known is not None:
-            self._room += _size(known[0])
+        if cached is not None:
+            self._room += _size(cached[0])
         self._room -= _size(definition)
         if self._room < 0:
             self._decoded.clear()
@@ -258,7 +255,7 @@ class Planner:
             task=task,
             queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
             delay_ms=delay,
-            life_ms=lock_life_ms(entry, job.ahead.life, now),
+            life_ms=lock_life_ms(entry, job.life, now),
             yields_ms=_until_the_next(job, now, delay),
         )
 
@@ -271,7 +268,7 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     for all of them, and if the message does not expire with its gap.
     """
     plan = job.plan
-    if job.ahead.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
+    if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
     return max(plan.next - now - _EARLY, 1) + delay
 
@@ -282,10 +279,10 @@ def _take_turns(jobs: Iterable[Job], now: int) -> None:
     Each gets a due time of its own, in steps of a millisecond up to now, so they stay due in this
     order.
     """
-    left = [job for job in jobs if job.ahead.score is not None and job.ahead.score <= now]
+    left = [job for job in jobs if job.due is not None and job.due <= now]
     left.sort(key=lambda job: job.plan.next != job.state.nominal)
-    for score, job in enumerate(left, now - len(left) + 1):
-        job.ahead = job.ahead._replace(score=score)
+    for due, job in enumerate(left, now - len(left) + 1):
+        job.due = due
 
 
 class _Time:
@@ -304,7 +301,7 @@ class _Time:
         return _few(walked) or self.spent < _WALKING
 
 
-class _Doing:
+class _PlanningText:
     """Text for the watchdog, made only if it is logged."""
 
     stored: Stored

@@ -80,6 +80,8 @@ class Publisher:
         self._batch: RedisBatch | None = None
         #: Whether the commit sends the messages.
         self.one_step = False
+        #: Whether the connection failed, so that it must be closed after the commit.
+        self.is_broken = False
         self._why_apart = ""
         self._unconfirmed = False
         #: Names of entries whose messages found no queue over this connection.
@@ -240,14 +242,14 @@ class Publisher:
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
         self._before(occurrence)
-        commands, astray = self._made(occurrence)
+        commands, astray = self._make_message(occurrence)
         name = occurrence.entry.name
         if not astray or name in self._astray:
             return commands
         assert self._batch is not None
         self._batch.declare_again()
         _declare_broadcasts(self._app, self._producer.channel)
-        commands, astray = self._made(occurrence)
+        commands, astray = self._make_message(occurrence)
         if astray:
             self._astray.add(name)
             logger.warning(
@@ -255,7 +257,7 @@ class Publisher:
             )
         return commands
 
-    def _made(self, occurrence: Occurrence) -> tuple[list[Command], str]:
+    def _make_message(self, occurrence: Occurrence) -> tuple[list[Command], str]:
         """Make a message; return its commands, and its destination if no queue is bound to it."""
         try:
             emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
@@ -278,6 +280,7 @@ class Publisher:
         self._producer = self._batch = self._templates = None
         self._astray.clear()
         self.one_step = False
+        self.is_broken = False
         if connection is not None:
             _release(connection)
 

@@ -1,0 +1,284 @@
+"""Sending a batch: once-locks are acquired, messages are made, and one script commits.
+
+Where broker and schedule share a database, the commit also sends the messages. Elsewhere they are
+sent before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
+from redis.exceptions import NoPermissionError, ResponseError
+
+from ..._base.clock import elapsed
+from ..._base.text import describe, text_of
+from ...entries.message import Occurrence
+from ...once.claims import headers as once_headers
+from ...runs.run_store import RunKeys
+from ...store.leader_store import LeaderStore
+from ...store.records import ANY_REVISION, Advance, Bad, Command, Lost, Refrozen, Term
+from ..freezing import Freezing
+from ..leader import Leader
+from .batch_log import BatchLog
+from .once_locks import OnceLocks
+from .planner import LEAST, MAX_ERROR, MOST, Job
+from .publisher import BrokerDown, Publisher
+from .redis_batch import refused_for_all
+
+logger = get_logger(f"celery.{__name__}")
+
+#: Seconds that publishing a batch should take. An entry that becomes due meanwhile waits for its
+#: end.
+_BATCH = 0.15
+
+
+class Steps(Protocol):
+    """Next steps of entries, or of backfills."""
+
+    def advance(self, job: Job, now: int) -> Advance:
+        """Return what the commit writes for a job."""
+
+    def report_advanced(self, jobs: Sequence[Job]) -> None:
+        """Report jobs whose advance was committed."""
+
+
+class BatchSender:
+    """Sends planned batches, and notes the result of each job."""
+
+    def __init__(
+        self,
+        store: LeaderStore,
+        leader: Leader,
+        publisher: Publisher,
+        freezing: Freezing,
+        locks: OnceLocks,
+        log: BatchLog,
+        steps: Steps,
+    ) -> None:
+        self._store = store
+        self._leader = leader
+        self._publisher = publisher
+        self._freezing = freezing
+        self._locks = locks
+        self._log = log
+        self._steps = steps
+        self._deadlines_key = RunKeys(store.keys.prefix).deadlines
+        #: Most messages of the next batch, by the time that the last one took.
+        self.most = MOST
+
+    def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
+        """Put entries that cannot be used in quarantine, unless they have changed meanwhile."""
+        if bad:
+            results = self._store.quarantine(term, bad)
+            self._log.report_quarantined(
+                entry for entry, is_done in zip(bad, results, strict=True) if is_done
+            )
+
+    def send(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
+
+        Raises:
+            BrokerDown: the broker cannot be reached; what was not sent stays due.
+            Refrozen: the freezes have changed, so nothing was advanced.
+            Lost: another process leads.
+        """
+        messages = sum(len(job.plan.emit) for job in jobs)
+        if not messages:
+            self.commit(term, now, jobs)
+            return
+        try:
+            self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
+            self._publisher.connect(self._store, term)
+            began = elapsed()
+            self._locks.acquire(jobs)
+            # Sent messages are committed before any other is sent.
+            self.commit(term, now, self.make_messages(term, now, jobs))
+        except BrokerDown:
+            # A channel that was shut stays so as long as the connection is kept, and so does a
+            # server that has become a replica.
+            self._publisher.is_broken = True
+            raise
+        finally:
+            if self._publisher.is_broken:
+                self._publisher.close()
+            self._locks.release_unsent(jobs)
+        in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
+        self.most = max(LEAST, min(MOST, int(in_time)))
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def make_messages(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
+        """Make the messages of a batch in turn, and send those that the commit does not send.
+
+        Returns the jobs that were tried. The others stay due, for a new connection.
+        """
+        tried: list[Job] = []
+        at_once = self._publisher.at_once
+        # Copied messages skip this check, because the commit makes it.
+        with self._publisher.batch(self._check_lead_for) as publish:
+            self._log.note_mode(self._publisher.mode)
+            for job in jobs:
+                if at_once and self._leader.stop.requested:
+                    break  # Sent messages are committed; the rest stays due.
+                try:
+                    self._publish_job(publish, job)
+                except BrokerDown:
+                    if at_once:
+                        # These messages were sent, and must not be sent again.
+                        self.commit(term, now, tried)
+                    raise
+                job.is_sent = at_once and not job.error
+                tried.append(job)
+                if self._publisher.is_broken:
+                    break
+        if not self._publisher.one_step and any(job.commands for job in tried):
+            self._send_apart(term, now, tried)
+        return tried
+
+    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
+        locks = {claim.task_id: once_headers(claim) for claim in job.acquired}
+        for nominal in job.plan.emit:
+            task_id = job.id_of(nominal)
+            extra = locks.get(task_id)
+            try:
+                commands = publish(Occurrence(job.entry, task_id, nominal, job.life, extra))
+            except Lost:
+                raise
+            except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
+                self._keep_failure(job, exc)
+                return
+            job.commands = [*job.commands, *commands] if job.commands else commands
+
+    def _keep_failure(self, job: Job, exc: Exception) -> None:
+        """Keep a failure with its entry, and look whether it has broken the connection.
+
+        Raises:
+            BrokerDown: the broker does not answer, or refuses every message.
+        """
+        cause = exc.__cause__
+        error = describe(exc)
+        if cause is not None and error == type(exc).__name__:
+            # If RabbitMQ has refused a message, only the cause of Celery's error says why.
+            error = describe(cause)
+        self._note_failure(job, error, exc)
+        if cause is not None and refused_for_all(cause):
+            raise _refuses_all(cause) from exc
+        # Celery raises an OperationalError for each error that the transport names. Kombu's Redis
+        # transport names KeyError, for a key of a message; an unknown compression raises it, too,
+        # and has not touched the connection. An answer of the server has not broken the connection
+        # either.
+        if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
+            return
+        self._leader.progress(
+            "looking whether the broker answers", within=self._publisher.gives_up_after
+        )
+        if not self._publisher.answers():
+            raise BrokerDown(job.error) from exc
+        self._publisher.is_broken = True
+
+    def _send_apart(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Send collected messages that the commit does not send.
+
+        A message that the broker refuses fails alone.
+        """
+        self._check_lead("sending a batch")
+        errors = self._publisher.send([job.commands for job in jobs])
+        refused_all: Exception | None = None
+        answered: list[Job] = []
+        for job, error in zip(jobs, errors, strict=True):
+            job.commands = ()
+            if error is not None and refused_for_all(error):
+                refused_all = error
+                continue
+            if error is not None:
+                self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
+            answered.append(job)
+        if refused_all is not None:
+            self.commit(term, now, answered)
+            raise _refuses_all(refused_all)
+
+    def _check_lead_for(self, occurrence: Occurrence) -> None:
+        self._check_lead(f"publishing {occurrence.entry.name!r}")
+
+    def _check_lead(self, doing: str) -> None:
+        """Report progress; raise Lost if this process does not lead any more."""
+        if not self._leader.leading:
+            raise Lost
+        self._leader.progress(doing)
+
+    def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
+        """Keep with a job why its message was not published."""
+        job.error = error[:MAX_ERROR]
+        job.commands = ()
+        self._log.report_failed(job, exc)
+
+    # -- commit ------------------------------------------------------------------------------------
+
+    def commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+        """Advance the entries of these jobs, send the messages that are left, and note results."""
+        self._leader.progress("committing")
+        for job in jobs:
+            # Also if the commit fails: its reply may be all that was lost.
+            job.is_sent = not job.error
+        try:
+            results = self._advance(term, now, jobs, self._publisher.one_step)
+        except (Lost, Refrozen):
+            for job in jobs:
+                was_left_to_the_commit = bool(job.commands)
+                job.is_sent = not job.error and not was_left_to_the_commit
+            raise
+        except NoPermissionError as exc:
+            if not any(job.commands for job in jobs):
+                raise
+            self._commit_apart(term, now, jobs, exc)
+            return
+        self._note_results(term, now, jobs, results)
+
+    def _commit_apart(self, term: Term, now: int, jobs: list[Job], exc: NoPermissionError) -> None:
+        """Send the messages as the broker's user, then commit as the schedule's user."""
+        # The server checks the rights before it runs a script, so nothing has been sent or
+        # advanced.
+        for job in jobs:
+            job.is_sent = False
+        logger.warning(
+            "beat: the schedule's user may not write to a queue, so the broker's will: %s",
+            text_of(exc),
+        )
+        self._publisher.send_apart("the schedule's user may not write to a queue")
+        self._send_apart(term, now, jobs)
+        self.commit(term, now, jobs)
+
+    def _note_results(
+        self, term: Term, now: int, jobs: list[Job], results: list[bool | str]
+    ) -> None:
+        """Note the result of each job: advanced, changed meanwhile, or refused by the broker."""
+        refused: list[Job] = []
+        advanced: list[Job] = []
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, str):
+                self._note_failure(job, f"the broker refused the message: {result}")
+                job.is_sent = False
+                refused.append(job)
+            elif result:
+                advanced.append(job)
+            elif job.commands:
+                job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
+        self._advance(term, now, refused, one_step=False)
+        self._steps.report_advanced(advanced)
+
+    def _advance(
+        self, term: Term, now: int, jobs: Sequence[Job], one_step: bool
+    ) -> list[bool | str]:
+        if not jobs:
+            return []
+        advances = [self._steps.advance(job, now) for job in jobs]
+        revision = self._freezing.known.revision if one_step else ANY_REVISION
+        return self._store.commit(term, now, advances, self._deadlines_key, revision)
+
+
+def _refuses_all(error: BaseException) -> BrokerDown:
+    """Return the exception for a broker that answers this to every message."""
+    return BrokerDown(f"it refuses every message: {text_of(error)}")
