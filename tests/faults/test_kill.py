@@ -41,8 +41,12 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
         client.blpop(["never"], timeout=pause)  # type: ignore[arg-type]  # an instant drawn by lot, on purpose
         leader.kill()
         running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf)]
-    sent = client.llen("celery")
-    eventually(lambda: client.llen("celery") > sent + ENTRIES, within=20)
+    last_kill = datetime.now(UTC)
+
+    def have_caught_up() -> bool:
+        return all(entry.last_run_at and entry.last_run_at > last_kill for entry in Schedules(app).values())
+
+    eventually(have_caught_up, within=20)
     for process in running:
         process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
         process.stop()

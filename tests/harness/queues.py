@@ -69,7 +69,7 @@ def drained(url: str) -> list[Sent]:
 
 
 #: A beat that is stopped may be behind with some entries by so many milliseconds, on a busy machine.
-_BEHIND_MS = 2_000
+_BEHIND_MS = 500
 
 
 def check_queue(
