@@ -1,3 +1,4 @@
-"""What every room may use: clocks, threads, times, texts, errors. Nothing here knows an entry or a
-schedule.
+"""Clocks, threads, times, texts and errors, which every room may use.
+
+Nothing here knows an entry or a schedule.
 """

@@ -37,7 +37,8 @@ def without_passwords(url: str) -> str:
 def _without_password(address: str) -> str:
     # The first "://" ends the scheme, and a later one is text, such as a client's name. The second
     # address of a URL has no scheme.
-    scheme, separator, rest = "", "", address
+    scheme = separator = ""
+    rest = address
     if re.match(r"[^:/?#@]*://", address):
         scheme, separator, rest = address.partition("://")
     # urlsplit() divides in the same way: the network location ends where a path, a query or a

@@ -34,7 +34,7 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Raised in the place of a skipped body, after the result of the task is stored.
+    """Exception that ends a skipped run before its body, once the result of the task is stored.
 
     The main process sends the event ``task-revoked``.
     """

@@ -128,7 +128,7 @@ class LeaderStore(Store):
         return [done == 1 for done in reply[1:]]
 
     def mark(self, term: Term) -> Mark:
-        """Write a random value into the database, so that another database can be told apart.
+        """Write a random value into the database, which no other database has.
 
         A copy of the database that was made before lacks the value as well.
         """
