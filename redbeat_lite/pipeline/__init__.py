@@ -1,10 +1,11 @@
-"""Staged pipelines: tasks of one job by priority, equal ones side by side, lower ones later.
+"""Pipelines: the tasks of one job in stages, which run one after the other.
 
 Overview
 --------
 A run is a record in Redis: its definition, the state of each step, the current stage, and an
-*outbox* of messages to publish. Every change of it is one Lua script, which also puts the messages
-that follow into the outbox. The process that made the change publishes them and empties the outbox.
+*outbox* of messages to publish. Each change of the record is one Lua script, which also puts the
+next messages into the outbox. The process that made the change publishes them and empties the
+outbox.
 
 ::
 
@@ -23,11 +24,12 @@ starts a step again; then the old id can neither begin nor complete it. The mess
 and the step. The params stay in Redis, and are read when the step begins. The record of the guard,
 which the worker renews, shows that a step lives; there is no second heartbeat.
 
-``definition.py`` has a pipeline's steps and stages, ``step_params.py`` what a step gets and
-returns. ``pipeline.py`` is the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its
-status. ``pipeline_task.py`` runs a step in a worker, ``publish.py`` does what follows from its end,
-and ``sweeper.py`` repeats what dead processes left. ``pipeline_store.py`` calls the scripts, and
-``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
+``definition.py`` has a pipeline's steps and stages, ``step_params.py`` the arguments and results of
+a step. ``pipeline.py`` is the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its
+status. ``pipeline_task.py`` runs a step in a worker, ``publish.py`` publishes the steps that follow
+it, and ``sweeper.py`` does the work that dead processes left undone. ``pipeline_store.py`` calls
+the scripts, and ``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit
+test.
 
 States
 ------
@@ -61,17 +63,17 @@ Failures
   publishes them.
 - A message that is lost is published again after the once-lease, then after twice that, up to once
   an hour.
-- A step whose worker is gone is suspected at one look, and started again or failed at a later one.
-  The parent of a dead child reports it sooner, and after a leap of the clock a living worker has
-  the time to renew.
-- While Redis does not answer, an outcome is written again and again for 30 s. After that, the step
-  is like one whose worker died.
+- A step whose worker is gone is suspected at one check of the sweeper, and started again or failed
+  at a later check. So after a leap of the clock a living worker has the time to renew. If only a
+  child process died, its parent reports it sooner.
+- While Redis does not answer, the write of an outcome is retried for 30 s. After that, the step is
+  treated as if its worker had died.
 - While the broker does not answer, steps stay in the outbox. A message that a router or a
   serializer refuses ends the run.
-- A run without any sweeper still ends, if no process dies in it.
+- Without a sweeper, a run still ends if no process dies in it.
 
 ``docs/understand/pipelines-inside.md`` lists these cases for users.
-The names are imported at first use: this package opens no connection, and loads no Celery worker.
+The names are imported at first use, so this package opens no connection and loads no Celery worker.
 """
 
 from __future__ import annotations

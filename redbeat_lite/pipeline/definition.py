@@ -31,7 +31,7 @@ TTL = 7 * 86_400.0
 #: Most seconds of a ttl: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
-#: Fate of a run that an entry starts while another run of the entry has not ended.
+#: What happens to a run that an entry starts while another run of the entry has not ended.
 Overlap = Literal["allow", "skip", "wait"]
 OVERLAPS = get_args(Overlap)
 
@@ -50,9 +50,11 @@ class Step:
 
     Parameters:
         name: name for people and for :meth:`RunStatus.step`.
-        priority: higher ones run first.
+        task: registered name of its task.
+        priority: steps of a higher priority run first.
         args, kwargs: further arguments, after the params.
-        noted: values that its message takes from the task.
+        options: options of its signature, for ``apply_async``.
+        noted: values of the task, for a process that publishes it but has not registered it.
     """
 
     name: str
@@ -66,18 +68,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A valid pipeline: stages by descending priority, with their steps in the order of the user.
+    """A valid pipeline.
 
     Parameters:
-        stages: the steps, by stage.
+        stages: the steps by stage, the highest priority first. Steps of a stage are in the order in
+            which the user wrote them.
         params: params of the first stage.
         revoke_siblings: whether a failure revokes the running steps of its stage.
         ttl: seconds that the record lives after the end.
-        process: data of a task process without its params; its steps get this instead of the
+        process: data of a task process without its params. Its steps get this data instead of the
             params.
-        overlap: fate of a run while another run of the same entry has not ended.
+        overlap: what happens to a run while another run of the same entry has not ended.
         deadline: seconds after which a run that has not ended fails.
-        at_once: most steps of a run that are published and have not ended; ``None``: no limit.
+        at_once: most steps of a run that are queued or running; ``None``: no limit.
     """
 
     stages: tuple[tuple[Step, ...], ...]
@@ -108,12 +111,14 @@ class Definition:
         raise IndexError(number)
 
     def names(self, stage: int = 0) -> list[list[str]]:
-        """Return the names of the steps by stage, from ``stage`` on."""
+        """Return the names of the steps, one list per stage, from ``stage`` on."""
         return [[step.name for step in steps] for steps in self.stages[stage:]]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
         """Return the data of the task process in a stage; ``None`` if it is no task process."""
-        return None if self.process is None else {**self.process, "queue": self.names(stage)}
+        if self.process is None:
+            return None
+        return {**self.process, "queue": self.names(stage)}
 
     def numbers(self, stage: int) -> range:
         """Return the numbers of the steps of a stage."""
@@ -121,7 +126,11 @@ class Definition:
         return range(first, first + len(self.stages[stage]))
 
     def encode(self) -> str:
-        """Return the JSON; raises InvalidEntry if an argument or an option cannot be stored."""
+        """Return the definition as JSON.
+
+        Raises:
+            InvalidEntry: an argument or an option cannot be stored.
+        """
         stored = {
             "v": FORMAT,
             "sizes": [len(stage) for stage in self.stages],
@@ -135,10 +144,10 @@ class Definition:
 
     @classmethod
     def decode(cls, text: str | bytes) -> Definition:
-        """Read the JSON.
+        """Return the definition that :meth:`encode` wrote.
 
         Raises:
-            CorruptEntry: it is no definition.
+            CorruptEntry: the text is no definition.
             UnsupportedFormat: a newer version of this package wrote it.
         """
         stored = loads(text)
@@ -172,16 +181,16 @@ def define(
     deadline: Any = None,
     at_once: Any = None,
 ) -> Definition:
-    """Check the arguments of a user and make a definition of them.
+    """Check the arguments of a user, and return the definition that they make.
 
     Parameters:
         steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
-        find: returns the registered name of a task by the name that the user wrote, or raises
-            InvalidEntry for the field that is its second argument.
-        note: returns the values that messages of a registered task take from it.
+        find: function of a task's name as the user wrote it, and of a field's name. It returns the
+            registered name of the task, or raises InvalidEntry for the field.
+        note: function that returns the values to store of a registered task.
 
     Raises:
-        InvalidEntry: an argument is wrong. It names the argument.
+        InvalidEntry: an argument is wrong; the error names it.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
@@ -204,19 +213,23 @@ def define(
     definition = Definition(
         stages,
         check_params("params", params),
-        revoke_siblings,
-        float(check_seconds("ttl", ttl, most=MAX_TTL)),
-        process,
-        overlap,
-        deadline,
-        at_once,
+        revoke_siblings=revoke_siblings,
+        ttl=float(check_seconds("ttl", ttl, most=MAX_TTL)),
+        process=process,
+        overlap=overlap,
+        deadline=deadline,
+        at_once=at_once,
     )
     # Return a copy, because the caller may still change the params and arguments that were checked.
     return Definition.decode(definition.encode())
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:
-    """Return params as a dict, empty for ``None``; raises InvalidEntry for no JSON object."""
+    """Return params as a dict, which is empty for ``None``.
+
+    Raises:
+        InvalidEntry: the params are no JSON object.
+    """
     if params is None:
         return {}
     if not isinstance(params, dict):
@@ -239,9 +252,8 @@ def _parse(
     """Return the step of one item of ``steps``.
 
     Parameters:
-        where: the place of the item in errors, such as ``steps[0]``.
-        find: returns the registered name of a task, given a name and its place.
-        note: returns what the step notes of a registered task.
+        where: the item's name in errors, such as ``steps[0]``.
+        find, note: as for :func:`define`.
     """
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
@@ -276,12 +288,14 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
 
 
 def _text(where: str, value: Any) -> str:
+    """Return a name that is fit for people, or raise InvalidEntry."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise InvalidEntry(where, "1 to 200 printable characters", value)
     return value
 
 
 def _check_names(steps: list[Step]) -> None:
+    """Raise InvalidEntry if two steps have the same name."""
     names: set[str] = set()
     for index, step in enumerate(steps):
         if step.name in names:

@@ -26,7 +26,7 @@ _OWN_FIELDS = ("task_id", "queue", "status", "params")
 
 
 def defined(app: Celery, steps: Iterable[Any], params: Any, **options: Any) -> Definition:
-    """Return the definition of steps over an app's tasks, with options of :func:`define`."""
+    """Return the definition of steps that are tasks of an app. Options go to :func:`define`."""
     find = partial(_find, app)
     note = partial(task_values, app)
     return define(steps, params, find=find, note=note, **options)
@@ -34,28 +34,27 @@ def defined(app: Celery, steps: Iterable[Any], params: Any, **options: Any) -> D
 
 @public
 class Pipeline:
-    """The tasks of one job by priority: equal ones run side by side, lower ones afterwards.
+    """The tasks of one job by priority. Equal priorities run side by side, lower ones afterwards.
 
     Parameters:
-        app: the Celery app; it must know the tasks.
+        app: the Celery app. The tasks must be registered in it.
         steps: ``(task, priority)`` pairs, higher priorities first. A task is its registered name,
-            or the last part of one; the task; or a signature, whose arguments follow the params and
-            whose options are kept. A step is named after its task, or with
-            ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
+            or the last part of that name; the task itself; or a signature, whose arguments follow
+            the params and whose options are kept. A step has the name of its task, unless it is
+            written as ``(name, task, priority)``. Every task has the base :class:`PipelineTask`.
         params: a JSON object for the first stage. The results of steps are merged into it.
-        revoke_siblings: kill the running steps beside a step that fails; otherwise they run to
+        revoke_siblings: if a step fails, kill the running steps of its stage; otherwise they run to
             their end, without effect.
-        ttl: length of time that the record of a run lives after its end; 7 days.
-        overlap: fate of a run that an entry of the schedule starts while another run of it has not
-            ended: ``"allow"`` lets both run, ``"skip"`` leaves the later one out, ``"wait"`` has it
-            wait for its turn.
-        deadline: length of time after which a run that has not ended fails, counted from its start.
-        at_once: how many steps of a run may be queued or running at a time; ``None``: all of a
-            stage.
+        ttl: length of time that the record of a run lives after its end; 7 days by default.
+        overlap: what happens if an entry of the schedule starts a run while another run of the
+            entry has not ended: ``"allow"`` lets both run, ``"skip"`` leaves the later run out,
+            ``"wait"`` has it wait for its turn.
+        deadline: length of time from the start of a run after which it fails if it has not ended.
+        at_once: most steps of a run that are queued or running; ``None``: all of a stage.
 
     Raises:
-        InvalidEntry: no steps, equal names, an unknown task, a priority that is no number, params
-            that are no JSON object. Nothing was published.
+        InvalidEntry: there is no step, two steps have the same name, a task is unknown, a priority
+            is no number, or the params are no JSON object. Nothing was published.
     """
 
     def __init__(
@@ -89,25 +88,25 @@ class Pipeline:
     def start(self, run_id: str | None = None) -> PipelineRun:
         """Start a run and publish its first stage.
 
-        The sweeper retries while the broker does not answer.
+        If the broker does not answer, the sweeper publishes the stage later.
 
         Parameters:
-            run_id: id of the run; a new one by default. A run that was started before under this id
+            run_id: id of the run; a new id by default. If a run of this id was started before, it
                 is not started again.
 
         Raises:
-            ConfigurationError: the app runs its tasks eagerly, which a pipeline cannot.
-            PipelineNotFound: there was a run of this id, and its record is gone.
+            ConfigurationError: the app runs its tasks eagerly. A pipeline needs workers.
+            PipelineNotFound: a run of this id has ended, and its record has expired.
             redis.exceptions.RedisError: the server did not answer. The run may have started.
                 Another call with the same ``run_id`` starts no second run.
         """
         return begin(self.app, self.definition, str(uuid4()) if run_id is None else run_id)
 
     def as_entry(self) -> dict[str, Any]:
-        """Return the fields of a schedule's entry that starts runs. A run's id is its occurrence's.
+        """Return the fields of a schedule's entry that starts a run at each of its occurrences.
 
-        The definition is a text, because the JSON of messages would convert values that look like
-        kombu's types.
+        The run has the id of the occurrence's task. The definition is a text, because the JSON of
+        messages would convert values that look like kombu's types.
         """
         return {"task": START, "kwargs": {"definition": self.definition.encode()}}
 
@@ -116,13 +115,13 @@ def _find(app: Celery, name: str, where: str) -> str:
     """Return the registered name of a step's task, by its full name or the last part of it.
 
     Raises:
-        InvalidEntry: of the field ``where``: no task or several tasks match, or it cannot be a
-            step.
+        InvalidEntry: no task or several tasks match, or the task cannot be a step. The error names
+            the field ``where``.
     """
     tasks = app.tasks
     matches = _matches(tasks, name)
     if not matches and not is_importing():
-        load_tasks(app)  # a web process may have imported none of them
+        load_tasks(app)  # A web process may not have imported the tasks.
         matches = _matches(tasks, name)
     if len(matches) > 1:
         hint = f"there are {', '.join(sorted(matches))}"
@@ -138,6 +137,7 @@ def _find(app: Celery, name: str, where: str) -> str:
 
 
 def _matches(tasks: Mapping[str, Any], name: str) -> list[str]:
+    """Return the registered name that is equal; if there is none, each that ends in this part."""
     if name in tasks:
         return [name]
     return [task for task in tasks if task.rpartition(".")[2] == name]
@@ -149,16 +149,16 @@ def start_task_process(
 ) -> PipelineRun:
     """Start a run from the data of a task process.
 
-    The fields ``task_id`` (the run's id), ``status`` and ``queue`` are written into the data.
+    The call writes the fields ``task_id`` (the run's id), ``status`` and ``queue`` into the data.
 
-    For jobs that were written for a dispatcher of that kind. Their tasks get ``base=PipelineTask``;
-    names, data, both styles of a task and their results stay. The bookkeeping by hand (the next
-    task, the result in between, a lock) goes away.
+    It is for jobs that were written for a dispatcher which takes such data. Give their tasks
+    ``base=PipelineTask``; their names, data, signatures and results stay as they are. Remove the
+    code that starts the next task, passes the results on and takes a lock.
 
     Parameters:
         data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities
             first. Other fields reach every step unchanged.
-        tasks: name -> task. Any other name is that of a registered task.
+        tasks: name -> task. A name that is not in it is the name of a registered task.
         app: the Celery app; the current one by default.
 
     Raises:
@@ -166,16 +166,18 @@ def start_task_process(
     """
     if not isinstance(data, dict):
         raise InvalidEntry("data", "a dict with sub_tasks and params", data)
-    sub_tasks = data.get("sub_tasks", data.get("sub_task"))  # both spellings are in use
+    sub_tasks = data.get("sub_tasks", data.get("sub_task"))  # Both spellings are in use.
     if not isinstance(sub_tasks, (list, tuple)):
         raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
-    known = tasks or {}
+    task_by_name = tasks or {}
     steps = []
     for index, item in enumerate(sub_tasks):
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
         name, priority = item
-        task = known.get(name, name) if isinstance(name, str) else name
+        task = name
+        if isinstance(name, str):
+            task = task_by_name.get(name, name)
         steps.append((name, task, priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
@@ -190,14 +192,14 @@ def start_task_process(
 def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
     """Decorate a step of a task process that takes the data alone and returns ``(result, params)``.
 
-    It goes under ``@app.task(bind=True, base=PipelineTask)``. A function without it may do the
-    same.
+    Write the decorator below ``@app.task(bind=True, base=PipelineTask)``. It is for existing code:
+    a step that takes the data alone works without it, too.
     """
 
     @functools.wraps(func)
     def wrap(self: Any, obj: dict[str, Any], name: str) -> Any:
         return func(obj)
 
-    # Celery reads the signature of the function, and would follow this to the inner one.
+    # Celery reads the signature of the function. By this attribute it would read the inner one's.
     del wrap.__wrapped__
     return wrap

@@ -1,19 +1,20 @@
 """The keys of pipelines, and their values.
 
-The keys of one run carry its id in their braces. So on Redis Cluster each run has a hash slot of
-its own, runs spread over the cluster, and a script may touch everything of one run. The two indexes
-and the lines of entries lie with the schedule's keys, and no script touches them together with
-others.
+The keys of one run have its id in their braces. So on Redis Cluster all keys of one run lie in one
+hash slot, a script may change them together, and the runs spread over the cluster. The two indexes
+and the waiting lines of entries lie in the slot of the schedule's keys. No script touches them
+together with other keys.
 
 =====================  ======  ===================================================================
 key                    type    value
 =====================  ======  ===================================================================
-``{p}:pipelines``      zset    run id -> when the sweeper looks at it, epoch ms; all runs that
-                               have not ended
+``{p}:pipelines``      zset    run id -> when the sweeper checks it, epoch ms; all runs that have
+                               not ended
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records
                                may be gone
-``{p}:turns:<entry>``  zset    ``<resumed>:<run id>`` -> its place in the line, for an entry whose
-                               runs may not overlap: the first one runs, the others wait
+``{p}:turns:<entry>``  zset    waiting line of an entry whose runs may not overlap:
+                               ``<resumed>:<run id>`` -> its place in it. The first run runs, the
+                               others wait
 ``{p:run}:run``        hash    the run:
 
                                - ``definition`` (JSON, without params), ``sizes`` of the stages
@@ -42,14 +43,14 @@ key                    type    value
                                of the latest stage; number of a step -> its result: JSON that no
                                script reads
 ``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
-``{p:run}:gone``       string  how the run ended; outlives its record, to tell a run that is gone
-                               from one that never was
+``{p:run}:gone``       string  final state of the run. It outlives the run's record, so that an
+                               expired run differs from one that never existed
 =====================  ======  ===================================================================
 
 Steps are numbered from 0, by stage and by their place in it. ``run``, ``steps`` and ``results``
-live for ``ttl`` after the end of the run; before it, for ``keep`` after anybody last looked, the
-sweeper included. The state of a step that never began is not stored: it waits, or it was aborted
-with its run.
+expire ``ttl`` after the end of the run. Before the end, they expire ``keep`` after the last read or
+change, by the sweeper or anybody else. The state of a step that never began is not stored: the step
+waits, or was aborted with its run.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from typing import NamedTuple
 
 from ..settings import key_root
 
-#: Name of the task that starts a run for an entry. Its own id becomes the run's.
+#: Name of the task that starts a run for an entry. The run gets the id of this task.
 START = "redbeat_lite.start_pipeline"
 
 
@@ -89,19 +90,19 @@ def ended_key(prefix: str) -> str:
 
 
 def turns_key(prefix: str, entry: str) -> str:
-    """Return the key of the line of an entry's runs."""
+    """Return the key of the waiting line of an entry's runs."""
     return f"{key_root(prefix)}:turns:{entry}"
 
 
 def turn(run_id: str, resumed: int) -> str:
-    """Return the member of a run in a line.
+    """Return the member of a run in a waiting line.
 
-    It differs after each resume, so a process that removes an ended run late does not remove the
-    resumed one.
+    The member differs after each resume. So a process that removes an ended run late does not
+    remove the resumed run.
     """
     return f"{resumed}:{run_id}"
 
 
 def run_of(turn: str) -> str:
-    """Return the run id of a member of a line."""
+    """Return the run id of a member of a waiting line."""
     return turn.partition(":")[2]

@@ -34,53 +34,60 @@ from .run_status import RunStatus, State
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds between two looks of :meth:`PipelineRun.wait` after a change.
+#: Seconds between two polls of :meth:`PipelineRun.wait` after a change of the run.
 _FIRST_POLL = 0.05
 
-#: Most seconds between two such looks. Each look without a change makes the pause longer.
+#: Most seconds between two polls. The pause grows with each poll that sees no change.
 _LAST_POLL = 0.5
 
-#: Errors after which the sweeper does the rest.
+#: Errors of the server or the broker after which the sweeper does the rest.
 _NOT_NOW: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
-#: Least number of unended runs, and of ended ones, that a list looks at.
-_LOOKED_AT = 500
+#: Unended runs, and ended runs, that a list reads at least, because the states leave some out.
+_LEAST_READ = 500
 
 
 @public
 class NotResumable(RedbeatError):
-    """This run of a pipeline cannot go on; the text says why."""
+    """This run of a pipeline cannot be resumed; the text says why."""
 
 
 @public
 class PipelineNotFound(RedbeatError, LookupError):
-    """There is no run of this id, and none is remembered."""
+    """There is no run of this id, and Redis does not remember an ended one."""
 
 
 def begin(
     app: Celery, definition: Definition, run_id: str, entry: str = "", attempt: str = ""
 ) -> PipelineRun:
-    """Begin a run; see :meth:`redbeat_lite.Pipeline.start`.
+    """Start a run; see :meth:`redbeat_lite.Pipeline.start`.
 
     Parameters:
-        entry, attempt: the entry and its attempt, as JSON, that start the run.
+        entry: name of the entry that starts the run; empty: none.
+        attempt: the entry's attempt, as JSON.
     """
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run = PipelineRun(app, run_id)
     store = store_of(app)
     params = step_params.encode(definition.params)
-    word, outbox = store.start(run.id, definition, params, entry, attempt)
-    if word == "gone":
+    answer, outbox = store.start(run.id, definition, params, entry, attempt)
+    if answer == "gone":
         raise PipelineNotFound(
             f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
         )
-    _go_on(app, store, run.id, outbox, waits=word == "wait")
+    _publish_or_wait(app, store, run.id, outbox, waits=answer == "wait")
     return run
 
 
-def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
-    """Publish the outbox of a run, or have it wait for its turn. Returns why it cannot wait."""
+def _publish_or_wait(
+    app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool
+) -> str:
+    """Publish the outbox of a run, or have the run wait for its turn.
+
+    Returns:
+        the reason why the run was left out, because it cannot wait; empty if it was not.
+    """
     try:
         if waits:
             return take_turn(app, store, run_id)
@@ -94,7 +101,9 @@ def _go_on(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, wa
 
 @public
 class PipelineRun:
-    """A run of a pipeline. Making one opens no connection, and does not check that the run exists.
+    """A run of a pipeline.
+
+    Making this object opens no connection, and does not check that the run exists.
 
     Parameters:
         app: the Celery app whose settings say where the runs are.
@@ -106,8 +115,12 @@ class PipelineRun:
 
     def __init__(self, app: Celery, run_id: str) -> None:
         written = str(run_id) if isinstance(run_id, (str, UUID)) else ""
-        is_short = 0 < len(written) <= 200
-        if not is_short or not written.isprintable() or set(written) & set("{}"):
+        if (
+            not 0 < len(written) <= 200
+            or not written.isprintable()
+            or "{" in written
+            or "}" in written
+        ):
             raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)
         self.app = app
         self.id = written
@@ -149,17 +162,17 @@ class PipelineRun:
     ) -> Sequence[RunStatus]:
         """Return the status of runs without their steps, in two round trips.
 
-        Runs that have not ended come first, the latest start in front; then ended ones, the latest
-        end in front.
+        Unended runs come first, the latest start in front. Ended runs follow, the latest end in
+        front.
 
         Parameters:
             states: the states to include.
-            limit: most runs. At most ``limit`` unended runs and ``limit`` of the latest 10,000
-                ended runs are looked at, but 500 of each in any case. A run whose record is gone is
-                left out.
+            limit: most runs. The call reads at most ``limit`` unended runs and the latest ``limit``
+                of up to 10,000 ended runs, but at least 500 of each. A run whose record has expired
+                is left out.
         """
         store = store_of(app)
-        ids = store.index.latest(max(limit, _LOOKED_AT))
+        ids = store.index.latest(max(limit, _LEAST_READ))
         pipe = store.client.pipeline(transaction=False)
         for run_id in ids:
             pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
@@ -173,7 +186,7 @@ class PipelineRun:
                 if fields:
                     runs.append(run_status.brief(run_id, fields))
             except (TypeError, LookupError, ValueError, ArithmeticError) as exc:
-                # Anything may lie under these keys.
+                # Another program may have written other values under these keys.
                 why = f"the record of pipeline run {run_id!r} cannot be read: {exc!r}"
                 _log_unlisted(run_id, CorruptEntry(why))
         runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
@@ -194,18 +207,19 @@ class PipelineRun:
             return RunStatus(self.id, State.GONE)
         status = run_status.read(self.id, run, steps, {})
         if status.state is State.WAITING and status.entry:
-            first = store.first(status.entry)
+            first = store.first_in_line(status.entry)
             status = replace(status, waits_for=None if first == self.id else first)
         running = _running(status)
         if not status.ended or not running:
             return status
-        # The worker of such a step may have died after the end of the run, when no sweeper looks.
+        # After the end of a run, no sweeper checks its steps. So check here whether a step that is
+        # running by its record has lost its worker.
         return run_status.read(self.id, run, steps, store.guards.alive(running))
 
     def params(self) -> dict[str, Any]:
-        """Return the params so far: the params of the start, and the results of succeeded steps.
+        """Return the run's params so far: those of its start, merged with its steps' results.
 
-        They are merged in the order of the stages and of the steps within them.
+        Only succeeded steps count. They are merged by stage, and in their order within a stage.
 
         Raises:
             PipelineNotFound: no such run is known, or its record is gone.
@@ -219,9 +233,11 @@ class PipelineRun:
         for number, step in enumerate(run_status.read(self.id, run, steps, {}).steps):
             if step.state is State.SUCCEEDED:
                 succeeded.append(number)
-        return step_params.decode(step_params.merge(store.results(self.id, (0,), succeeded)))
+        parts = store.results(self.id, (0,), succeeded)
+        return step_params.decode(step_params.merge(parts))
 
     def _read(self, store: PipelineStore) -> tuple[dict[str, str], str, str]:
+        """Return what :meth:`PipelineStore.read` returns, or raise CorruptEntry."""
         try:
             return store.read(self.id)
         except ResponseError as exc:
@@ -237,16 +253,16 @@ class PipelineRun:
     ) -> RunStatus:
         """Wait until the run has ended in any way, and return its status.
 
-        Outlasts a restart of the server.
+        The call goes on waiting while the server restarts.
 
         Parameters:
             timeout: longest wait: seconds, a timedelta or a text such as ``"5m"``; ``None``: for
                 ever.
-            progress: called with the first status and with each change; :func:`progress_line` makes
-                a line of it.
+            progress: function that is called with the first status and with each changed one;
+                :func:`progress_line` makes a line of a status.
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: the run has not ended in time.
             PipelineNotFound: no such run is known.
         """
         longest = None if timeout is None else check_seconds("timeout", timeout, 0)
@@ -284,7 +300,7 @@ class PipelineRun:
             note: the reason, for the record of changes.
 
         Returns:
-            whether this call ended it; ``False`` if it had ended.
+            whether this call ended the run; ``False`` if it had ended before.
 
         Raises:
             InvalidEntry: the note is no text.
@@ -308,22 +324,22 @@ class PipelineRun:
         return result == 1
 
     def resume(self, *, note: str = "") -> bool:
-        """Resume a run that has ended before its time, at the stage of its end.
+        """Resume a run that has failed or was cancelled, at the stage in which it ended.
 
         The steps of this stage that have not succeeded run under new task ids, and then the later
-        stages. Results of succeeded steps stay, and running steps continue. A deadline counts again
-        from the start. A run of an entry waits for its turn, if these may not overlap.
+        stages. Results of succeeded steps stay, and running steps continue. The deadline counts
+        from the resume. If runs of its entry may not overlap, the run waits for its turn.
 
         Parameters:
             note: the reason, for the record of changes.
 
         Returns:
-            whether this call resumed it; ``False`` if it runs already.
+            whether this call resumed the run; ``False`` if it runs already.
 
         Raises:
             InvalidEntry: the note is no text.
-            NotResumable: it has succeeded; a step of it is being killed, or may be; or another run
-                of its entry has not ended, and the pipeline says ``overlap="skip"``.
+            NotResumable: the run has succeeded; a step of it may be about to be killed; or another
+                run of its entry has not ended, and the pipeline says ``overlap="skip"``.
             PipelineNotFound: no such run is known, or its record is gone.
         """
         store = store_of(self.app)
@@ -331,8 +347,8 @@ class PipelineRun:
         # Read the number of resumes before the status. If another process resumes the run in
         # between, the script sees the old number and does nothing.
         names = ("resumed", "entry", "waits", "revoke_siblings", "revoke")
-        resumed, entry, waits, *kills = store.fields(self.id, *names)
-        times = int(resumed or 0)
+        resumed, entry, waits, *kills = store.read_fields(self.id, *names)
+        resumes = int(resumed or 0)
         status = self.status()
         if status.state is State.GONE:
             raise self._not_found()
@@ -345,22 +361,24 @@ class PipelineRun:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
-        # The process that ended the run may have died before it did this. After the resume, it
-        # would be done for the wrong end.
+        # The process that ended the run may have died before it finished the run. If the sweeper
+        # finished it after the resume, it would take the resumed run for the ended one.
         finish_run(self.app, store, self.id)
         if waits == "1":
-            self._check_turn(join_line(self.app, store, self.id, entry or "", times + 1))
-        state, outbox = store.resume(self.id, times, running)
+            why_not = join_line(self.app, store, self.id, entry or "", resumes + 1)
+            self._refuse_if(why_not)
+        state, outbox = store.resume(self.id, resumes, running)
         if state == State.SUCCEEDED:
             finish_run(self.app, store, self.id)
         is_waiting = state == State.WAITING
-        self._check_turn(_go_on(self.app, store, self.id, outbox, waits=is_waiting))
+        why_not = _publish_or_wait(self.app, store, self.id, outbox, waits=is_waiting)
+        self._refuse_if(why_not)
         if state:
             _record_change(store, self.id, line)
         return bool(state)
 
-    def _check_turn(self, why: str) -> None:
-        """Raise NotResumable if there is a reason why the run has no place in line."""
+    def _refuse_if(self, why: str) -> None:
+        """Raise NotResumable if there is a reason why the run cannot join the waiting line."""
         if why:
             raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")
 
@@ -385,9 +403,10 @@ def _change(action: Action, note: object) -> Line:
 
 
 def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
-    """Write a line of the record of changes, or a warning if the server does not answer.
+    """Write a line into the record of changes. If the server does not answer, log a warning.
 
-    The script that edits the run cannot write it, because runs lie in other slots on a cluster.
+    The script that edits the run cannot write this line, because on a cluster a run and the record
+    lie in different slots.
     """
     schedule = Keys.of(store.runs.keys.prefix)
     keys = (schedule.changes, schedule.new_reply())

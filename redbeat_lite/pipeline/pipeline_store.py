@@ -19,39 +19,39 @@ from .definition import MAX_STEPS, Definition
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
 from .run_status import LIVE
 
-#: ms for which a run without a sign of life is kept, if its ttl is not longer.
+#: ms for which Redis keeps a run that nobody reads or changes, unless its ttl is longer.
 KEEP_MS = 7 * 86_400_000
 
-#: ms for which the id of a run stays known after its record is gone.
+#: ms for which the id of a run stays known after its record has expired.
 REMEMBER_MS = 90 * 86_400_000
 
-#: Seconds for which a write is repeated while the server does not answer, so that a restart of the
+#: Seconds for which a write is retried while the server does not answer, so that a restart of the
 #: server loses no outcome of a body. Each script recognises its own earlier work.
 _PATIENCE = 30.0
 
 #: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
 MAX_DEATHS = 5
 
-#: Most ms until a message that does not begin is published again. The guard drops the copies.
+#: Most ms until a message that no worker has begun is published again. The guard drops copies.
 RESEND_MAX_MS = 3_600_000
 
-#: ms that the process which filled an outbox has to empty it.
+#: ms that a process has to publish the outbox that it filled. After that, the sweeper publishes.
 OUTBOX_GRACE_MS = 3_000
 
-#: ms between the suspicion that a step's worker is dead and the verdict. The ms between two of its
-#: signs of life are added.
+#: ms from the suspicion that a step's worker is dead until it counts as dead. The period of the
+#: step's signs of life is added.
 SUSPICION_MS = 2_000
 
 #: Most definitions cached in a process.
 _CACHE = 500
 
-#: Number of ended runs that the index keeps, the latest ones.
+#: Most ended runs in the index. The latest are kept.
 MAX_ENDED = 10_000
 
-#: Seconds for which the measured difference between the server's clock and ours is used.
+#: Seconds after which the server is asked for its time again.
 _CLOCK_LIFE = 60.0
 
-#: In the place of a stage where only the step is known.
+#: Stage in a :class:`Ref` whose stage is not known.
 NO_STAGE = -1
 
 #: Step number -> (round, attempt).
@@ -63,9 +63,9 @@ class Ref:
     """One copy of one step's message.
 
     Parameters:
-        round: number of its start by the sweeper.
-        attempt: number of Celery's retry.
-        token: of the delivery; empty if there was none.
+        round: how often the step was started again.
+        attempt: number of Celery's retry, from 0.
+        token: token of the delivery; empty if the message was not delivered.
     """
 
     run: str
@@ -77,7 +77,14 @@ class Ref:
 
 
 class Completed(NamedTuple):
-    """Reply of ``pipeline/complete.lua``: its word, the state of the run, and what to do next."""
+    """Reply of ``pipeline/complete.lua``.
+
+    Parameters:
+        word: ``"done"``, ``"again"`` (the end had been recorded), ``"stale"`` or ``"gone"``.
+        state: state of the run.
+        outbox: steps to publish now.
+        revoke: ids of running tasks to kill.
+    """
 
     word: str
     state: str
@@ -91,10 +98,10 @@ class Completed(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A step that should be running.
+    """A step that is running by its record.
 
     Parameters:
-        suspect: whether it had no sign of life at an earlier look.
+        suspect: whether an earlier check saw no sign of life of it.
     """
 
     ref: Ref
@@ -102,18 +109,18 @@ class Running(NamedTuple):
     suspect: bool
 
 
-class Look(NamedTuple):
-    """Reply of ``pipeline/check.lua``: the sweeper's look at a run.
+class Check(NamedTuple):
+    """Reply of ``pipeline/check.lua``, by which the sweeper checks a run.
 
     Parameters:
-        word: of the script.
+        verdict: ``"gone"``, ``"over"``, ``"wait"`` (for its turn) or ``"run"``.
         outbox: steps to publish.
-        running: steps that should be running.
-        entry: entry in whose line the run is; empty if it is in none.
+        running: steps that are running by the record; of a run that is over, the ones to kill.
+        entry: entry in whose waiting line the run is; empty if the run is in none.
         turn: member of the run in that line.
     """
 
-    word: str
+    verdict: str
     outbox: Outbox
     running: list[Running]
     entry: str
@@ -121,10 +128,10 @@ class Look(NamedTuple):
 
 
 class Index:
-    """The runs under one prefix by id: unended ones for the sweeper, ended ones for people.
+    """Ids of the runs under one prefix: unended runs for the sweeper, ended runs for people.
 
     Parameters:
-        period: seconds between two looks of the sweeper at one run.
+        period: seconds between two checks of one run by the sweeper.
     """
 
     def __init__(self, client: Any, prefix: str, period: float) -> None:
@@ -132,22 +139,23 @@ class Index:
         self._open = index_key(prefix)
         self._ended = ended_key(prefix)
         self.period = period
+        #: The server's time, in ms, at ``_asked_at``, in seconds of the monotonic clock.
         self._server_ms = 0
         self._asked_at = float("-inf")
 
-    def look_again(self, run_id: str) -> None:
-        """Have the sweeper look at a run after its period."""
+    def check_later(self, run_id: str) -> None:
+        """Have the sweeper check a run one period from now."""
         self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
 
     def reopen(self, run_id: str) -> None:
-        """Have the sweeper look at an ended run that is resumed."""
-        self.look_again(run_id)
+        """Move a resumed run from the ended runs back to the unended ones."""
+        self.check_later(run_id)
         self._client.zrem(self._ended, run_id)
 
     def due(self, limit: int) -> list[str]:
-        """Return runs to look at now.
+        """Return runs that the sweeper must check now.
 
-        Members that are no run ids are removed, because they would stay in front for good.
+        Members that are no run ids are removed. Otherwise they would stay in front for good.
         """
         members = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
         foreign = [member for member in members if text(member).encode() != member]
@@ -155,8 +163,8 @@ class Index:
             self._client.zrem(self._open, *foreign)
         return [text(member) for member in members if member not in foreign]
 
-    def ended(self, run_id: str) -> None:
-        """Move a run to the ended ones. The first of several calls sets the instant."""
+    def move_to_ended(self, run_id: str) -> None:
+        """Move a run to the ended runs, with the time of the first such call as its end."""
         pipe = self._client.pipeline(transaction=False)
         pipe.zadd(self._ended, {run_id: self._now()}, nx=True)
         pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
@@ -169,7 +177,7 @@ class Index:
         self._client.zrem(self._ended, run_id)
 
     def latest(self, limit: int) -> list[str]:
-        """Return up to ``limit`` unended runs, any of them, and as many of the latest ended."""
+        """Return up to ``limit`` of the unended runs, and up to ``limit`` of the latest ended."""
         pipe = self._client.pipeline(transaction=False)
         pipe.zrange(self._open, 0, limit - 1)
         pipe.zrevrange(self._ended, 0, limit - 1)
@@ -177,7 +185,7 @@ class Index:
         return list(dict.fromkeys(texts([*unended, *ended])))
 
     def _now(self) -> int:
-        """Return the server's time in ms. A second more or less does not matter here."""
+        """Estimate the server's time in ms. A second more or less does not matter here."""
         now = time.monotonic()
         if now - self._asked_at > _CLOCK_LIFE:
             self._server_ms = server_ms(self._client)
@@ -189,11 +197,11 @@ class PipelineStore:
     """The runs of one app. Get it with :func:`store_of`."""
 
     def __init__(self, app: Celery) -> None:
-        runtime = LockClient.of(app)
-        self._prefix = runtime.settings.key_prefix
-        lease = runtime.settings.once_lease
-        self.guards = runtime.store
-        self.client = runtime.store.client
+        locks = LockClient.of(app)
+        self._prefix = locks.settings.key_prefix
+        lease = locks.settings.once_lease
+        self.guards = locks.store
+        self.client = locks.store.client
         self.index = Index(self.client, self._prefix, min(max(lease / 2, 0.5), 10.0))
         self.resend_ms = round(1000 * max(lease, 1.0))
         self.runs = RunStore(self.client, self._prefix)
@@ -207,8 +215,8 @@ class PipelineStore:
     def _run(self, script: str, run_id: str, *args: Any) -> Any:
         return self._scripts.run(script, self.keys(run_id), args)
 
-    def _insist(self, script: str, run_id: str, *args: Any) -> Any:
-        """Run a script, again and again while the server does not answer."""
+    def _run_patiently(self, script: str, run_id: str, *args: Any) -> Any:
+        """Run a script, and retry it for ``_PATIENCE`` seconds while the server does not answer."""
         return retry_for(lambda: self._run(script, run_id, *args), _PATIENCE)
 
     def start(
@@ -217,17 +225,19 @@ class PipelineStore:
         """Create a run.
 
         Parameters:
-            params: as JSON.
-            entry, attempt: the entry and its attempt that start the run.
+            params: params of the first stage, as JSON.
+            entry: name of the entry that starts the run; empty: none.
+            attempt: the entry's attempt, as JSON.
 
         Returns:
-            a word of ``pipeline/start.lua``, and the steps to publish.
+            ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
+            ended, and its record has expired); and the steps to publish.
         """
         # The params have a field of their own, so that publishing does not read them.
         definition = replace(definition, params={})
         joins_line = bool(entry) and definition.overlap != "allow"
         # Write the index first, because the sweeper would never find a run that is not in it.
-        self.index.look_again(run_id)
+        self.index.check_later(run_id)
         word, outbox = self._run(
             "pipeline/start",
             run_id,
@@ -245,12 +255,16 @@ class PipelineStore:
         )
         if word in (b"run", b"wait"):
             # A sweep between these two writes may have seen no run, and removed it from the index.
-            self.index.look_again(run_id)
-            self._remember(run_id, definition)
+            self.index.check_later(run_id)
+            self._cache_definition(run_id, definition)
         return text(word), _outbox(outbox)
 
-    def sent(self, run_id: str, published: Outbox) -> None:
-        """Take published steps from the outbox."""
+    def remove_published(self, run_id: str, published: Outbox) -> None:
+        """Remove steps from the outbox, now that they are published.
+
+        If no worker begins such a step, the sweeper publishes it again: first after ``resend_ms``,
+        then after twice as long each time, up to ``RESEND_MAX_MS``.
+        """
         items: list[Any] = []
         for step, (round_, attempt) in published.items():
             items += (step, f"{round_}.{attempt}")
@@ -262,15 +276,17 @@ class PipelineStore:
         """Begin a step if it may run.
 
         Parameters:
-            again: whether it may run again after its worker died.
-            renew_ms: ms between two signs of its life.
+            again: whether the step may run again after its worker died.
+            renew_ms: ms between two signs of life of the step.
 
         Returns:
-            a word of ``pipeline/begin.lua``, and with ``run`` the params as JSON.
+            the answer of ``pipeline/begin.lua``, and a text: if the answer is ``"run"``, the params
+            as JSON; if ``"over"`` or ``"done"``, a state; if ``"lost"``, the token of the lost
+            copy.
         """
         copy = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
         limits = (int(again), worker, MAX_DEATHS, renew_ms)
-        word, params = self._insist("pipeline/begin", ref.run, *copy, task_id, *limits)
+        word, params = self._run_patiently("pipeline/begin", ref.run, *copy, task_id, *limits)
         return text(word), params
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
@@ -278,10 +294,12 @@ class PipelineStore:
 
         Parameters:
             outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
-            result: the JSON of its result, or the reason.
+            result: the step's result as JSON, or the reason of its failure.
         """
         copy = (ref.step, ref.round, ref.attempt, ref.token)
-        reply = self._insist("pipeline/complete", ref.run, *copy, outcome, result, REMEMBER_MS)
+        reply = self._run_patiently(
+            "pipeline/complete", ref.run, *copy, outcome, result, REMEMBER_MS
+        )
         word, state, outbox, revoke = reply
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
@@ -289,23 +307,29 @@ class PipelineStore:
         """Record the progress of a step."""
         self._run("pipeline/progress", ref.run, ref.step, ref.round, ref.token, percent, note)
 
-    def wait(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
-        """Have a step wait for its next attempt. Returns whether this copy may say so.
+    def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
+        """Set a running step back to waiting, because another attempt of it follows.
 
         Parameters:
-            attempt: the attempt to come.
-            delay_ms: ms until it is due.
-            sent: whether its message was sent; otherwise the sweeper sends it when it is due.
+            attempt: number of the next attempt.
+            delay_ms: ms until the next attempt is due.
+            sent: whether its message was sent. Otherwise the sweeper sends it when it is due.
+
+        Returns:
+            ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
         copy = (ref.step, ref.round, ref.token)
-        return bool(self._insist("pipeline/wait", ref.run, *copy, attempt, publish_ms, int(sent)))
+        return bool(
+            self._run_patiently("pipeline/wait", ref.run, *copy, attempt, publish_ms, int(sent))
+        )
 
-    def go(self, turn: str) -> tuple[str, str, Outbox]:
-        """Begin a run whose turn has come.
+    def start_waiting(self, turn: str) -> tuple[str, str, Outbox]:
+        """Start a waiting run whose turn has come.
 
         Returns:
-            its id, a word of ``pipeline/go.lua``, and the steps to publish.
+            the run's id; ``"run"`` if it runs now, ``"over"`` if it does not wait any more; and the
+            steps to publish.
         """
         resumed, _, run_id = turn.partition(":")
         word, outbox = self._run("pipeline/go", run_id, resumed)
@@ -315,45 +339,45 @@ class PipelineStore:
         """Resume a run that has ended.
 
         Parameters:
-            resumed: how often it had been resumed at the caller's look.
+            resumed: how often the run had been resumed when the caller read it.
             running: ids of its tasks that still run.
 
         Returns:
-            its state, empty if another process was faster, and the steps to publish.
+            the run's state, empty if another process has resumed it first; and the steps to
+            publish.
         """
         # Write the index first, and again after the script, as for a start.
         self.index.reopen(run_id)
         state, outbox = self._run("pipeline/resume", run_id, REMEMBER_MS, resumed, *running)
-        self.index.look_again(run_id)
+        self.index.check_later(run_id)
         return text(state), _outbox(outbox)
 
-    def line(
-        self, entry: str, turn: str = "", gone: str = "", most: int = 0, *, runs: bool = False
+    def change_line(
+        self, entry: str, *, add: str = "", remove: str = "", most: int = 0, in_front: bool = False
     ) -> tuple[bool, str]:
-        """Add one turn to the line of an entry, and remove another.
+        """Add one turn to the waiting line of an entry, and remove another.
 
         Parameters:
-            turn: turn to add; empty: none.
-            gone: turn to remove; empty: none.
-            most: length that the line may have.
-            runs: whether the added run runs already. Then it goes to the front, even if the line is
-                full.
+            add: turn to add at the end, if the line has room; empty: none.
+            remove: turn to remove; empty: none.
+            most: turns for which the line has room.
+            in_front: add the turn in front instead, even if the line is full.
 
         Returns:
-            whether ``turn`` is in the line, and the first turn of the line.
+            whether the turn to add is in the line now, and the first turn of the line.
         """
         key = turns_key(self._prefix, entry)
-        args = (turn, gone, most, REMEMBER_MS, int(runs))
+        args = (add, remove, most, REMEMBER_MS, int(in_front))
         joined, first = self._scripts.run("pipeline/turn", (key,), args)
         return bool(joined), text(first)
 
-    def first(self, entry: str) -> str | None:
-        """Return the run of an entry whose turn it is."""
+    def first_in_line(self, entry: str) -> str | None:
+        """Return the id of the run of an entry whose turn it is."""
         turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
         return run_of(text(turns[0])) if turns else None
 
-    def fields(self, run_id: str, *names: str) -> list[str | None]:
-        """Return fields of a run."""
+    def read_fields(self, run_id: str, *names: str) -> list[str | None]:
+        """Return these fields of a run's record, ``None`` for a missing one."""
         return [text_or_none(value) for value in self.client.hmget(self.keys(run_id).run, names)]
 
     def cancel(
@@ -362,37 +386,40 @@ class PipelineStore:
         """End a run before its time.
 
         Parameters:
-            why: reason for which it is left out. Only a waiting run can be.
+            why: reason for which a waiting run is left out. With a reason, no other run is ended.
             terminate: whether its running steps are to be killed.
 
         Returns:
-            1 if this call ended it, 0 if it had ended, -1 if it does not exist; and the ids of its
-            running tasks.
+            1 if this call ended the run, 0 if it had ended, -1 if it does not exist; and the ids of
+            its running tasks.
         """
         result, running = self._run("pipeline/cancel", run_id, REMEMBER_MS, why, int(terminate))
         return int(result), texts(running)
 
-    def revoked(self, run_id: str) -> None:
-        """Record that the running siblings of the failed step were revoked."""
+    def note_siblings_killed(self, run_id: str) -> None:
+        """Record that no running sibling of the failed step is left to be killed."""
         self.client.hdel(self.keys(run_id).run, "revoke")
 
     def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
-        """Return the run's hash, the steps as JSON, and the end of a run that is gone."""
+        """Return the run's hash, its steps as JSON, and its final state if its record expired."""
         run, steps, gone = self._run("pipeline/status", run_id)
         fields = texts(run)
         return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
 
     def definition(self, run_id: str) -> Definition | None:
-        """Return the definition of a run, cached because it never changes; ``None`` without."""
+        """Return the definition of a run, ``None`` if the run is gone.
+
+        A definition never changes, so it is cached.
+        """
         definition = self._definitions.get(run_id)
         if definition is not None:
             return definition
         stored = self.client.hget(self.keys(run_id).run, "definition")
         if stored is None:
             return None
-        return self._remember(run_id, Definition.decode(stored))
+        return self._cache_definition(run_id, Definition.decode(stored))
 
-    def _remember(self, run_id: str, definition: Definition) -> Definition:
+    def _cache_definition(self, run_id: str, definition: Definition) -> Definition:
         if len(self._definitions) >= _CACHE:
             self._definitions.clear()
         self._definitions[run_id] = definition
@@ -401,7 +428,7 @@ class PipelineStore:
     def results(
         self, run_id: str, stages: Iterable[int], steps: Iterable[int]
     ) -> list[bytes | None]:
-        """Return the params at the start of stages, and the results of steps, as JSON."""
+        """Return, as JSON, the params at the start of stages, and then the results of steps."""
         names = [*(f"stage:{stage}" for stage in stages), *map(str, steps)]
         return list(self.client.hmget(self.keys(run_id).results, names))
 
@@ -419,22 +446,32 @@ class PipelineStore:
         pipe.pexpire(key, _keep_ms(definition))
         pipe.execute()
 
-    def check(self, run_id: str) -> Look:
-        """Take the sweeper's look at a run."""
+    def check(self, run_id: str) -> Check:
+        """Check a run for the sweeper.
+
+        A run whose deadline has passed is ended. Steps whose message must be lost are put into the
+        outbox again.
+        """
         reply = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
-        word, outbox, rows, entry, resumed = reply
+        verdict, outbox, rows, entry, resumed = reply
         running = []
         for step, round_, token, task_id, attempt, suspect in rows:
             ref = Ref(run_id, step, NO_STAGE, round_, attempt, text(token))
             running.append(Running(ref, text(task_id), bool(suspect)))
-        return Look(text(word), _outbox(outbox), running, text(entry), turn(run_id, int(resumed)))
+        place = turn(run_id, int(resumed))
+        return Check(text(verdict), _outbox(outbox), running, text(entry), place)
 
-    def lost(self, ref: Ref) -> str:
-        """Report a step that no worker renews. Returns a word of ``pipeline/lost.lua``."""
+    def report_lost(self, ref: Ref) -> str:
+        """Report a step that no worker renews.
+
+        Returns:
+            ``"suspect"`` at the first report; later ``"again"`` (the step is in the outbox, in its
+            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on.
+        """
         return self._report(ref, is_renewed=False)
 
     def clear_suspicion(self, ref: Ref) -> None:
-        """Take back an earlier report, because a worker renews the step after all."""
+        """Withdraw an earlier report, because a worker renews the step after all."""
         self._report(ref, is_renewed=True)
 
     def _report(self, ref: Ref, *, is_renewed: bool) -> str:
@@ -444,10 +481,12 @@ class PipelineStore:
 
 
 def _keep_ms(definition: Definition) -> int:
+    """Return for how many ms Redis keeps a run that nobody reads or changes."""
     return max(round(definition.ttl * 1000), KEEP_MS)
 
 
 def _outbox(flat: Sequence[Any]) -> Outbox:
+    """Return an outbox from the flat list of a script: step, ``<round>.<attempt>``, and so on."""
     items: Outbox = {}
     for step, value in zip(flat[::2], flat[1::2], strict=True):
         round_, _, attempt = text(value).partition(".")

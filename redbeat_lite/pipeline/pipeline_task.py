@@ -39,11 +39,11 @@ from .sweeper import LATE_MS
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Reasons for which the guard drops a message for good. With other reasons the message comes back,
-#: or is a mere copy.
+#: Reasons for which the guard drops a message for good. With any other reason, the message comes
+#: back later, or it is a copy of another message.
 _NEVER = ("skipped", "too old")
 
-#: Errors because the server does not answer, so that a step cannot begin.
+#: Errors of a server that does not answer, so that a step cannot begin.
 _AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
 
 #: Attribute of the request with the params of its step.
@@ -58,7 +58,7 @@ REHEARSED = "redbeat_pipeline_rehearsed"
 #: Seconds between two writes of a step's progress.
 _PROGRESS_PERIOD = 0.5
 
-#: Most characters of its note.
+#: Most characters of the note of a step's progress.
 _MAX_NOTE = 200
 
 
@@ -72,12 +72,12 @@ class Progress:
         self._write_value = write
         self._latest = (0.0, "")
         self._written_at = float("-inf")
-        #: Held while a write is scheduled. The scheduled write takes the latest value.
+        #: Held while a write is scheduled. That write writes the latest value.
         self._scheduled = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def tell(self, percent: float, note: str) -> None:
-        """Have this value written, unless a newer one comes before the next write."""
+    def report(self, percent: float, note: str) -> None:
+        """Schedule a write of this value. A newer value before that write replaces it."""
         # In this order of arguments, NaN becomes 0.
         percent = min(max(0.0, float(percent)), 100.0)
         self._latest = (percent, storable(str(note))[:_MAX_NOTE])
@@ -92,7 +92,7 @@ class Progress:
             self._timer = timer
 
     def close(self) -> None:
-        """Write the latest value now. After the end of its step the server takes none."""
+        """Write a scheduled value now, because the server accepts none after the step's end."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
@@ -112,7 +112,7 @@ class Progress:
 
 
 def ref_of(fields: Mapping[str, Any]) -> Ref | None:
-    """Return the step of a message by its headers; ``None`` if it is no step."""
+    """Return the step that a message starts, by its headers; ``None`` if it starts none."""
     header = fields.get(HEADER)
     if not header:
         return None
@@ -133,9 +133,9 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
 def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``__call__``: pass the params to a step, and record its outcome after the call.
 
-    The outcome is recorded after the whole call, and not at the end of the body. So transactions
-    that an own ``__call__`` commits are committed before the next stage begins, and an exception
-    that it handles fails no step.
+    A user's class may have a ``__call__`` that commits transactions or handles exceptions. So the
+    outcome is recorded after the whole call, and not at the end of the body: the transactions are
+    committed before the next stage begins, and a handled exception fails no step.
     """
 
     @wraps(call)
@@ -161,13 +161,13 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
         hold = fields.get(run_lifecycle.HOLD)
         if hold is not None:
             LockClient.of(self.app).release(hold)
-        # Any other exception goes through Celery, whose signals report it below, in
-        # whichever process.
+        # This line records only a success. Any other exception goes to Celery, and the handlers of
+        # Celery's signals at the end of this file record it.
         conclude(self.app, store_of(self.app), ref, "SUCCEEDED", result)
         return returned
 
-    # An annotation ``"@__call__"`` of Celery's would use this to call the inner function, and the
-    # step would not end.
+    # Celery's annotation ``"@__call__"`` would use this attribute to call the inner function, and
+    # the step would not end.
     del __call__.__wrapped__
     return __call__
 
@@ -180,11 +180,11 @@ class PipelineTask(Task):
     signature. It returns ``None``, a dict of params for the stages to come, or ``(True, dict or
     None)``. An exception or ``(False, reason)`` ends the pipeline.
 
-    A step whose worker dies is run again if the task has ``acks_late`` (or
-    ``retry_on_worker_lost``), else the pipeline fails. A subclass with a ``before_start`` of its
-    own calls ``super().before_start(task_id, args, kwargs)`` first. A subclass with a ``__call__``
-    of its own calls ``self.run`` or ``super().__call__`` in it, with its own arguments; the step
-    ends with it.
+    If the worker of a step dies, the step runs again if the task has ``acks_late`` (or
+    ``retry_on_worker_lost``); otherwise the pipeline fails. A subclass with its own
+    ``before_start`` calls ``super().before_start(task_id, args, kwargs)`` first. A subclass with
+    its own ``__call__`` passes the arguments on to ``self.run`` or ``super().__call__``, and the
+    step ends when this ``__call__`` returns.
     """
 
     abstract = True
@@ -204,7 +204,7 @@ class PipelineTask(Task):
         ref = ref_of(self.request.__dict__)
         try:
             super().before_start(task_id, args, kwargs)
-            # Read it again, because now there may be a hold with its token.
+            # Read the step again, because now the request may have a hold, with the token.
             begun = ref_of(self.request.__dict__)
             if begun is not None and not (self.request.is_eager or self.request.called_directly):
                 self._begin_step(begun)
@@ -216,8 +216,8 @@ class PipelineTask(Task):
         except _AWAY as exc:
             if ref is None:
                 raise
-            # No step has failed, so the run must not end. The message goes back to its queue. If
-            # the message is acknowledged already, or the queue is unreachable, too, the sweeper
+            # The step has not failed, so the run must not end. Return the message to its queue. If
+            # it is acknowledged already, or the queue cannot be reached either, the sweeper
             # publishes it again.
             text = "%s[%s] waits for the server, as step %d of pipeline %s: %s"
             logger.warning(text, self.name, task_id, ref.step, ref.run, exc)
@@ -226,8 +226,8 @@ class PipelineTask(Task):
     def progress(self, percent: float, note: str = "") -> None:
         """Report the progress of this step, for :meth:`PipelineRun.status`.
 
-        It waits for nothing; the last value of each half second is written. Outside a step it does
-        nothing.
+        The call does not wait for Redis: a thread writes the last value of each half second.
+        Outside a step the call does nothing.
 
         Parameters:
             percent: 0 to 100; other values are cut.
@@ -235,10 +235,10 @@ class PipelineTask(Task):
         """
         progress = self.request.__dict__.get(_PROGRESS)
         if progress is not None:
-            progress.tell(percent, note)
+            progress.report(percent, note)
 
     def needs_guard(self) -> bool:
-        """Return whether a message needs a guard: a step does, to tell its copies apart."""
+        """Return whether this message starts a step. The guard drops copies of a step."""
         return ref_of(self.request.__dict__) is not None
 
     def _begin_step(self, ref: Ref) -> None:
@@ -249,15 +249,15 @@ class PipelineTask(Task):
         if hold is None:
             why = "the server cannot be used, and a step does not run without its guard"
             raise LockUnavailable(why, "")
-        word, text = store.begin(
+        answer, text = store.begin(
             ref,
             request.id,
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
             renew_ms=round(hold.held.lease_ms / PER_LEASE),
         )
-        if word != "run":
-            self._refuse_step(ref, word, text.decode())
+        if answer != "run":
+            self._refuse_step(ref, answer, text.decode())
         try:
             setattr(request, _PARAMS, step_params.decode(text))
         except CorruptEntry as exc:
@@ -265,8 +265,11 @@ class PipelineTask(Task):
             raise
         setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
 
-    def _refuse_step(self, ref: Ref, word: str, text: str) -> NoReturn:
-        """Do what follows from a word of ``pipeline/begin.lua`` by which a step may not run.
+    def _refuse_step(self, ref: Ref, answer: str, text: str) -> NoReturn:
+        """End a message whose step may not run, and record the end of the step if it has failed.
+
+        Parameters:
+            answer, text: what :meth:`PipelineStore.begin` returned.
 
         Raises:
             Ignore: always.
@@ -274,25 +277,26 @@ class PipelineTask(Task):
         store = store_of(self.app)
         request = self.request
         step = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
-        if word == "over":
+        if answer == "over":
             end_unrun(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
-        elif word == "gone":
-            # The result of an earlier copy of the step stays.
+        elif answer == "gone":
+            # An earlier copy of the step may have stored its result. Do not overwrite it.
             if not is_final(self, request.id):
                 end_unrun(self, request, OnceSkipped(f"{step}: there is no record of the pipeline"))
-        elif word == "dead":
-            conclude(
-                self.app, store, ref, "FAILED", f"its worker died more than {MAX_DEATHS} times"
-            )
-        elif word == "lost":
-            conclude(self.app, store, replace(ref, token=text), "FAILED", LOST)
+        elif answer == "dead":
+            error = f"its worker died more than {MAX_DEATHS} times"
+            conclude(self.app, store, ref, "FAILED", error)
+        elif answer == "lost":
+            lost_copy = replace(ref, token=text)
+            conclude(self.app, store, lost_copy, "FAILED", LOST)
         else:
-            logger.info("%s is dropped: %s", step, word)
-        raise Ignore(word)
+            logger.info("%s is dropped: %s", step, answer)
+        raise Ignore(answer)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Wrap a ``__call__`` of the class or of a mixin. A PipelineTask's is wrapped already.
+        # Wrap a ``__call__`` of this class or of a mixin. One that was inherited from a
+        # PipelineTask is wrapped already.
         bases = [base for base in cls.__mro__[1:] if issubclass(base, PipelineTask)]
         if all(cls.__call__ is not base.__call__ for base in bases):
             wrapped = _ending_step(cls.__call__)
@@ -306,11 +310,11 @@ class PipelineTask(Task):
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         """Publish the task, as the base class does.
 
-        If the broker does not take the retry of a step, the sweeper publishes it: Celery gives up
-        after a second, and the restart of a broker takes longer.
+        If the broker does not accept the retry of a step, the sweeper publishes it later, because
+        Celery gives up after a second, and a broker takes longer to restart.
 
         Raises:
-            TypeError: the arguments of a call that is no step do not fit the body.
+            TypeError: this call starts no step, and its arguments do not fit the body.
         """
         is_step = HEADER in (options.get("headers") or {})
         if type(self).typing and not is_step and hasattr(self, "__header__"):
@@ -320,8 +324,8 @@ class PipelineTask(Task):
         except NOT_TAKEN as exc:
             ref = ref_of(self.request.__dict__)
             hold = self.request.__dict__.get(run_lifecycle.HOLD)
-            # Only the retry of this step has its own task id. The next stage may have the same
-            # task, and so may calls of the body.
+            # Only a retry has the task id of this step. Other calls of this task come from the body
+            # or publish the next stage.
             is_retry = options.get("task_id") == self.request.id
             if ref is None or hold is None or not is_retry:
                 raise
@@ -335,7 +339,7 @@ class PipelineTask(Task):
         """Replace the task, as the base class does.
 
         Raises:
-            RuntimeError: it runs as a step, whose outcome a replacement could not record.
+            RuntimeError: the task runs as a step, and a replacement could not record its outcome.
         """
         fields = self.request.__dict__
         if ref_of(fields) is not None or REHEARSED in fields:
@@ -344,16 +348,16 @@ class PipelineTask(Task):
 
 
 def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
-    """Record a step whose body ended with one of Celery's own exceptions, which fail no task."""
+    """Record that the body of a step ended with an exception which, for Celery, is no failure."""
     store = store_of(task.app)
     if isinstance(why, Retry):
         hold = task.request.__dict__[run_lifecycle.HOLD]
         delay_ms = run_lifecycle.until_retry_ms(why)
-        store.wait(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
+        store.await_attempt(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
     elif isinstance(why, Ignore):
         conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(why)}")
     elif why.requeue:
-        store.wait(ref, ref.attempt, 0, sent=True)
+        store.await_attempt(ref, ref.attempt, delay_ms=0, sent=True)
     else:
         conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(why)}")
 
@@ -361,7 +365,10 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
 def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
     """Record that a step failed or was revoked.
 
-    Never raises, because the sweeper finds what is missing.
+    Never raises. If the record cannot be written, the sweeper ends the step.
+
+    Parameters:
+        fields: the headers of the message or the attributes of the request.
     """
     ref = ref_of(fields)
     if ref is None:
@@ -375,8 +382,9 @@ def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None
 
 
 def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None:
-    # The child sends it for an exception; the worker's main process for a child that died, or that
-    # exceeded its hard time limit. For that limit Celery sends it twice, first without a request.
+    # A child process sends this signal for an exception. The worker's main process sends it if a
+    # child died or exceeded its hard time limit; for that limit Celery sends the signal twice, the
+    # first time without a request.
     report(sender.app, sender.request.__dict__, "FAILED", describe(exception))
 
 
@@ -407,16 +415,12 @@ def start_pipeline(self: Any, definition: str) -> str:
     run_id = str(self.request.id)
     fields = self.request.__dict__
     attempt = LockClient.of(self.app).attempt(fields)
+    attempt_json = json.dumps(attempt) if attempt else ""
     entry = str(fields.get("periodic_task_name") or "")
     try:
-        begin(
-            self.app,
-            Definition.decode(definition),
-            run_id,
-            entry,
-            json.dumps(attempt) if attempt else "",
-        )
+        begin(self.app, Definition.decode(definition), run_id, entry, attempt_json)
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    run_lifecycle.leave_end_to_others(self.request)  # the process that ends the run records the end
+    # The end of the run, and not of this task, is the end of the entry's occurrence.
+    run_lifecycle.leave_end_to_others(self.request)
     return run_id

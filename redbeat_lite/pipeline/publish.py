@@ -1,8 +1,8 @@
-"""Consequences of a change of a run: ends are recorded, and the outbox goes to the broker.
+"""Consequences of a change of a run: record ends, and publish the outbox.
 
 The id of each message is derived from the run, the stage, the step and its round. So all publishers
-publish the same tasks, however often, and workers drop the copies. A process that dies in between
-leaves the outbox to the sweeper.
+publish the same tasks, however often, and workers drop the copies. If a process dies before it has
+published an outbox, the sweeper publishes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MAX_WAITING = 100
 #: Most characters of an error.
 _MAX_ERROR = 2_000
 
-#: Outcome in the record of runs by the state of an ended run.
+#: State of an ended run -> its outcome in the record of runs.
 _OUTCOMES: dict[str, Outcome] = {
     "SUCCEEDED": "succeeded",
     "FAILED": "failed",
@@ -83,13 +83,13 @@ _TASK_OPTIONS = (
 
 
 def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> None:
-    """Publish steps of a run and take them from its outbox.
+    """Publish the steps of an outbox, and remove them from it.
 
-    Steps that the broker does not take stay in the outbox, with a warning. A step that cannot be
-    published at all ends the run.
+    If the broker does not accept a step, the step stays in the outbox and a warning is logged. If a
+    step can never be published, the run ends.
 
     Raises:
-        redis.exceptions.RedisError: the server does not answer; the sweeper repeats the rest.
+        redis.exceptions.RedisError: the server does not answer. The sweeper does the rest.
     """
     if not outbox:
         return
@@ -110,11 +110,11 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
             published[ref.step] = outbox[ref.step]
     finally:
         if published:
-            store.sent(run_id, published)
+            store.remove_published(run_id, published)
 
 
 def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, ref: Ref) -> bool:
-    """Publish a step. Returns false if it stays in the outbox, or has failed and ended the run."""
+    """Publish a step. Returns ``False`` if it stays in the outbox, or if it has ended the run."""
     step = definition.steps[ref.step]
     try:
         _publish(app, definition, step, ref)
@@ -137,27 +137,32 @@ def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, 
 
 
 def _is_lost_channel(exc: Exception) -> bool:
-    """Return whether kombu published over a channel without a connection.
+    """Return whether kombu has published over a channel without a connection.
 
     If kombu loses its connection while it declares a queue, it closes the channel and continues.
+    The next use of the channel fails, because the attribute ``client`` of ``None`` is read.
     """
     return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
 def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
-    """Merge the params at the start of a stage.
+    """Store the params of a stage: those of the stage before, merged with its results.
+
+    Parameters:
+        first: first step of the stage that is published.
 
     Returns:
-        ``False`` if params are lost, so that the run was ended.
+        ``False`` if params are lost, so that the run has failed.
     """
     before = first.stage - 1
-    own, *results = store.results(first.run, (first.stage, before), definition.numbers(before))
+    steps = definition.numbers(before)
+    own, *parts = store.results(first.run, (first.stage, before), steps)
     if own is not None:
-        # Another process has merged them, and may have died since. The params of the stage before
-        # may be deleted by now.
+        # Another process has stored them already, and may have died since. Do not merge again,
+        # because the params of the stage before may be deleted by now.
         return True
     try:
-        merged = step_params.merge(results)
+        merged = step_params.merge(parts)
     except CorruptEntry as exc:
         conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
         return False
@@ -166,14 +171,14 @@ def _set_params(app: Celery, store: PipelineStore, definition: Definition, first
 
 
 def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
-    """Record the end of a step, then publish the next stage and revoke siblings.
+    """Record the end of a step. Then publish the next steps, or kill siblings and end the run.
 
     Parameters:
         outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
-        text: the JSON of the result, or the error.
+        text: the result as JSON, or the error.
 
     Returns:
-        the word of ``pipeline/complete.lua``.
+        the ``word`` of :class:`Completed`.
     """
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
@@ -185,7 +190,7 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
         logger.info("Pipeline %s ended: %s", ref.run, completed.state)
     try:
         if completed.revoke:
-            revoke(app, store, ref.run, completed.revoke)
+            kill_siblings(app, store, ref.run, completed.revoke)
         if completed.run_ended:
             finish_run(app, store, ref.run)
         dispatch(app, store, ref.run, completed.outbox)
@@ -196,39 +201,38 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
     return completed.word
 
 
-def revoke(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
+def kill_siblings(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
     """Kill the running siblings of a step that failed."""
     app.control.revoke(task_ids, terminate=True, connection=own_connection())
-    store.revoked(run_id)
+    store.note_siblings_killed(run_id)
 
 
 def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
-    """Do what follows from the end of a run.
+    """Record the end of a run in the history of its entry, and start the entry's next run.
 
-    The run is recorded among the runs of its entry, the next run of the entry has its turn, and the
-    sweeper does not look at the run any more.
+    The sweeper does not check the ended run any more. A second call does no harm.
     """
-    state, entry, resumed = store.fields(run_id, "state", "entry", "resumed")
+    state, entry, resumed = store.read_fields(run_id, "state", "entry", "resumed")
     if state in LIVE:
-        return  # It was resumed. The process that resumed it has done all this before.
+        return  # The run was resumed, and the process that resumed it has finished it before.
     if entry:
         record_end(store, run_id)
-        pass_turn_on(app, store, entry, turn(run_id, int(resumed or 0)))
-    store.index.ended(run_id)
-    if store.fields(run_id, "state")[0] in LIVE:
-        store.index.reopen(run_id)  # another process has resumed it meanwhile
+        start_next(app, store, entry, ended=turn(run_id, int(resumed or 0)))
+    store.index.move_to_ended(run_id)
+    if store.read_fields(run_id, "state")[0] in LIVE:
+        store.index.reopen(run_id)  # Another process has resumed the run meanwhile.
 
 
 def record_end(store: PipelineStore, run_id: str) -> None:
     """Record the end of a run in the record of runs. A second call does no harm."""
-    fields = store.fields(
+    fields = store.read_fields(
         run_id, "attempt", "state", "since", "ended", "resumed", "error_step", "error"
     )
     attempt_json, state, since, ended, resumed, error_step, error = fields
     if not attempt_json or state not in _OUTCOMES:
         return
-    # The run continues the attempt of the task that started it, as a replacement would. Each resume
-    # counts as one more replacement.
+    # The run counts as a replacement of the task that started it, and each resume as one more. So
+    # its outcome replaces theirs.
     attempt = Attempt(*json.loads(attempt_json))
     attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
     if state == "ABORTED" and error:
@@ -245,55 +249,59 @@ def record_end(store: PipelineStore, run_id: str) -> None:
 
 
 def join_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
-    """Add a run to the line of its entry. Returns why it cannot join, or an empty text."""
+    """Add a run to the waiting line of its entry.
+
+    Returns:
+        the reason why the run cannot join; empty if it has joined.
+    """
     definition = store.definition(run_id)
-    waits = definition is not None and definition.overlap == "wait"
-    # An ended run whose process died still stands in the line. Make room first.
-    pass_turn_on(app, store, entry)
-    most = 1 + MAX_WAITING if waits else 1
-    joined, first = store.line(entry, turn(run_id, resumed), most=most)
+    may_wait = definition is not None and definition.overlap == "wait"
+    # If the process of an ended run died, the run is still in the line. Make room first.
+    start_next(app, store, entry)
+    most = 1 + MAX_WAITING if may_wait else 1
+    joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
     if joined:
         return ""
     reason = f"run {run_of(first)} of its entry has not ended"
-    return f"{reason}, and {MAX_WAITING} wait" if waits else reason
+    return f"{reason}, and {MAX_WAITING} wait" if may_wait else reason
 
 
 def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
-    """Begin a waiting run if it is the first in line. End it if it cannot join the line.
+    """Start a waiting run if it is the first in line. End it if it cannot join the line.
 
     Returns:
-        why it was left out, or an empty text.
+        the reason why the run was left out; empty if it was not.
     """
-    entry, resumed = store.fields(run_id, "entry", "resumed")
+    entry, resumed = store.read_fields(run_id, "entry", "resumed")
     if not entry:
         return ""
     why = join_line(app, store, run_id, entry, int(resumed or 0))
     if not why:
-        pass_turn_on(app, store, entry)
+        start_next(app, store, entry)
         return ""
     logger.info("Pipeline %s is left out: %s", run_id, why)
     cancelled, _ = store.cancel(run_id, f"left out: {why}")
     if cancelled != 1:
-        return ""  # another process has begun it meanwhile, because its turn came
+        return ""  # Its turn came meanwhile, and another process has started it.
     finish_run(app, store, run_id)
     return why
 
 
-def pass_turn_on(app: Celery, store: PipelineStore, entry: str, gone: str = "") -> None:
-    """Begin the first run in the line of an entry, unless it runs.
+def start_next(app: Celery, store: PipelineStore, entry: str, ended: str = "") -> None:
+    """Start the first run in the waiting line of an entry, unless it runs already.
 
     Parameters:
-        gone: turn of a run that has ended. It leaves the line.
+        ended: turn of a run that has ended and leaves the line; empty: none.
     """
     while True:
-        _, first = store.line(entry, gone=gone)
+        _, first = store.change_line(entry, remove=ended)
         if not first:
             return
-        run_id, word, outbox = store.go(first)
-        if word == "run":
+        run_id, answer, outbox = store.start_waiting(first)
+        if answer == "run":
             dispatch(app, store, run_id, outbox)
             return
-        gone = first
+        ended = first
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
@@ -319,17 +327,18 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
             # A skipped call looks like a published one, and no worker would ever end its step.
             options["on_conflict"] = "raise"
     args = (ref.run, *step.args)  # the body gets the params in place of the run's id
-    # A step publishes the next stage from within its own task, and must not become its parent.
+    # A step publishes the next stage from within its own task, and must not become the parent of
+    # the next steps.
     with denied_join_result():
         task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)
 
 
 def task_values(app: Celery, name: str) -> dict[str, Any]:
-    """Return the storable values that messages of a registered task take from it.
+    """Return what a process needs to publish a task that is not registered in it.
 
-    Any process may publish a stage: the one that ends the stage before, or the beat. It may have
-    another code base than the tasks of the stage. An option that cannot be stored, such as a queue
-    object with an exchange of its own, is left out.
+    Any process may publish a stage: the process that ended the stage before, or the beat. It may
+    have another code base than the tasks of the stage. An option that cannot be stored, such as a
+    queue object with an exchange of its own, is left out.
     """
     task = app.tasks[name]
     own = {}
@@ -357,10 +366,11 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
     """Return the task that publishes a step: the registered one, or a substitute.
 
     Parameters:
-        options: of the call. For a substitute, two of them may change: ``on_conflict`` is removed
-            if the key of the once-lock cannot be derived here, so the worker asks for the lock by
-            the policy of the task; and a queue that this app neither has nor may create is replaced
-            by one without a declaration, because only its own code base knows its settings.
+        options: options of the call. For a substitute, this function changes two of them. It
+            removes ``on_conflict`` if this process cannot derive the key of the once-lock; then the
+            worker acquires the lock by the policy of the task. And it replaces a queue that this
+            app neither has nor may create by one without a declaration, because only the queue's
+            own code base knows its settings.
     """
     registered = app.tasks.get(step.task)
     if isinstance(registered, Task):
@@ -390,9 +400,9 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
 
 
 def _routed(app: Celery, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the route of a task in this app, or the default queue of this app."""
+    """Return the route of a task in this app; if it has none, the default queue of this app."""
     try:
-        # Not route(), because that gives every task the default queue of this app.
+        # Not route(), because that adds the default queue even to a task with an exchange.
         route = app.amqp.router.lookup_route(task.name, (), {}, dict(options), task) or {}
     except Exception:  # noqa: BLE001 - a router may raise anything; publishing will report it
         return {}
@@ -405,6 +415,7 @@ def _routed(app: Celery, task: Task, options: Mapping[str, Any]) -> dict[str, An
 
 
 def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that can be stored."""
     stored: dict[str, Any] = {}
     for option, value in options.items():
         with suppress(InvalidEntry):
@@ -414,7 +425,7 @@ def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encode_signature(signature: inspect.Signature | None) -> list[list[Any]]:
-    """Return the parameters of a task: name, kind, and the default if there is one."""
+    """Return ``[name, kind]`` or ``[name, kind, default]`` for each parameter of a task."""
     if signature is None:
         return []
     stored = []

@@ -27,9 +27,9 @@ class Rehearsal(NamedTuple):
     """Result of a rehearsed pipeline.
 
     Parameters:
-        status: as of a run; without times and workers.
+        status: status of the run, without times and workers.
         params: params of the start, merged with the results of the steps that succeeded.
-        ran: the names of the steps that ran, in their order.
+        ran: names of the steps that ran, in the order in which they ran.
         exception: the exception of the failed step.
     """
 
@@ -41,11 +41,11 @@ class Rehearsal(NamedTuple):
 
 @public_in("redbeat_lite.testing")
 def rehearse(pipeline: Pipeline) -> Rehearsal:
-    """Run a pipeline at once in this process: stage by stage, and one step after the other.
+    """Run a pipeline now, in this process: stage by stage, and one step after the other.
 
-    Bodies get and return the same values as in a run, through JSON. A retry follows at once. A
-    failure ends it, as does a message that the body rejects, and the steps after it do not run.
-    Locks, time limits and the policies of the pipeline do nothing.
+    As in a run, params and results pass through JSON. A retry follows without a pause. If a body
+    fails or rejects its message, no later step runs. Locks, time limits and the policies of the
+    pipeline have no effect.
     """
     definition = pipeline.definition
     run_id = str(uuid4())

@@ -15,7 +15,8 @@ from .._base.errors import CorruptEntry
 from .._base.public import public_in
 from .definition import Definition, Step, task_id
 
-#: Cache of definitions, because a caller that follows a run reads the same text at each look.
+#: Decoder of definitions with a cache, because a caller that waits for a run decodes the same text
+#: again and again.
 _decode = lru_cache(maxsize=16)(Definition.decode)
 
 
@@ -30,8 +31,8 @@ class State(StrEnum):
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
-    #: A run that was cancelled, or left out because another run of its entry had not ended; or a
-    #: step that did not run to its end because its run had ended.
+    #: Of a run: it was cancelled, or left out because another run of its entry had not ended. Of a
+    #: step: its run ended before the step did.
     ABORTED = "ABORTED"
     #: The record of the run has expired after its end.
     GONE = "GONE"
@@ -43,27 +44,24 @@ BRIEF = ("state", "stage", "sizes", "left", "error", "entry", "created", "ended"
 #: States of a run that has not ended.
 LIVE = (State.RUNNING, State.WAITING)
 
-#: State by name. For 1,000 steps a lookup is faster than 1,000 calls of ``State``.
-_STATES = {str(state): state for state in State}
-
 
 @public_in("redbeat_lite.pipeline")
 class StepStatus(NamedTuple):
     """One step of a run.
 
     Parameters:
-        name: of the step.
+        name: name of the step.
         task: registered name of its task.
         stage: number of its stage, from 0.
-        state: its state.
-        task_id: of its Celery task; known before it is published.
+        state: state of the step.
+        task_id: id of its Celery task; known before the step is published.
         started_at: its first start since the run was started or resumed.
-        ended_at: its end.
+        ended_at: end of the step.
         error: why it failed.
         attempt: number of Celery's retry, from 0.
         round: how often it was started again, after its worker had died or the run was resumed.
-        worker: the worker that runs or ran it.
-        percent, note: its last :meth:`PipelineTask.progress`.
+        worker: the worker that runs it or has run it.
+        percent, note: the last values that it reported by :meth:`PipelineTask.progress`.
     """
 
     name: str
@@ -94,18 +92,18 @@ class RunStatus:
     """Status of a run.
 
     Parameters:
-        id: of the run.
-        state: its state.
-        stage: number of its current stage, or of its stage at the end, from 0.
-        stages: number of stages.
+        id: id of the run.
+        state: state of the run.
+        stage: index of its current stage, or of the stage in which it ended, from 0.
+        stages: count of its stages.
         steps: all steps, in the order of their stages.
-        error_step: name of the step that ended the run.
-        error: why.
+        error_step: name of the step whose failure ended the run.
+        error: error of that step.
         created_at, ended_at: its start and its end.
         deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
         entry: name of the entry that started it, if one did.
-        done, total: number of succeeded steps, and of all steps.
-        waits_for: id of the run of its entry for which it waits.
+        done, total: count of succeeded steps, and of all steps.
+        waits_for: id of the run of the same entry that must end first.
     """
 
     id: str
@@ -125,7 +123,7 @@ class RunStatus:
 
     @property
     def why(self) -> str | None:
-        """Why it ended before its time, with the step that ended it; ``None`` without a reason."""
+        """Reason for which the run ended before its time, with the failed step; ``None``: none."""
         return ": ".join(filter(None, (self.error_step, self.error))) or None
 
     @property
@@ -135,14 +133,14 @@ class RunStatus:
 
     @property
     def percent(self) -> int:
-        """Its progress. Each step has the same weight, and its own progress counts in part."""
+        """Progress of the run. Each step has the same weight, and counts in part while it runs."""
         partial = sum(step.percent or 0 for step in self.steps if step.state is not State.SUCCEEDED)
         return int((100 * self.done + partial) / (self.total or 1))
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it for ``json.dumps``, with instants in ISO 8601.
+        """Return the status for ``json.dumps``, with instants in ISO 8601.
 
-        The form is the same on the page and the command line: the fields of this class and of
+        The page and the command line print the same form: the fields of this class and of
         :class:`StepStatus`, ``why``, ``percent``, ``ended``, and :func:`progress_line` as
         ``progress``.
         """
@@ -197,6 +195,7 @@ def progress_line(status: RunStatus) -> str:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it."""
     return value.isoformat() if isinstance(value, datetime) else value
 
 
@@ -205,11 +204,11 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 
     Parameters:
         run: the hash of the run.
-        steps: JSON of ``pipeline/status.lua``.
-        alive: whether tasks of an ended run still run, by their ids.
+        steps: the steps as JSON, from ``pipeline/status.lua``.
+        alive: id of a task -> whether it still runs; read only if the run has ended.
 
     Raises:
-        CorruptEntry: it is no run, or a newer version of this package wrote it.
+        CorruptEntry: the record is no run, or a newer version of this package wrote it.
     """
     try:
         return _read(run_id, run, steps, alive)
@@ -228,32 +227,44 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 def _read(
     run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
 ) -> RunStatus:
-    """Return the status of a run with its steps.
-
-    Parameters:
-        alive: task id -> whether the task still runs.
-    """
+    """Return the status of a run with its steps, or raise any error if the record is garbage."""
     definition = _decode(run["definition"])
-    recorded = json.loads(steps_json)
+    record_by_number = json.loads(steps_json)
     status = brief(run_id, run)
-    running = alive if status.ended else None
     steps: list[StepStatus] = []
     for stage, stage_steps in enumerate(definition.stages):
         for step in stage_steps:
             number = len(steps)
-            record = recorded.get(str(number), {})
-            steps.append(_step(run_id, number, stage, step, record, running))
-    error_step = run.get("error_step")
+            record = record_by_number.get(str(number), {})
+            step_status = _step(run_id, number, stage, step, record)
+            if status.ended:
+                step_status = _abort_unfinished(step_status, alive)
+            steps.append(step_status)
+    error_step = None
+    if "error_step" in run:
+        error_step = steps[int(run["error_step"])].name
     deadline = None
     if run.get("deadline") and status.state is not State.WAITING:
         deadline = _time(int(run["since"]) + int(run["deadline"]))
     return replace(
         status,
         steps=tuple(steps),
-        error_step=None if error_step is None else steps[int(error_step)].name,
+        error_step=error_step,
         deadline=deadline,
         done=sum(step.state is State.SUCCEEDED for step in steps),
     )
+
+
+def _abort_unfinished(step: StepStatus, alive: Mapping[str, bool]) -> StepStatus:
+    """Return the status of a step of an ended run: ``ABORTED`` if it cannot end any more.
+
+    A step that was waiting at the end of the run never begins. A step whose worker died after the
+    end of the run is still running by its record.
+    """
+    has_died = step.state is State.RUNNING and not alive.get(step.task_id, True)
+    if step.state is State.WAITING or has_died:
+        return step._replace(state=State.ABORTED)
+    return step
 
 
 def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
@@ -266,6 +277,8 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
     """
     stage = int(run["stage"])
     sizes = [int(size) for size in run["sizes"].split(",")]
+    # "left" counts the unfinished steps of the current stage.
+    done = sum(sizes[: stage + 1]) - int(run["left"])
     return RunStatus(
         run_id,
         State(run["state"]),
@@ -275,47 +288,32 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
         created_at=_time(run["created"]),
         ended_at=_time(run.get("ended")),
         entry=run.get("entry") or None,
-        done=sum(sizes[: stage + 1]) - int(run["left"]),
+        done=done,
         total=sum(sizes),
     )
 
 
 def _step(
-    run_id: str,
-    number: int,
-    stage: int,
-    step: Step,
-    record: Mapping[str, Any],
-    alive: Mapping[str, bool] | None,
+    run_id: str, number: int, stage: int, step: Step, record: Mapping[str, Any]
 ) -> StepStatus:
-    """Return the status of one step.
-
-    Parameters:
-        record: its stored fields; empty if it was never published.
-        alive: task id -> whether the task still runs; ``None`` if the run has not ended.
-    """
+    """Return the status of one step by its record, which is empty if it was never published."""
     round_ = record.get("round", 0)
-    # The recorded id is the same as the derived one, and cheaper.
+    # A recorded id is the id that task_id() derives, and reading it is cheaper.
     ident = record.get("task") or task_id(run_id, stage, number, round_)
-    state = _STATES[record.get("state", "WAITING")]
-    if alive is not None:
-        has_died = state is State.RUNNING and not alive.get(ident, True)
-        if state is State.WAITING or has_died:
-            state = State.ABORTED
     return StepStatus(
-        step.name,
-        step.task,
-        stage,
-        state,
-        ident,
-        _time(record.get("started")),
-        _time(record.get("ended")),
-        record.get("error"),
-        record.get("attempt", 0),
-        round_,
-        record.get("worker"),
-        record.get("percent"),
-        record.get("note"),
+        name=step.name,
+        task=step.task,
+        stage=stage,
+        state=State(record.get("state", "WAITING")),
+        task_id=ident,
+        started_at=_time(record.get("started")),
+        ended_at=_time(record.get("ended")),
+        error=record.get("error"),
+        attempt=record.get("attempt", 0),
+        round=round_,
+        worker=record.get("worker"),
+        percent=record.get("percent"),
+        note=record.get("note"),
     )
 
 

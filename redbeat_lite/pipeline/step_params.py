@@ -1,4 +1,4 @@
-"""Params of a step: what it gets, and what it may return. Pure."""
+"""Params of a step: the arguments of its body, and the values that it may return. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
 from ..store.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 from .definition import check_params
 
-#: Fields that a step of a task process may return around the params.
+#: Fields of a dict that a step of a task process returns which are no params.
 _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 
 class StepFailed(RedbeatError):
-    """The step said that it failed, or returned what no step may return."""
+    """The step returned that it has failed, or returned a value that no step may return."""
 
 
 def encode(params: Mapping[str, Any], where: str = "params") -> str:
-    """Return params as JSON text; raises InvalidEntry, with the place, if they cannot be stored."""
+    """Return params as JSON text.
+
+    Raises:
+        InvalidEntry: the params cannot be stored; the error names them by ``where``.
+    """
     return dumps(pack(params, where))
 
 
 def decode(text: str | bytes) -> dict[str, Any]:
-    """Read the JSON text of params; raises CorruptEntry if it is no JSON object."""
+    """Return the params of a JSON text; raises CorruptEntry if it is no JSON object."""
     params = unpack(loads(text))
     if not isinstance(params, dict):
         raise CorruptEntry(f"params are not an object but {type(params).__name__}")
@@ -32,15 +36,13 @@ def decode(text: str | bytes) -> dict[str, Any]:
 
 
 def merge(texts: Iterable[str | bytes | None]) -> str:
-    """Merge params in this order, a later one over an earlier one, key by key.
-
-    Values are not merged.
+    """Merge params key by key. A later text replaces the whole value of an equal key.
 
     Parameters:
-        texts: as :func:`encode` returns them; ``None`` for lost ones.
+        texts: texts of :func:`encode`; ``None`` for a lost one.
 
     Raises:
-        CorruptEntry: one is lost, or is no JSON object.
+        CorruptEntry: a text is lost, or is no JSON object.
     """
     merged: dict[str, Any] = {}
     for text in texts:
@@ -54,12 +56,12 @@ def outcome(returned: Any, *, process: bool = False) -> str:
     """Return the params that a step adds, as JSON text.
 
     Parameters:
-        returned: result of the body: ``None``, a dict, or ``(True, dict or None)``.
-        process: whether the step is of a task process. Then a dict with ``result`` holds the params
-            among other fields, and the first item of a pair may be any true value.
+        returned: return value of the body: ``None``, a dict, or ``(True, dict or None)``.
+        process: whether the step belongs to a task process. Then a dict with ``result`` holds the
+            params among other fields, and the first item of a pair may be any true value.
 
     Raises:
-        StepFailed: it returned ``(False, …)``, or no JSON object.
+        StepFailed: the body returned ``(False, …)``, or no JSON object.
     """
     succeeded = True
     params = returned
@@ -72,8 +74,8 @@ def outcome(returned: Any, *, process: bool = False) -> str:
         params = _unwrapped(returned)
     if not succeeded:
         reason = returned.get("error_info") if isinstance(returned, dict) else params
-        said = f": {reason!r:.500}" if reason else ""
-        raise StepFailed(f"the step said that it failed{said}")
+        because = f": {reason!r:.500}" if reason else ""
+        raise StepFailed(f"the step said that it failed{because}")
     try:
         return encode(check_params("the step's return value", params))
     except InvalidEntry as exc:
@@ -81,12 +83,15 @@ def outcome(returned: Any, *, process: bool = False) -> str:
 
 
 def _unwrapped(returned: dict[str, Any]) -> Any:
-    """Return the params in a task process's dict: among its fields, or in a field of their own."""
+    """Return the params of a dict that a task process's step returned.
+
+    Params may be fields of the dict itself, or items of its field ``params``.
+    """
     params = returned.get("params") or {}
     if not isinstance(params, dict):
-        return params
-    spread = {key: value for key, value in returned.items() if key not in _WRAPPING}
-    return {**spread, **params}
+        return params  # The caller refuses this value.
+    own_fields = {key: value for key, value in returned.items() if key not in _WRAPPING}
+    return {**own_fields, **params}
 
 
 def arguments(
@@ -94,17 +99,21 @@ def arguments(
 ) -> tuple[Any, ...]:
     """Return the positional arguments of a step's body.
 
-    The params take the place of the first of ``args``.
+    Parameters:
+        header: header of the step's message.
+        args: arguments of the message. The params replace the first of them, the run's id.
     """
     if header["process"] is None:
         return (params, *args[1:])
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
-    # A plain task of a process takes the data and its name, a decorated one the data alone.
-    return (data, header["name"]) if _positional(body) > 1 else (data,)
+    # A plain body takes the data and the name of the step. A decorated one takes the data alone.
+    if _count_positional(body) > 1:
+        return (data, header["name"])
+    return (data,)
 
 
-def _positional(body: Callable[..., Any]) -> int:
-    """Return how many positional arguments a body takes, at most 2."""
+def _count_positional(body: Callable[..., Any]) -> int:
+    """Return how many positional parameters a body has; 2 if it takes any number."""
     count = 0
     for parameter in inspect.signature(body).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

@@ -1,7 +1,8 @@
-"""Sweeper of pipelines: it repeats the work of processes that died, so that no run waits for them.
+"""Sweeper of pipelines: does the work that processes left undone when they died.
 
-It looks at every run that has not ended, every few seconds. It publishes a full outbox, publishes a
-message again that does not begin, and runs a step again, or fails it, if its worker is gone.
+Every few seconds the sweeper checks every run that has not ended. It publishes the steps of an
+outbox that nobody emptied. It publishes a message again if no worker has begun it in time. If the
+worker of a step is gone, it runs the step again, or fails it.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from .._base.text import text_of
 from .._base.threads import Ticker
 from ..once.lock_store import DOWN
 from .definition import task_id
-from .pipeline_store import NO_STAGE, Outbox, PipelineStore, Ref, store_of
-from .publish import LOST, conclude, dispatch, finish_run, revoke, take_turn
+from .pipeline_store import NO_STAGE, Check, Outbox, PipelineStore, Ref, store_of
+from .publish import LOST, conclude, dispatch, finish_run, kill_siblings, take_turn
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most runs of one sweep. The others are due at the next one.
+#: Most runs that one sweep checks. The next sweep checks the others.
 LIMIT = 1_000
 
 #: Seconds between two sweeps of the leading beat.
 PERIOD = 2.0
 
-#: Most ms from the due time of a message until the sweeper publishes it. Two looks at its run take
-#: at most ``Index.period`` and ``PERIOD`` each, 24 s together. A beat that has to lead again,
-#: because its server was away, takes 6 s.
+#: Most ms from the due time of a message until the sweeper publishes it. The sweeper may need two
+#: checks of the run, with at most ``Index.period`` and ``PERIOD`` before each, 24 s together. After
+#: an outage of the server, a beat needs up to 6 s more to lead again.
 LATE_MS = 30_000
 
 
 def sweep(app: Celery, *, limit: int = LIMIT) -> int:
-    """Look once at every run that is due for a look, and return how many.
+    """Check each run that is due for a check once, and return the number of these runs.
 
-    Any number of processes may do so at once. The leading beat does it every two seconds; call it
-    if there is no beat.
+    Any number of processes may sweep at the same time. The leading beat sweeps every two seconds;
+    call this function yourself if there is no beat.
 
     Parameters:
-        limit: most runs.
+        limit: most runs to check.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer.
@@ -48,54 +49,63 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     due = store.index.due(limit)
     for run_id in due:
         try:
-            _look(app, store, run_id)
+            _repair_run(app, store, run_id)
             continue
         except DOWN as exc:
             text = "Pipeline %s cannot be swept; looking at it again later: %s"
             logger.warning(text, run_id, text_of(exc))
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
-        store.index.look_again(run_id)
+        store.index.check_later(run_id)
     return len(due)
 
 
-def _look(app: Celery, store: PipelineStore, run_id: str) -> None:
-    """Do for one run what processes that died have left undone."""
-    # Do this first, so that a run which kills its sweeper does not kill every sweeper at once.
-    store.index.look_again(run_id)
-    look = store.check(run_id)
-    if look.word == "over":
-        if look.running:
-            revoke(app, store, run_id, [running.task_id for running in look.running])
-        finish_run(app, store, run_id)
-    elif look.word == "gone":
+def _repair_run(app: Celery, store: PipelineStore, run_id: str) -> None:
+    """Do for one run the work that processes left undone when they died."""
+    # Postpone the next check first. If this run kills its sweeper, other sweepers do not meet it
+    # at once.
+    store.index.check_later(run_id)
+    check = store.check(run_id)
+    if check.verdict == "gone":
         store.index.forget(run_id)
-    elif look.word == "wait":
+    elif check.verdict == "wait":
         take_turn(app, store, run_id)
-    if look.word != "run":
-        return
-    outbox = look.outbox
-    alive = store.guards.alive([running.task_id for running in look.running])
-    lost = []
-    for running in look.running:
-        if not alive[running.task_id]:
-            lost.append(running.ref)
-        elif running.suspect:
-            store.clear_suspicion(running.ref)
-    for ref in [*lost, *_dropped(store, run_id, outbox)]:
+    elif check.verdict == "run":
+        _repair_steps(app, store, run_id, check)
+    else:
+        # The run is over, and these steps are still to be killed.
+        if check.running:
+            kill_siblings(app, store, run_id, [step.task_id for step in check.running])
+        finish_run(app, store, run_id)
+
+
+def _repair_steps(app: Celery, store: PipelineStore, run_id: str, check: Check) -> None:
+    """Restart or fail the lost steps of a run that has not ended, and publish its outbox."""
+    outbox = check.outbox
+    alive = store.guards.alive([step.task_id for step in check.running])
+    lost = _find_already_ended(store, run_id, outbox)
+    for step in check.running:
+        if not alive[step.task_id]:
+            lost.append(step.ref)
+        elif step.suspect:
+            store.clear_suspicion(step.ref)
+    for ref in lost:
         outbox.pop(ref.step, None)
-        outbox.update(_handle_lost(app, store, ref))
+        if _is_restarted(app, store, ref):
+            outbox[ref.step] = (ref.round + 1, 0)
     dispatch(app, store, run_id, outbox)
-    if look.entry:
-        # A server that was restarted may have lost the line of the entry's runs, so put this run in
-        # front again. If the run has ended since the look, the next run of the entry removes it.
-        store.line(look.entry, look.turn, runs=True)
+    if check.entry:
+        # A restart of the server may have lost the waiting line of the entry. So put this run in
+        # front of it again. If the run has ended since the check, the next run of the entry
+        # removes it.
+        store.change_line(check.entry, add=check.turn, in_front=True)
 
 
-def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
-    """Return steps whose message the guard would drop, because this attempt has ended already.
+def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
+    """Return the steps of an outbox whose attempt has ended, though no outcome is recorded.
 
-    Their worker died after the body, before it recorded the outcome.
+    Their worker died after the body, before it recorded the outcome. The guard would drop another
+    message of the same attempt.
     """
     definition = store.definition(run_id) if outbox else None
     if definition is None:
@@ -109,24 +119,26 @@ def _dropped(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
     return [ref for task, ref in refs_by_task.items() if task in ended]
 
 
-def _handle_lost(app: Celery, store: PipelineStore, ref: Ref) -> Outbox:
-    """Suspect, restart or fail a step that no process will report. Return steps to publish."""
-    word = store.lost(ref)
-    if word == "again":
+def _is_restarted(app: Celery, store: PipelineStore, ref: Ref) -> bool:
+    """Suspect, restart or fail a step whose worker is gone.
+
+    Returns:
+        whether the step is restarted, so that it must be published in its next round.
+    """
+    verdict = store.report_lost(ref)
+    if verdict == "again":
         text = "Pipeline %s: the worker of step %d is gone, it is started anew"
         logger.warning(text, ref.run, ref.step)
-        return {ref.step: (ref.round + 1, 0)}
-    if word == "dead":
+    elif verdict == "dead":
         text = "Pipeline %s: the worker of step %d is gone, and it may not run again"
         logger.warning(text, ref.run, ref.step)
         conclude(app, store, ref, "FAILED", LOST)
-    return {}
+    return verdict == "again"
 
 
-def sweeper(app: Celery, leading: Callable[[], bool]) -> Ticker:
-    """Return the thread that sweeps in the leading beat.
-
-    It shares nothing with the beat's own loop.
-    """
+def sweeper(app: Celery, is_leading: Callable[[], bool]) -> Ticker:
+    """Return the thread that sweeps while this beat leads. It is independent of the beat's loop."""
     failure = "beat: cannot sweep the pipelines"
-    return Ticker("redbeat-lite-sweeper", lambda: PERIOD, lambda: leading() and sweep(app), failure)
+    return Ticker(
+        "redbeat-lite-sweeper", lambda: PERIOD, lambda: is_leading() and sweep(app), failure
+    )

@@ -79,7 +79,7 @@ def _runs(client: Any, guard: str) -> bool:
 
 def times_resumed(lab: Lab, runs: list[PipelineRun]) -> dict[str, int]:
     """How often each run was resumed, by its id."""
-    return {run.id: int(store_of(lab.app).fields(run.id, "resumed")[0] or 0) for run in runs}
+    return {run.id: int(store_of(lab.app).read_fields(run.id, "resumed")[0] or 0) for run in runs}
 
 
 class Deaths:
@@ -87,7 +87,7 @@ class Deaths:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls, self.at = 0, -1
-        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (pipeline_store.Index, "ended")):
+        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (pipeline_store.Index, "move_to_ended")):
             patch.setattr(owner, name, self._deadly(getattr(owner, name)))
 
     def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -167,7 +167,7 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
     runs = [
         # The time limit of the step that has ended and publishes the next ones.
         *interrupted(publish, "_publish", SoftTimeLimitExceeded()),
-        *interrupted(PipelineStore, "sent", redis.ConnectionError("away")),
+        *interrupted(PipelineStore, "remove_published", redis.ConnectionError("away")),
         *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
     ]
     assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6

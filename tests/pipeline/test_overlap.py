@@ -14,7 +14,7 @@ from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
 from redbeat_lite.pipeline import pipeline_run, progress_line, publish, sweep
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Look, PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import Check, PipelineStore, Ref, store_of
 from redbeat_lite.pipeline.publish import conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
@@ -163,7 +163,7 @@ def test_a_look_that_comes_after_the_end_of_a_run_holds_up_nobody(
     start(app, "a", overlap)
     check = PipelineStore.check
 
-    def ended_meanwhile(store: PipelineStore, run_id: str) -> Look:
+    def ended_meanwhile(store: PipelineStore, run_id: str) -> Check:
         look = check(store, run_id)
         fail(app, run_id)
         return look
@@ -183,9 +183,9 @@ def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
     assert (told.waits_for, told.as_json()["waits_for"]) == ("a", "a")
     assert progress_line(told) == "c  WAITING    stage 1/2  0/2 steps  waits for a"
     assert PipelineRun(app, "a").status().waits_for is None
-    store_of(app).line("nightly", gone=turn("a", 0))
+    store_of(app).change_line("nightly", remove=turn("a", 0))
     assert PipelineRun(app, "b").status().waits_for is None, "its turn has come, and it is about to begin"
-    store_of(app).line("nightly", turn("a", 0), runs=True)
+    store_of(app).change_line("nightly", add=turn("a", 0), in_front=True)
     fail(app, "a")
     assert PipelineRun(app, "c").status().waits_for == "b"
 

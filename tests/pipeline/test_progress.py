@@ -24,7 +24,7 @@ def test_the_last_word_of_each_half_second_is_written() -> None:
     step = Progress(lambda percent, note: told.append((time.monotonic(), percent, note)))
     begun = time.monotonic()
     for n in range(101):
-        step.tell(n, f"{n} of 100")
+        step.report(n, f"{n} of 100")
         time.sleep(0.015)  # as a body that works
     eventually(lambda: told[-1][1:] == (100, "100 of 100"), what="the last word")
     assert len(told) <= 2 + (told[-1][0] - begun) / 0.5
@@ -41,8 +41,8 @@ def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.Mon
         raise redis.ConnectionError("away")
 
     step = Progress(hang)
-    step.tell(1, "")
-    step.tell(200, "\x1b[31m" + "x" * 300)
+    step.report(1, "")
+    step.report(200, "\x1b[31m" + "x" * 300)
     assert not gave_up.is_set(), "it was not waited for"
     let_go.set()
     assert gave_up.wait(20)
@@ -56,8 +56,8 @@ def test_a_body_goes_on_where_there_can_be_no_more_threads(monkeypatch: pytest.M
     told: list[float] = []
     step = Progress(lambda percent, note: told.append(percent))
     monkeypatch.setattr(threading.Thread, "start", none_left)
-    step.tell(1, "")
-    step.tell(2, "")
+    step.report(1, "")
+    step.report(2, "")
     step.close()
     assert told == [2]
 
@@ -67,14 +67,14 @@ def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pyt
     told: list[tuple[float, str]] = []
     step = Progress(lambda percent, note: told.append((percent, note)))
     step.close()
-    step.tell(1, "first")
+    step.report(1, "first")
     eventually(lambda: told == [(1, "first")], what="the first word")
-    step.tell(float("nan"), "no number")
-    step.tell(99, "last")
+    step.report(float("nan"), "no number")
+    step.report(99, "last")
     step.close()
     step.close()
     assert told == [(1, "first"), (99, "last")]
-    step.tell(float("nan"), "no number")
+    step.report(float("nan"), "no number")
     assert step._latest == (0, "no number")
 
 

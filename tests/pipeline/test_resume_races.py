@@ -67,7 +67,12 @@ def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
 
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
-    [(publish, "finish_run", True), (publish, "record_end", True), (Index, "ended", True), (Index, "ended", False)],
+    [
+        (publish, "finish_run", True),
+        (publish, "record_end", True),
+        (Index, "move_to_ended", True),
+        (Index, "move_to_ended", False),
+    ],
     ids=["before all", "before it is told", "before its index", "after that"],
 )
 def test_who_deals_late_with_an_end_takes_nothing_from_a_run_that_goes_on(

@@ -54,7 +54,7 @@ def step_of(store: PipelineStore, step: int, field: str = "state") -> Any:
 
 def test_a_run_is_created_once(store: PipelineStore) -> None:
     assert store.start(RUN, definition(2, 1), '{"a":1}') == ("run", {0: (0, 0), 1: (0, 0)})
-    store.sent(RUN, {0: (0, 0)})
+    store.remove_published(RUN, {0: (0, 0)})
     assert store.start(RUN, definition(1), '{"a":2}') == ("again", {1: (0, 0)})
     assert store.results(RUN, (0,), []) == [b'{"a":1}']
 
@@ -69,7 +69,7 @@ def test_the_last_of_a_stage_advances_it_once(store: PipelineStore) -> None:
         again = store.complete(ref, "SUCCEEDED", "{}")
         assert (again.word, again.outbox) == ("again", done.outbox)  # whoever comes again helps to empty it
     assert (state(store, "stage"), state(store, "left")) == ("1", "3")
-    store.sent(RUN, done.outbox)
+    store.remove_published(RUN, done.outbox)
     assert store.complete(first, "SUCCEEDED", "{}").outbox == {}
 
 
@@ -123,7 +123,7 @@ def test_a_failure_ends_the_run_and_names_its_step(store: PipelineStore) -> None
     assert (state(store, "error_step"), state(store, "error")) == ("0", "ValueError: x")
     assert store.check(RUN)[0] == "over"
     assert store.check(RUN)[2]
-    store.revoked(RUN)
+    store.note_siblings_killed(RUN)
     assert store.check(RUN)[:3] == ("over", {}, [])
     # The sibling ends for nothing: recorded, and nothing follows.
     late = store.complete(second, "SUCCEEDED", "{}")
@@ -143,8 +143,8 @@ def test_a_sibling_revoked_after_the_end_is_aborted(store: PipelineStore) -> Non
 def test_a_retry_waits_for_its_own_attempt(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0)
-    assert store.wait(ref, 1, 500, sent=True)
-    assert not store.wait(ref, 1, 500, sent=True)
+    assert store.await_attempt(ref, 1, 500, sent=True)
+    assert not store.await_attempt(ref, 1, 500, sent=True)
     begun(store, 0, 0, "late copy", word="stale")
     retry = begun(store, 0, 0, "b", attempt=1)
     assert store.complete(ref, "SUCCEEDED", "{}").word == "stale"
@@ -156,20 +156,20 @@ def test_what_a_step_told_of_its_progress_goes_with_its_attempt(store: PipelineS
     ref = begun(store, 0, 0)
     store.progress(ref, 30.0, "reading")
     assert (step_of(store, 0, "percent"), step_of(store, 0, "note")) == (30, "reading")
-    store.wait(ref, 1, 0, sent=True)
+    store.await_attempt(ref, 1, 0, sent=True)
     begun(store, 0, 0, "b", attempt=1)
     assert (step_of(store, 0, "percent"), step_of(store, 0, "note")) == (None, None)
 
 
 def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(2), "{}")
-    assert store.wait(begun(store, 0, 0), 1, 0, sent=False)
-    assert store.wait(begun(store, 1, 0), 1, 0, sent=True)
+    assert store.await_attempt(begun(store, 0, 0), 1, 0, sent=False)
+    assert store.await_attempt(begun(store, 1, 0), 1, 0, sent=True)
     due = [int(step_of(store, step, "due") or 0) for step in (0, 1)]
     assert due[1] - due[0] >= store.resend_ms
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
     assert store.check(RUN)[1][0] == (0, 1)
-    store.sent(RUN, {0: (0, 1)})
+    store.remove_published(RUN, {0: (0, 1)})
     assert step_of(store, 0, "tries") == 1
 
 
@@ -187,9 +187,9 @@ def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
 def test_a_lost_step_is_suspected_first_and_then_gets_another_round(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True)
-    assert store.lost(ref) == "suspect"
-    assert eventually(lambda: store.lost(ref) != "suspect" and step_of(store, 0, "round"), what="a verdict") == 1
-    assert store.lost(ref) == "stale"
+    assert store.report_lost(ref) == "suspect"
+    assert eventually(lambda: store.report_lost(ref) != "suspect" and step_of(store, 0, "round"), what="a verdict") == 1
+    assert store.report_lost(ref) == "stale"
     assert store.complete(ref, "SUCCEEDED", "{}").word == "stale"
     begun(store, 0, 0, "old message", word="stale")
     anew = begun(store, 0, 0, "b", round=1)
@@ -200,30 +200,30 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
-    assert store.lost(ref) == "suspect"
+    assert store.report_lost(ref) == "suspect"
     [seen] = store.check(RUN)[2]
     assert seen.suspect
     store.clear_suspicion(ref)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
-    assert store.lost(ref) == "suspect"
-    store.wait(ref, 1, 0, sent=True)
+    assert store.report_lost(ref) == "suspect"
+    store.await_attempt(ref, 1, 0, sent=True)
     assert step_of(store, 0, "suspect") is None
 
 
 def test_a_step_is_not_given_up_before_its_next_sign_of_life_is_due(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True, renew_ms=20_000)
-    assert store.lost(ref) == "suspect"
+    assert store.report_lost(ref) == "suspect"
     record(store, RUN, suspect=step_of(store, 0, "suspect") - 15_000)  # that much later
-    assert store.lost(ref) == "suspect"
+    assert store.report_lost(ref) == "suspect"
     record(store, RUN, suspect=step_of(store, 0, "suspect") - 6_000)
-    assert store.lost(ref) == "again"
+    assert store.report_lost(ref) == "again"
 
 
 def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=False)
-    assert eventually(lambda: (word := store.lost(ref)) != "suspect" and word, what="a verdict") == "dead"
+    assert eventually(lambda: (word := store.report_lost(ref)) != "suspect" and word, what="a verdict") == "dead"
     assert store.complete(ref, "FAILED", "its worker is gone").state == "FAILED"
 
 
@@ -249,13 +249,13 @@ def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(
     store: PipelineStore, client: redis.Redis
 ) -> None:
     store.start(RUN, definition(1), "{}")
-    store.sent(RUN, {0: (0, 0)})
+    store.remove_published(RUN, {0: (0, 0)})
     first = int(step_of(store, 0, "due") or 0)
     assert store.check(RUN)[1] == {}
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
     record(store, RUN, due=1)
     assert store.check(RUN)[1] == {0: (0, 0)}
-    store.sent(RUN, {0: (0, 0)})
+    store.remove_published(RUN, {0: (0, 0)})
     seconds, micros = client.time()
     left = int(step_of(store, 0, "due") or 0) - (seconds * 1000 + micros // 1000)
     assert 2 * store.resend_ms - 500 < left <= 2 * store.resend_ms
@@ -270,7 +270,7 @@ def test_a_message_is_left_to_whoever_filled_the_outbox_for_a_while(store: Pipel
 
 def test_no_key_outlives_its_time(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(2, 1, ttl=60.0), encode({}))
-    store.sent(RUN, {0: (0, 0), 1: (0, 0)})
+    store.remove_published(RUN, {0: (0, 0), 1: (0, 0)})
     refs = [begun(store, 0, 0), begun(store, 1, 0)]
     store.complete(refs[0], "SUCCEEDED", "{}")
     store.set_params(RUN, definition(2, 1), 1, "{}")
