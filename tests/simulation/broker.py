@@ -38,7 +38,9 @@ class Broker:
         self.visibility = visibility
         self._world = world
         self._random = world.random_for("broker")
-        self._tags = 0
+        #: Messages that were sent, and how often one was taken.
+        self.sent = 0
+        self.deliveries = 0
         #: When each message was taken.
         self._taken: dict[bytes, int] = {}
         self._waits: list[Wait] = []
@@ -62,8 +64,8 @@ class Broker:
         if self.draw_second_delivery():
             seconds = self._random.random() * self._random.choice(_UNTIL_AGAIN)
             self._world.after(seconds, lambda: self._put_again(raw))
-        self._tags += 1
-        tag = b"%d" % self._tags
+        self.deliveries += 1
+        tag = b"%d" % self.deliveries
         unacked: Any = database.create(UNACKED, dict)
         unacked[tag] = raw
         self._taken[tag] = self._world.now_us

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
+from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
-from tests.simulation.values import SortedSet, Stream, Value
+from tests.simulation.users import NAMES
+from tests.simulation.values import SortedSet
 from tests.simulation.world import MICROS, Process
 from tests.support.audit import History, violations
 
@@ -31,15 +32,6 @@ MOST_LASTING_KEYS = 20
 
 #: Objects that a beat may hold: entries, templates of messages, connections.
 MOST_OBJECTS = 2000
-
-#: Bytes that all keys may hold at the end, beside the record of changes and what is kept of each run.
-MOST_BYTES = 60_000
-
-#: The same, for each call of a user, which is a line in the record of changes.
-BYTES_PER_CALL = 1000
-
-#: The same, for each run of an entry whose outcome is remembered.
-BYTES_PER_ROW = 200
 
 _KEYS = Keys.of("redbeat-lite")
 _LEADER = _KEYS.leader.encode()
@@ -206,37 +198,28 @@ class Checks:
         names_of_parts = [sorted(part.scores if isinstance(part, SortedSet) else part or {}) for part in parts]
         if any(names != names_of_parts[0] for names in names_of_parts):
             self._story.violate("bounded", f"parts of the schedule hold other entries: {names_of_parts}")
-        calls = sum(record["kind"] == "call" for record in self._story.records)
-        rows = self._setup.history * len(names_of_parts[0])
-        most = MOST_BYTES + BYTES_PER_CALL * calls + BYTES_PER_ROW * rows
-        size = sum(map(len, self._texts()))
-        if size > most:
-            self._story.violate("bounded", f"all keys hold {size} bytes, more than {most}")
+        for excess in excesses(database, self._amounts()):
+            self._story.violate("bounded", excess)
+
+    def _amounts(self) -> Amounts:
+        scenario, counts = self._scenario, self._story.counts
+        acts = [record["act"] for record in self._story.records if record["kind"] == "call"]
+        meta: Any = scenario.server.database.find(_KEYS.meta.encode()) or {}
+        return Amounts(
+            names=len(NAMES) + len(self._setup.config),
+            history=self._setup.history,
+            calls=len(acts) + sum(count for name, count in counts.items() if name.startswith("job call")),
+            backfills=acts.count("backfill"),
+            beats=scenario.beats_started,
+            terms=int(meta.get(b"term", 0)),
+            sent=scenario.broker.sent,
+            deliveries=scenario.broker.deliveries,
+            jobs=counts["job call: start"],
+            processes=len(self._world.processes),
+        )
 
     def _check_objects(self) -> None:
         for name, scheduler in self._scenario.schedulers.items():
             objects = count_objects(scheduler)
             if objects > MOST_OBJECTS:
                 self._story.violate("bounded", f"{name} holds {objects} objects, more than {MOST_OBJECTS}")
-
-    def _texts(self) -> Iterator[bytes]:
-        database = self._scenario.server.database
-        for key in database.all_keys():
-            value = database.find(key)
-            assert value is not None
-            yield key
-            yield from _texts_of(value)
-
-
-def _texts_of(value: Value) -> Iterator[bytes]:
-    if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, Stream):
-        for _, fields in value.lines:
-            yield from fields
-    elif isinstance(value, SortedSet):
-        yield from value.scores
-    elif isinstance(value, dict):
-        yield from (text for pair in value.items() for text in pair if text)
-    else:
-        yield from value

@@ -86,7 +86,7 @@ class Scenario:
         self._jobs = Jobs(self)
         self._jobs_process = self.world.process("jobs")
         self.beats: list[Process] = []
-        self._beats_started = 0
+        self.beats_started = 0
         self.schedulers: dict[str, Scheduler] = {}
         self.holders: list[Process] = []
         self._holders_started = 0
@@ -228,8 +228,8 @@ class Scenario:
 
     def start_beat(self) -> None:
         """Start one more beat."""
-        self._beats_started += 1
-        process = self.world.process(f"beat-{self._beats_started}")
+        self.beats_started += 1
+        process = self.world.process(f"beat-{self.beats_started}")
         self.beats.append(process)
         self.story.tell(f"{process.name} starts")
         self.disturb()
@@ -344,6 +344,7 @@ class Scenario:
     def _note_pushed(self, key: bytes, values: Sequence[bytes]) -> None:
         if key == QUEUE:
             self._pushed.extend(values)
+            self.broker.sent += len(values)
 
     def _note_message(self, process: Process, message: Message) -> None:
         if message.entry is None or message.scheduled_at is None or not process.name.startswith("beat"):

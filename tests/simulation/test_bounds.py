@@ -1,0 +1,59 @@
+"""What the server may hold at the end of a seed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.bounds import Amounts, excesses
+from tests.simulation.scenario import Scenario
+from tests.simulation.test_seeds import changed_script
+from tests.simulation.test_work import busy, laws
+from tests.simulation.values import Database
+
+NOTHING = Amounts(names=0, history=0, calls=0, backfills=0, beats=0, terms=0, sent=0, deliveries=0, jobs=0, processes=0)
+
+
+def test_what_lives_on_without_a_cause_is_an_excess() -> None:
+    database = Database(lambda: 0)
+    database.put(b"{redbeat-lite}:guard:task-1", b"x")
+    database.put(b"{redbeat-lite}:unheard-of", b"x")
+    database.put(b"elsewhere", b"x")
+    assert list(excesses(database, NOTHING)) == [
+        "elsewhere is a key of no known kind",
+        "keys of guard: hold 28 bytes, more than 0",
+        "{redbeat-lite}:unheard-of is a key of no known kind",
+    ]
+    database.delete(b"elsewhere")
+    database.delete(b"{redbeat-lite}:unheard-of")
+    assert list(excesses(database, replace(NOTHING, sent=1))) == []
+
+
+def test_messages_that_wait_for_a_worker_are_no_excess() -> None:
+    """Seeds 1177 and 1308: a clock that leapt made a beat send hundreds of runs, more than the workers took."""
+    database = Database(lambda: 0)
+    database.put(b"celery", deque([b"x" * 1000] * 200))
+    assert list(excesses(database, NOTHING)) == []
+
+
+GROWS = {
+    "rows are not trimmed": (
+        "shared/record",
+        {"redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))": ""},
+        "keys of runs:of: hold",
+    ),
+    "guards do not expire": (
+        "once/end",
+        {"redis.call('PEXPIREAT', KEYS[1], ": "local _ = math.max("},
+        "keys live for ever",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("script", "changes", "found"), GROWS.values(), ids=GROWS)
+def test_what_grows_with_each_run_is_found(script: str, changes: dict[str, str], found: str) -> None:
+    with changed_script(script, changes):
+        assert any(found in violation for violation in laws(Scenario(1, busy(history=1))))
