@@ -72,7 +72,7 @@ Failures
   serializer refuses ends the run.
 - Without a sweeper, a run still ends if no process dies in it.
 
-``docs/understand/pipelines-inside.md`` lists these cases for users.
+``docs/do/pipelines.md`` lists these cases for users.
 The names are imported at first use, so this package opens no connection and loads no Celery worker.
 """
 

@@ -131,8 +131,8 @@ def test_what_keeps_failing_is_paused(
     beat, names = make_beat(app), {"schedules": Schedules(app)}
     beat.leader.acquire()
     beat._parts.incidents.look()
-    [code, console] = blocks(document("howto.md"), "Pause what keeps failing")
-    exec(compile(code.text, "howto.md", "exec", dont_inherit=True), names)
+    [code, console] = blocks(document("incidents.md"), "Pause what fails")
+    exec(compile(code.text, "incidents.md", "exec", dont_inherit=True), names)
     for nominal in range(3):
         line = {"name": "invoices", "nominal": nominal + 1, "outcome": "f", "error": "why", "attempt": 0}
         client.xadd("{redbeat-lite}:runs:feed", {**line, **dict.fromkeys(("id", "worker", "begin", "duration"), "")})
@@ -151,7 +151,7 @@ def test_a_chord_is_an_entry(make_app: MakeApp, run_cli: Callable[..., Said], cl
 @pytest.fixture
 def web(make_app: MakeApp, hung: Server) -> Names:
     """What the section on asyncio has made."""
-    return do("asyncio.md", None, make_app(broker_url=hung.url, result_expires=None))
+    return do("howto.md", "Use it from FastAPI and asyncio", make_app(broker_url=hung.url, result_expires=None))
 
 
 def test_from_asyncio_a_call_is_somebodys_and_a_server_that_hangs_holds_up_no_other(web: Names, hung: Server) -> None:

@@ -1,4 +1,4 @@
-"""A Django project with the page in it, as web-hosts.md has it; prints its answers to a few requests, as JSON."""
+"""A Django project with the page in it, as web.md has it; prints its answers to a few requests, as JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _given(method: str, name: str) -> dict[str, Any]:
 
 
 def configure(*prefixes: str) -> None:
-    """Make this a Django project with the page of web-hosts.md at each of these prefixes."""
+    """Make this a Django project with the page of web.md at each of these prefixes."""
     host = "django.middleware"
     settings.configure(
         ROOT_URLCONF="urls",
@@ -84,7 +84,7 @@ def configure(*prefixes: str) -> None:
         MIDDLEWARE=[f"{host}.common.CommonMiddleware", f"{host}.csrf.CsrfViewMiddleware", f"{__name__}.signed_in"],
     )
     django.setup()
-    [block] = blocks(document("web-hosts.md"), "Django")
+    [block] = blocks(document("web.md"), "Django")
     sys.modules["urls"] = type(sys)("urls")
     patterns = sys.modules["urls"].urlpatterns = []  # type: ignore[attr-defined]
     for prefix in prefixes:

@@ -1,4 +1,4 @@
-"""The page in Flask, FastAPI and Django, as web-hosts.md mounts it, at ``/`` and ``/a/b``; prints where, in JSON.
+"""The page in Flask, FastAPI and Django, as web.md mounts it, at ``/`` and ``/a/b``; prints where, in JSON.
 
 Somebody who may do everything is signed in by a cookie, or, in Django, by a header.
 """
@@ -40,7 +40,7 @@ class Quiet(WSGIRequestHandler):
 def recipe(heading: str, name: str, prefix: str) -> Any:
     """What a recipe of the page comes to when it mounts at this prefix."""
     names: dict[str, Any] = {"app": app}
-    [block] = blocks(document("web-hosts.md"), heading)
+    [block] = blocks(document("web.md"), heading)
     exec(block.text.replace('"/redbeat"', repr(prefix)), names)
     return names[name]
 

@@ -59,7 +59,7 @@ def hosts(url: str, directory: Path) -> Iterator[list[Host]]:
 
 @contextmanager
 def _stripping(origin: str) -> Iterator[str]:
-    """A proxy that takes a prefix away and hands ``Host`` on, as that of web-hosts.md does; yields its address."""
+    """A proxy that takes a prefix away and hands ``Host`` on, as that of web.md does; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

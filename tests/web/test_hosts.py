@@ -1,4 +1,4 @@
-"""The page in its hosts, as web-hosts.md mounts it, under any prefix."""
+"""The page in its hosts, as web.md mounts it, under any prefix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.processes import ROOT, celery, run_celery, run_python
 from tests.support.server import Server
 from tests.web.hosts import Host, hosts
 
-PAGE = document("web-hosts.md")
+PAGE = document("web.md")
 Answer = tuple[int, dict[str, str], str]
 Ask = Callable[..., Answer]
 
