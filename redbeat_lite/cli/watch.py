@@ -93,21 +93,22 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
         raise Failure("watch needs a terminal; list --json is for scripts")
     reader = _Reader(status)
     # An error of the first read is printed before the screen changes.
-    reader.read(0)
+    reader.read(0, _terminal_size())
     with _screen():
         page = 0
         typed = b""
         while not _quits(typed):
+            size = _terminal_size()
             # A server that does not answer must not keep q waiting, so a thread reads.
-            reading = _start(reader, page)
+            reading = _start(reader, page, size)
             typed = b""
             while not reading.done():
                 typed += _keys(_TICK)
                 if _quits(typed):
                     return
             view = reading.result()
-            _draw(view)
-            typed = typed or _keys_or_resize(every)
+            _draw(view, size)
+            typed = typed or _keys_or_resize(every, size)
             page = _turned(page, typed, view.has_more)
 
 
@@ -123,9 +124,8 @@ class _Reader:
         self._zone = app_zone()
         self._paint = wants_colour()
 
-    def read(self, number: int) -> _View:
-        """Return the page of this number, from 0 on."""
-        size = _terminal_size()
+    def read(self, number: int, size: os.terminal_size) -> _View:
+        """Return the page of this number, from 0 on, for a terminal of this size."""
         room = max(size.lines - _OTHER_LINES, 1)
         start = number * room
         total = len(self._schedules)
@@ -171,17 +171,17 @@ class _Reader:
         return table(header, rows, width=width, paint=self._paint)
 
 
-def _start(reader: _Reader, page: int) -> Future[_View]:
+def _start(reader: _Reader, page: int, size: os.terminal_size) -> Future[_View]:
     """Read a page in a thread."""
     view: Future[_View] = Future()
 
     def run() -> None:
         try:
-            view.set_result(reader.read(page))
+            view.set_result(reader.read(page, size))
         except FAULTS as exc:
             # The server may come back, so the next read tries again.
             text = f"cannot reach the server, trying again: {exc}"
-            view.set_result(_View([fitted(text, _terminal_size().columns)]))
+            view.set_result(_View([fitted(text, size.columns)]))
         except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
             view.set_exception(exc)
 
@@ -215,9 +215,13 @@ def _keys(seconds: float) -> bytes:
     return os.read(stdin, 64) or _QUIT
 
 
-def _keys_or_resize(seconds: float) -> bytes:
-    """Wait so many seconds, or until a key is typed or the terminal is resized; return the keys."""
-    size = _terminal_size()
+def _keys_or_resize(seconds: float, size: os.terminal_size) -> bytes:
+    """Wait until a key is typed or the terminal has another size; return the keys.
+
+    Parameters:
+        seconds: how long to wait at most.
+        size: the size for which the screen was drawn.
+    """
     end = elapsed() + seconds
     typed = b""
     while not typed and elapsed() < end and _terminal_size() == size:
@@ -225,12 +229,12 @@ def _keys_or_resize(seconds: float) -> bytes:
     return typed
 
 
-def _draw(view: _View) -> None:
+def _draw(view: _View, size: os.terminal_size) -> None:
     """Draw a view over the previous view."""
-    width, height = _terminal_size()
-    lines = view.lines[: height - 1]
-    lines += [""] * (height - 1 - len(lines))
-    text = f"{_CLEAR_LINE_END}\n".join([*lines, fitted(view.help, width)])
+    room = size.lines - 1
+    lines = view.lines[:room]
+    lines += [""] * (room - len(lines))
+    text = f"{_CLEAR_LINE_END}\n".join([*lines, fitted(view.help, size.columns)])
     sys.stdout.write(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}")
     sys.stdout.flush()
 

@@ -93,7 +93,7 @@ def test_the_example_of_django_works(start: Callable[..., Process], env: dict[st
     def is_recorded() -> bool:
         return "succeeded" in run_python("-c", runs, cwd=here, env={**os.environ, **env}).stdout
 
-    eventually(is_recorded, within=30, what="the record of the run")
+    eventually(is_recorded, what="the record of the run")
 
 
 def test_a_wrong_setting_does_not_stop_the_commands_of_django_and_is_one_line_of_its_beat(

@@ -45,10 +45,10 @@ def goes_on(leader: Process, client: redis.Redis, name: str, *, within: float) -
     """A message of an entry is in the queue within so many seconds, and two more after it."""
     client.delete("celery")
     with Stopwatch(leader) as watch:
-        eventually(lambda: of_entry(client, name), within=30, what=f"a message of {name!r}")
+        eventually(lambda: of_entry(client, name), what=f"a message of {name!r}")
     watch.at_most(within)
     with Stopwatch(leader) as watch:
-        eventually(lambda: len(of_entry(client, name)) >= 3, within=30, what=f"more messages of {name!r}")
+        eventually(lambda: len(of_entry(client, name)) >= 3, what=f"more messages of {name!r}")
     watch.at_most(3 * INTERVAL + 1)
     check_queue(client)
 
@@ -59,7 +59,7 @@ def test_after_a_flush_config_entries_are_back_within_a_tick(
 ) -> None:
     with Stopwatch(leader) as watch:
         getattr(client, command)()
-        eventually(lambda: {"config", "hourly"} <= set(schedules), within=30, what="the config entries")
+        eventually(lambda: {"config", "hourly"} <= set(schedules), what="the config entries")
     # The next thing to do is at most an interval away; a leader with nothing to do finds out when it renews.
     watch.at_most(max(INTERVAL, RENEWAL) + 0.3)
     goes_on(leader, client, "config", within=2 * INTERVAL + 0.5)
@@ -81,7 +81,7 @@ def test_after_a_flush_a_config_entry_that_was_paused_stays_paused(
     client.delete("celery")
     eventually(lambda: len(of_entry(client, runtime)) >= 3, what="turns of the loop after it")
     client.flushall()
-    eventually(lambda: {"config", "hourly"} <= set(schedules), within=30, what="the config entries")
+    eventually(lambda: {"config", "hourly"} <= set(schedules), what="the config entries")
     assert schedules["config"].paused_note == "do not run"
     assert schedules["hourly"].paused_note is None
     assert len(leader.lines("WARNING.*config entry 'config' was gone from Redis, and is paused as before")) == 1
@@ -99,7 +99,7 @@ def test_a_config_entry_that_was_removed_is_back_whatever_else_is_stored(
         schedules.clear()
         schedules.add_many([Entry(f"e{number}", "proj.add", every(7200)) for number in range(5)])
     with Stopwatch(leader) as watch:
-        eventually(lambda: "config" in schedules, within=30, what="the config entry")
+        eventually(lambda: "config" in schedules, what="the config entry")
     watch.at_most(2)
     goes_on(leader, client, "config", within=2 * INTERVAL + 0.5)
     assert (runtime in schedules) is (how == "remove")
@@ -145,7 +145,7 @@ def test_a_sleeping_leader_notices_that_a_key_is_gone_when_it_renews(
     else:
         client.delete(*(keys if lost == "these three" else (getattr(KEYS, lost),)))
     with Stopwatch(process) as watch:
-        eventually(lambda: client.exists(*keys) == 3, within=30, what="the three keys")
+        eventually(lambda: client.exists(*keys) == 3, what="the three keys")
     watch.at_most(RENEWAL + 0.8)
     eventually(lambda: "hourly" in schedules and schedules["hourly"].next_run_at is not None, what="the entry")
     assert not schedules.quarantined()

@@ -47,13 +47,13 @@ def test_a_task_that_fails_three_times_and_then_succeeds(
     schedules = Schedules(app)
     client.set("broken", 1)
     schedules.add("e", "proj.fragile", every(0.2), expect={"start_within": 5, "finish_within": 9, "failures": 3})
-    eventually(lambda: len(told()) == 1, within=30, what="the incident")
+    eventually(lambda: len(told()) == 1, what="the incident")
     [incident] = schedules.incidents()
     assert told() == [f"failed e {incident.id}"]
     assert "times in a row: ValueError: as asked" in incident.text
     assert schedules.acknowledge(incident.id, "on it").acknowledged == "on it"
     client.delete("broken")
-    eventually(lambda: len(told()) == 2, within=30, what="its end")
+    eventually(lambda: len(told()) == 2, what="its end")
     assert told()[1] == f"-failed e {incident.id}"
     eventually(lambda: not schedules.incidents(), what="no open incident")
     eventually(lambda: client.zcount("{redbeat-lite}:runs:deadlines", "-inf", "+inf") > 0, what="deadlines")
@@ -76,7 +76,7 @@ def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
     schedules = Schedules(app)
     schedules.add("e", "proj.fragile", every(60))
     beat.signal(how)
-    [incident] = eventually(schedules.incidents, within=60, what="the incident")
+    [incident] = eventually(schedules.incidents, what="the incident")
     assert (incident.kind, incident.entry) == ("no_leader", None)
 
     def reported() -> bytes:
@@ -85,7 +85,7 @@ def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
 
     for _ in range(2):
         before = reported()
-        eventually(lambda before=before: reported() != before, within=60, what="a look of the worker")  # type: ignore[misc]
+        eventually(lambda before=before: reported() != before, what="a look of the worker")  # type: ignore[misc]
     assert len(worker.lines("Incident .* is open, no_leader: no beat has led for")) == 1
     if how == signal.SIGSTOP:
         beat.signal(signal.SIGCONT)
@@ -94,7 +94,7 @@ def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
         beat.destroy()
         processes[1] = celery_beat("tests.acceptance.watchedproj", PROJ_URL=server.url)
     wanted = [f"no_leader None {incident.id}", f"-no_leader None {incident.id}"]
-    eventually(lambda: client.llen("told") >= len(wanted), within=30, what="its end")
+    eventually(lambda: client.llen("told") >= len(wanted), what="its end")
     eventually(lambda: not schedules.incidents(), what="no open incident")
     assert [line.decode() for line in client.lrange("told", 0, -1)] == wanted
     [past] = schedules.incidents(closed=True)
@@ -104,13 +104,13 @@ def test_a_worker_says_once_that_nobody_leads_until_somebody_does(
 def _is_paused_until_it_is_resumed(schedules: Schedules, client: redis.Redis) -> None:
     client.set("broken", 1)
     schedules.add("p", "proj.fragile", every(0.2), on_failure="pause:3")
-    eventually(lambda: schedules["p"].paused_note, within=30, what="the pause")
+    eventually(lambda: schedules["p"].paused_note, what="the pause")
     [incident] = schedules.incidents()
     assert (incident.kind, incident.entry, schedules["p"].last_change.actor) == ("paused", "p", "beat")
     client.delete("broken")
     schedules.resume("p")
-    eventually(lambda: schedules["p"].last_success_at, within=30, what="a success")
-    eventually(lambda: not schedules.incidents(), within=30, what="its end")
+    eventually(lambda: schedules["p"].last_success_at, what="a success")
+    eventually(lambda: not schedules.incidents(), what="its end")
 
 
 def _is_one_of_a_pipeline(app: Celery, schedules: Schedules, client: redis.Redis) -> None:
@@ -124,8 +124,8 @@ def _is_one_of_a_pipeline(app: Celery, schedules: Schedules, client: redis.Redis
     client.mset({"held": 1, "broken": 1})
     pipeline = Pipeline(app, [("proj.stage", 1)], overlap="skip")
     schedules.add("nightly", pipeline, every(3), expect={"finish_within": 2})
-    eventually(lambda: kinds() == {"too_long"}, within=30, what="a run that hangs")
+    eventually(lambda: kinds() == {"too_long"}, what="a run that hangs")
     client.delete("held")
-    eventually(lambda: "failed" in kinds(), within=30, what="its failure")
+    eventually(lambda: "failed" in kinds(), what="its failure")
     client.delete("broken")
-    eventually(lambda: not kinds(), within=60, what="the end of both")
+    eventually(lambda: not kinds(), what="the end of both")

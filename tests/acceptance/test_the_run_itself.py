@@ -99,14 +99,14 @@ def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: int
     env = {**os.environ, "TOLD": str(told)}
     run = subprocess.Popen(command("never_ends", *words), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
     try:
-        directory = Path(eventually(lambda: told.exists() and told.read_text(), within=40, what="processes"))
+        directory = Path(eventually(lambda: told.exists() and told.read_text(), what="processes"))
         started = descendants(run.pid)
         assert len(started) >= 6, "a nursery, a server, two beats, a worker and its children"
         assert directory.is_dir()
         run.send_signal(number)
         run.wait(40)
-        eventually(lambda: not any(map(is_running, started)), within=40, what="the end of all processes")
-        eventually(lambda: not directory.exists(), within=40, what="the end of all files")
+        eventually(lambda: not any(map(is_running, started)), what="the end of all processes")
+        eventually(lambda: not directory.exists(), what="the end of all files")
     finally:
         run.kill()
         run.wait()

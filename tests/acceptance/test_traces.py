@@ -29,7 +29,7 @@ def test_a_worker_finds_a_trace_for_each_run_in_the_request_and_messages_stay_pr
     beat: Callable[..., Process], worker: Process
 ) -> None:
     process = beat(PROJ_CONF=conf(schedule=ENTRIES, traceparent=True))
-    eventually(lambda: len(worker.lines("succeeded in")) >= 5, within=30, what="runs")
+    eventually(lambda: len(worker.lines("succeeded in")) >= 5, what="runs")
     process.says(r"messages go out in one step with the schedule \(exactly once\), prepared$")
     runs = [RUN.search(line) for line in worker.lines("succeeded in")]
     traces = {run[1]: run[2] for run in runs if run}

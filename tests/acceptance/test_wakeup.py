@@ -57,7 +57,7 @@ class Sleeper:
         """After what is done in the block, a message of this entry has to be in the queue within so many seconds."""
         with Stopwatch(self.process, self.server) as watch:
             yield
-            eventually(lambda: of_entry(self.client, name), within=30, what=f"a message of {name!r}")
+            eventually(lambda: of_entry(self.client, name), what=f"a message of {name!r}")
         watch.at_most(bound)
 
 
@@ -195,7 +195,7 @@ def test_a_change_is_noticed_within_seconds_over_a_subscription_that_is_half_ope
         proxy.swallow_open()
         with Stopwatch(process, server) as watch:
             schedules.add("quick", "proj.add", 1.0)
-            eventually(lambda: of_entry(client, "quick"), within=60, what="the message")
+            eventually(lambda: of_entry(client, "quick"), what="the message")
         watch.at_most(12)  # Four of them until a command over a connection that does not answer is given up.
         process.destroy()
 
@@ -213,6 +213,6 @@ def test_a_backfill_is_noticed_within_seconds_over_a_subscription_that_is_half_o
         now = datetime.now(UTC)
         with Stopwatch(process, server) as watch:
             schedules.backfills.start("hourly", now - timedelta(hours=3), now, max_active=None)
-            eventually(lambda: of_entry(client, "hourly"), within=60, what="the message")
+            eventually(lambda: of_entry(client, "hourly"), what="the message")
         watch.at_most(12)
         process.destroy()

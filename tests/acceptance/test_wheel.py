@@ -74,7 +74,7 @@ def test_a_beat_runs_and_ends(project: Installation, client: redis.Redis, schedu
     beat = project.start("celery", "-A", "proj", "beat", "-S", scheduler, "-l", "INFO")
     try:
         beat.says(r"scheduler -> redbeat_lite\.Scheduler")
-        eventually(lambda: len(of_entry(client, "often")) >= 2, within=20, what="messages")
+        eventually(lambda: len(of_entry(client, "often")) >= 2, what="messages")
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output
         assert not beat.lines("ERROR|CRITICAL|Traceback"), beat.output

@@ -67,7 +67,7 @@ def test_three_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pr
     old = leader_pid(client)
     with Stopwatch(*workers, *_children_of(workers)) as watch:
         first.terminate()
-        eventually(lambda: leader_pid(client) not in (None, old), within=30, what="another leader")
+        eventually(lambda: leader_pid(client) not in (None, old), what="another leader")
     watch.at_most(2)
     assert first.wait() == 0
     seen = len(stream(client, "each"))
@@ -92,11 +92,11 @@ def test_a_beat_leaves_when_its_worker_is_killed(
     try:
         with Stopwatch(other, *_children_of([other]), Pid(old)) as watch:
             killed.kill()
-            eventually(lambda: leader_pid(client) not in (None, old), within=30, what="another leader")
-            eventually(lambda: not is_running(old), within=30, what="the end of the beat")
+            eventually(lambda: leader_pid(client) not in (None, old), what="another leader")
+            eventually(lambda: not is_running(old), what="the end of the beat")
         # The lease of four seconds was given back; half a second is how often a beat that waits looks up.
         watch.at_most(0.5 + 2)
-        eventually(lambda: not any(map(is_running, children)), within=30, what="the end of the pool")
+        eventually(lambda: not any(map(is_running, children)), what="the end of the pool")
     finally:
         for pid in filter(is_running, children):
             with suppress(ProcessLookupError):
@@ -121,6 +121,6 @@ def test_a_beat_that_has_nothing_to_do_leaves_too_whether_it_leads_or_stands_by(
     with Stopwatch(*map(Pid, beats)) as watch:
         for process in workers:
             process.kill()
-        eventually(lambda: not any(map(is_running, beats)), within=30, what="the end of the beats")
+        eventually(lambda: not any(map(is_running, beats)), what="the end of the beats")
     watch.at_most(0.5 + 2)
     assert [len(process.lines("beat: leaving")) for process in workers] == [1, 1]

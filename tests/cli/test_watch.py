@@ -65,7 +65,6 @@ class Terminal:
         """Wait until all of these are on the screen, and return its lines."""
         return eventually(
             lambda: (lines := self.screen()) and all(word in "\n".join(lines) for word in words) and lines,
-            within=20,
             what=f"{words} on the screen: {self.output[-2000:]!r}",
         )
 
@@ -180,7 +179,7 @@ def test_the_terminal_is_restored_whatever_ends_it(
 
 def test_a_last_run_fits_80_columns(terminal: Callable[..., Terminal]) -> None:
     screen = terminal(lines=0, columns=0, every=0.2)  # of unknown size, which counts as that
-    eventually(lambda: runs_of_tick(screen), within=20, what="how long ago the last run was, and not cut")
+    eventually(lambda: runs_of_tick(screen), what="how long ago the last run was, and not cut")
 
 
 def test_q_ends_it_at_once_while_the_server_hangs(

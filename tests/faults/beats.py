@@ -76,7 +76,7 @@ class Beats(Herd[Process]):
 
     def leader(self) -> Process:
         """Wait until one of these beats holds the lease, and return it."""
-        leader = eventually(self._leader, within=20, what="a leader among the beats")
+        leader = eventually(self._leader, what="a leader among the beats")
         assert leader is not None
         return leader
 

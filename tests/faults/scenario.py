@@ -158,7 +158,7 @@ class Scenario:
             last = self.collector.messages[-1:]
             return bool(last) and last[0].at >= start
 
-        eventually(has_arrived, within=20, what="messages")
+        eventually(has_arrived, what="messages")
 
     def await_latest_runs(self, entries: Collection[str], within: float = 60.0) -> None:
         """Wait until the latest run of each of these entries has come."""
@@ -192,7 +192,7 @@ class Scenario:
         yield
         recovered = now_ms()
         self.await_message()
-        self.await_latest_runs(load().keys() & self.beats.conf["beat_schedule"].keys(), within=20)
+        self.await_latest_runs(load().keys() & self.beats.conf["beat_schedule"].keys())
         assert self._longest_pause(began) > quiet, "the fault has stopped nothing"
         self._note(began, recovered, now_ms() + PERIOD_MS, new_phase, what)
 

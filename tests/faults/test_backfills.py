@@ -42,13 +42,13 @@ def test_beats_are_killed_and_each_occurrence_is_in_the_queue_once(
     backfill = started(schedules, number)
     running = [beat(PROJ_CONF=conf(lease=1)), beat(PROJ_CONF=conf(lease=1))]
     for kill in range(kills):
-        leader = eventually(lambda: leader_of(running), within=20)  # noqa: B023 - called at once
+        leader = eventually(lambda: leader_of(running))  # noqa: B023 - called at once
         least = number * kill // (kills + 1)
-        eventually(lambda least=least: client.llen("old") > least, within=20)  # type: ignore[misc]
+        eventually(lambda least=least: client.llen("old") > least)  # type: ignore[misc]
         client.blpop(["never"], timeout=random.uniform(0.001, 0.06))  # type: ignore[arg-type]  # an instant drawn by lot
         leader.kill()
         running = [*(process for process in running if process is not leader), beat(PROJ_CONF=conf(lease=1))]
-    eventually(lambda: schedules.backfills[backfill.id].ended, within=30)
+    eventually(lambda: schedules.backfills[backfill.id].ended)
     messages = queued(client, "old")
     check_messages(messages, ["a"], 60_000)
     assert messages[0].nominal == to_ms(NOW - timedelta(minutes=number))
@@ -59,7 +59,7 @@ def test_cancelled_it_stops_at_once(beat: Beat, app: Celery, client: redis.Redis
     schedules = Schedules(app)
     schedules.add("live", "proj.add", every(0.1), expires=None)
     backfill, process = started(schedules, 20_000), beat(PROJ_CONF=conf(lease=2))
-    eventually(lambda: client.llen("old") > 100, within=20)
+    eventually(lambda: client.llen("old") > 100)
     with Stopwatch(process) as watch:
         schedules.backfills.cancel(backfill.id)
         left = client.llen("old")

@@ -115,6 +115,6 @@ def test_two_hundred_poisoned_entries_among_a_thousand(
     scenario.note_fault(1)
     with server.client() as client:
         client.hset(KEYS.entries, mapping={name: DEFINITIONS[n % len(DEFINITIONS)] for n, name in enumerate(names)})
-    eventually(lambda: set(schedules.quarantined()) == set(names), within=30, what="the quarantine")
+    eventually(lambda: set(schedules.quarantined()) == set(names), what="the quarantine")
     verdict = scenario.verdict(entries=[*load(), *sound])
     publish("poisoned", verdict)

@@ -44,7 +44,7 @@ def test_a_replica_promoted_by_sentinel(
     with scenario.outage():
         if kill:
             old.stop(kill=True)
-            eventually(lambda: sentinels.master is not old, within=20, what="another master")
+            eventually(lambda: sentinels.master is not old, what="another master")
         else:
             sentinels.fail_over()  # The old master lives, and takes what those send that are connected to it.
             scenario.collector.move()
@@ -145,7 +145,7 @@ def test_a_cluster_whose_node_fails_over(
     old = cluster.master_of(KEYS.due)
     with scenario.outage(quiet=1):
         old.stop(kill=True)
-        eventually(lambda: _moved(cluster, old), within=20, what="another node")
+        eventually(lambda: _moved(cluster, old), what="another node")
     verdict = scenario.verdict(delivery="at least")
     assert verdict.doubled <= 500, "no more than the batch that was under way"
     publish("cluster", verdict)

@@ -118,7 +118,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     for _ in range(3 if is_long else 1):
         scenario.workers.start()
     scenario.begin()
-    eventually(lambda: schedules.runs(limit=1), within=30, what="a run that has ended")
+    eventually(lambda: schedules.runs(limit=1), what="a run that has ended")
     strikes = MoreStrikes(scenario, server, lease)
     strikes.strike(() if is_long else FEW)
     scenario.verdict(entries=others)
@@ -126,7 +126,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     def names_running() -> list[str]:
         return [name for name in recorded if schedules.runs(name, outcome="running")]
 
-    eventually(lambda: not names_running(), within=60, what="the end of all leases")
+    eventually(lambda: not names_running(), what="the end of all leases")
     runs = [run for name in recorded for run in schedules.runs(name, limit=10_000)]
     log.append({"kind": "setup", "takers": strikes.takers, "hands": IN_HAND})
     log.append(*due_records({name: schedules[name].known_state for name in recorded}, PERIOD_MS, "outcome"))

@@ -34,9 +34,9 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
     )
     running = [beat(PROJ_CONF=conf), beat(PROJ_CONF=conf)]
     for _ in range(kills):
-        leader = eventually(lambda: leader_of(running), within=20)  # noqa: B023 - called at once
+        leader = eventually(lambda: leader_of(running))  # noqa: B023 - called at once
         sent = client.llen("celery")
-        eventually(lambda sent=sent: client.llen("celery") > sent, within=20)  # type: ignore[misc]
+        eventually(lambda sent=sent: client.llen("celery") > sent)  # type: ignore[misc]
         pause = chance.uniform(0, PERIOD_MS / 1000)
         client.blpop(["never"], timeout=pause)  # type: ignore[arg-type]  # an instant drawn by lot, on purpose
         leader.kill()
@@ -46,7 +46,7 @@ def run(beat: Callable[..., Process], app: Celery, client: redis.Redis, kills: i
     def have_caught_up() -> bool:
         return all(entry.last_run_at and entry.last_run_at > last_kill for entry in Schedules(app).values())
 
-    eventually(have_caught_up, within=20)
+    eventually(have_caught_up)
     for process in running:
         process.says("beat: (leading|standing by)")  # before that, a signal may find Python without a handler
         process.stop()
@@ -79,7 +79,7 @@ def test_beats_killed_while_a_herd_drains_send_each_of_it_once(
     running = [beat(PROJ_CONF=conf), beat(PROJ_CONF=conf)]
     for _ in range(kills):
         sent = client.llen("celery")
-        eventually(lambda sent=sent: client.llen("celery") > sent, within=60)  # type: ignore[misc]
+        eventually(lambda sent=sent: client.llen("celery") > sent)  # type: ignore[misc]
         client.blpop(["never"], timeout=chance.uniform(0.01, 0.1))  # type: ignore[arg-type]
         pid = leader_pid(client)
         [leader] = [process for process in running if process.pid == pid]

@@ -99,7 +99,7 @@ def test_a_broker_that_crashes_and_comes_back_loses_nothing(
     process.says("ERROR.*cannot reach the broker")
     stood = sent(app)
     rabbit.start()
-    process.says("working again", within=30)
+    process.says("working again")
     eventually(lambda: sent(app) > stood + 5 * ENTRIES, what="the stream")
     stopped(process)
     check(drained(rabbit.url))
@@ -129,7 +129,7 @@ def test_an_entry_that_is_alone_outlives_a_connection_that_was_cut(
         proxy.reset()
         process.says("could not publish 'single'")
         stood = sent(app)
-        eventually(lambda: sent(app) > stood + 5, within=15, what="the stream")
+        eventually(lambda: sent(app) > stood + 5, what="the stream")
         stopped(process)
 
 

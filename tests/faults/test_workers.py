@@ -114,7 +114,7 @@ def test_workers_killed_at_random_instants(
     locks = LockWatch(server.client)
     scenario.begin()
     before = states()
-    eventually(lambda: ran(log) == set(NAMES), within=30, what="a run of each entry")
+    eventually(lambda: ran(log) == set(NAMES), what="a run of each entry")
     strikes = Strikes(scenario, server, lease)
     struck = strikes.strike(() if seconds > 5 else FEW)
     verdict = scenario.verdict()

@@ -66,7 +66,7 @@ class FaultWorkers(Herd[Worker]):
 
     def pick(self) -> Worker:
         """Wait until a worker has run a task, and return one that has, drawn at random."""
-        return self._chance.choice(eventually(self._busy, within=30, what="a worker"))
+        return self._chance.choice(eventually(self._busy, what="a worker"))
 
     def _busy(self) -> list[Worker]:
         # A worker may have been about to end at the last look.
@@ -106,7 +106,7 @@ class FaultWorkers(Herd[Worker]):
                     return False
             return True
 
-        eventually(are_decided, within=30, what="a broker for each worker, or its end")
+        eventually(are_decided, what="a broker for each worker, or its end")
         self.revive()
 
     def kill(self, worker: Worker, *, whole: bool = False) -> None:

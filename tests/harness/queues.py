@@ -62,7 +62,7 @@ def drained(url: str) -> list[Sent]:
     with Connection(url) as connection:  # type: ignore[no-untyped-call]
         source: Any = connection.SimpleQueue("celery")
         for _ in range(source.qsize()):
-            message = source.get(timeout=5)
+            message = source.get(timeout=60)
             message.ack()
             messages.append(sent_of(message.headers, now_ms(), 0))
     return messages

@@ -139,11 +139,11 @@ def test_the_switch_from_a_running_celery_redbeat(
     save(peer_app, "often", schedule(1))
     save(peer_app, "rarely", schedule(3600))
     old = start("beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO", "--max-interval", "1")
-    eventually(lambda: of_entry(client, "often") or client.llen("celery") >= 2, within=20, what="runs")
+    eventually(lambda: of_entry(client, "often") or client.llen("celery") >= 2, what="runs")
     shadow = start("redbeat", "shadow", "--from", "redbeat", "--every", "500ms")
     shadow.says("Watching 3 entries of celery-redbeat")
     seen = client.llen("celery")
-    eventually(lambda: client.llen("celery") >= seen + 4, within=20, what="more runs")
+    eventually(lambda: client.llen("celery") >= seen + 4, what="more runs")
     shadow.signal(signal.SIGTERM)
     # How late the old beat is, and whether that is worth telling, is the machine's affair.
     assert shadow.wait() in (0, 3), shadow.output
@@ -156,13 +156,13 @@ def test_the_switch_from_a_running_celery_redbeat(
     redbeat(server, "import", "--from", "redbeat", "--apply")
     assert Schedules(peer_app)["configured"].source == "config:proj"
     start("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO")
-    ours = eventually(lambda: of_entry(client, "often"), within=20, what="runs of ours")
+    ours = eventually(lambda: of_entry(client, "often"), what="runs of ours")
     # Counted from its last run; what the switch has missed is made up for once.
     assert ours[0].scheduled_at is not None
     assert (ours[0].scheduled_at - last) % timedelta(seconds=1) <= timedelta(milliseconds=1)
     assert ours[0].scheduled_at > last
     assert {message.entry for message in queued(client)[before:]} == {"often"}, "and nothing else was due"
-    eventually(lambda: len(of_entry(client, "often")) >= 3, within=20, what="its pace")
+    eventually(lambda: len(of_entry(client, "often")) >= 3, what="its pace")
     again = redbeat(server, "import", "--from", "redbeat", "--replace")
     assert "A beat of redbeat_lite leads" in again
 

@@ -117,4 +117,4 @@ def busy(proj: OnceClient, key: str) -> Iterator[Any]:
     proj.go(key)
     for result in results:
         with contextlib.suppress(Exception):
-            result.get(timeout=15)
+            result.get(timeout=60)

@@ -55,7 +55,7 @@ class Crew:
 
         Celery may lose a task that it hands to a dead child before it has noticed.
         """
-        eventually(self._is_whole, within=20, what="all children of the workers")
+        eventually(self._is_whole, what="all children of the workers")
         return self
 
     def _is_whole(self) -> bool:

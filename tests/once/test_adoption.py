@@ -155,7 +155,7 @@ def test_only_what_runs_in_a_worker_has_started(proj: OnceClient, any_pool: Crew
     assert second.state == "PENDING"
     proj.go(key)
     proj.go(key + "-free")
-    assert [one.get(timeout=15) for one in (first, second, free)] == [key, key, key + "-free"]
+    assert [one.get(timeout=60) for one in (first, second, free)] == [key, key, key + "-free"]
 
 
 @one_pool_will_do
@@ -166,10 +166,10 @@ def test_a_call_by_name_with_a_key_is_locked(proj: OnceClient, any_pool: Crew, k
     proj.started(key)
     skipped, waiting = send((key,)), send((key,), on_conflict="wait")
     with pytest.raises(OnceSkipped):
-        skipped.get(timeout=10)
+        skipped.get(timeout=60)
     eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:named:{key}"))
     proj.go(key)
-    assert [first.get(timeout=10), waiting.get(timeout=10)] == [key, key]
+    assert [first.get(timeout=60), waiting.get(timeout=10)] == [key, key]
     assert proj.count_ended(key) == 2
     eventually(lambda: not proj.client.exists(f"{{t}}:once:lock:named:{key}"))
 
@@ -177,7 +177,7 @@ def test_a_call_by_name_with_a_key_is_locked(proj: OnceClient, any_pool: Crew, k
 @one_pool_will_do
 def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: OnceClient, any_pool: Crew, key: str) -> None:
     result = proj.app.send_task("once.plain", (key,), queue="once", once_key="")
-    assert result.get(timeout=10) == key
+    assert result.get(timeout=60) == key
     assert f"[{result.id}] runs without a once-lock: once.key" in any_pool.output
 
 
@@ -193,9 +193,9 @@ def test_a_task_of_another_class_is_held_back_too(proj: OnceClient, any_pool: Cr
         result = proj.app.AsyncResult(claim.task_id)
         if on_conflict == "skip":
             with pytest.raises(OnceSkipped):
-                result.get(timeout=10)
+                result.get(timeout=60)
         else:
             eventually(lambda: proj.client.zcard(f"{{t}}:once:wait:{key}"))
         assert proj.count(key) == 0
     if on_conflict == "wait":
-        assert result.get(timeout=10) == key
+        assert result.get(timeout=60) == key

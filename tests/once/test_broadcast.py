@@ -44,5 +44,5 @@ def test_a_broadcast_with_a_lock_runs_in_one(proj: OnceClient, key: str, listene
     proj.started(key)
     eventually(lambda: any("this copy is kept" in each.output for each in listeners))
     proj.go(key)
-    assert result.get(timeout=10) == key
+    assert result.get(timeout=60) == key
     assert proj.count(key) == 1

@@ -38,15 +38,15 @@ def test_a_killed_child_frees_the_key_within_a_second(proj: OnceClient, prefork:
     result = proj.task(task).delay(key, how="die once")
     proj.started(key)
     if task == "skip_requeue":
-        assert result.get(timeout=15) == key
+        assert result.get(timeout=60) == key
         assert [entry["id"] for entry in proj.started(key, 2)] == [result.id] * 2
         return
     with Stopwatch(*(worker for worker in prefork.workers)) as watch:
         eventually(lambda: not proj.lock(key, task))
     watch.at_most(1)
     with pytest.raises(Exception, match="exited prematurely"):
-        result.get(timeout=10)
-    assert proj.task(task).delay(key).get(timeout=10) == key
+        result.get(timeout=60)
+    assert proj.task(task).delay(key).get(timeout=60) == key
 
 
 def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: OnceClient, prefork: Crew, key: str) -> None:
@@ -55,7 +55,7 @@ def test_a_task_that_was_parked_behind_a_killed_child_runs(proj: OnceClient, pre
     waiting = proj.tasks.wait.delay(key, n=2)
     eventually(lambda: proj.waiters(key))
     os.kill(first["pid"], signal.SIGKILL)
-    assert waiting.get(timeout=10) == 2
+    assert waiting.get(timeout=60) == 2
 
 
 def test_a_copy_that_stands_by_runs_when_the_first_is_killed(proj: OnceClient, prefork: Crew, key: str) -> None:
@@ -77,7 +77,7 @@ def test_a_canvas_whose_worker_dies_while_it_applies_it_is_finished_by_another(
     inner = chord([plain(key), fatal(key), plain(key)], plain(f"{key}-inner"))
     proj.inject(proj.sent_by_an_entry(chord([plain(key), inner], plain(f"{key}-body"))))
     proj.ended(f"{key}-body")
-    assert proj.tasks.add.delay(1).get(timeout=10) == [1]
+    assert proj.tasks.add.delay(1).get(timeout=60) == [1]
     assert proj.marks.count(f"died-{key}") == 2
     assert [proj.count(each) for each in (key, f"{key}-inner", f"{key}-body")] == [4, 1, 1]
 
@@ -85,8 +85,8 @@ def test_a_canvas_whose_worker_dies_while_it_applies_it_is_finished_by_another(
 def test_a_soft_time_limit_frees_the_key(proj: OnceClient, prefork: Crew, key: str) -> None:
     result = proj.tasks.skip.apply_async((key,), {"how": "until"}, soft_time_limit=1)
     with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
-        result.get(timeout=15)
-    eventually(lambda: not proj.lock(key, "skip"), within=1)
+        result.get(timeout=60)
+    eventually(lambda: not proj.lock(key, "skip"), within=20)
 
 
 def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: OnceClient, prefork: Crew, key: str) -> None:
@@ -96,8 +96,8 @@ def test_a_hard_time_limit_frees_the_key_once_the_child_is_gone(proj: OnceClient
     eventually(lambda: not proj.lock(key, "skip"))
     assert is_gone(start["pid"])
     with pytest.raises(Exception, match="TimeLimitExceeded"):
-        result.get(timeout=15)
-    assert proj.tasks.skip.delay(key + "x").get(timeout=10)
+        result.get(timeout=60)
+    assert proj.tasks.skip.delay(key + "x").get(timeout=60)
     # It has failed, it did not die: a copy of it is not run.
     eventually(lambda: proj.client.hget(f"{{t}}:guard:{result.id}", "state") == "done")
 
@@ -108,8 +108,8 @@ def test_revoking_a_running_task_frees_the_key(proj: OnceClient, prefork: Crew, 
     proj.started(key)
     result.revoke(terminate=True, signal=how)
     eventually(lambda: result.state == "REVOKED")
-    eventually(lambda: not proj.lock(key, "skip"), within=1)
-    assert proj.tasks.skip.delay(key + "x").get(timeout=10)
+    eventually(lambda: not proj.lock(key, "skip"), within=20)
+    assert proj.tasks.skip.delay(key + "x").get(timeout=60)
 
 
 def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, prefork: Crew, key: str) -> None:
@@ -129,7 +129,7 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, pr
     eventually(over, within=LEASE + 10)
     assert fences - {None} == {str(start["fence"])}
     assert stolen == 0
-    assert result.get(timeout=10) == key
+    assert result.get(timeout=60) == key
     assert proj.ended(key)[0]["lost"] is False
 
 
@@ -215,7 +215,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
         if foreign is not None:
             stage.proj.started(key, 2)
             stage.proj.go(key)
-            assert foreign.get(timeout=10) == key
+            assert foreign.get(timeout=60) == key
             assert stage.proj.count_ended(key) == 1
 
     stages(pools, fault)
@@ -341,7 +341,7 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
         alone = [
             proj.tasks.late.apply_async((f"{stage.key}-{n}",), {"seconds": 0.5}, queue=stage.queue) for n in range(8)
         ]
-        eventually(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]), within=40)
+        eventually(lambda: all(result.state == "SUCCESS" for result in [*exclusive, *alone]))
         assert [proj.count(f"{stage.key}-{n}") for n in range(8)] == [1] * 8
         assert (stage.starts(), stage.ends()) == (6, 6)
 

@@ -127,7 +127,7 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
         keeper._watch()
         return not runtime.store.client.exists("{t}:once:lock:t:k")
 
-    eventually(over, within=4)
+    eventually(over)
     end = time.monotonic() + 1.2
     while time.monotonic() < end:
         keeper._watch()
@@ -165,7 +165,7 @@ def test_a_child_that_dies_after_its_success_was_stored_has_ended(
     request.worker_pid = GONE
     active.add(request)
     Keeper(LockClient.of(app), "w")._watch()
-    eventually(lambda: state_of(request) != "running", within=5)
+    eventually(lambda: state_of(request) != "running")
     assert state_of(request) == state
 
 
@@ -181,7 +181,7 @@ def test_a_child_of_which_no_result_is_kept_may_run_again(
     request.worker_pid = GONE
     active.add(request)
     Keeper(LockClient.of(app), "w")._watch()
-    eventually(lambda: state_of(request) == "dead", within=5)
+    eventually(lambda: state_of(request) == "dead")
     assert asked == [], "to ask would make a queue"
 
 
@@ -241,9 +241,9 @@ def test_who_looks_after_children_waits_for_no_server(
     active.add(request)
     away = Away(monkeypatch, times=1)
     Keeper(LockClient.of(app), "w")._watch()
-    eventually(lambda: len(away.asked) == 2, within=5)
+    eventually(lambda: len(away.asked) == 2)
     assert threading.current_thread() not in away.asked
-    eventually(lambda: not LockClient.of(app).store.client.exists("{t}:once:lock:t:k"), within=5)
+    eventually(lambda: not LockClient.of(app).store.client.exists("{t}:once:lock:t:k"))
 
 
 @pytest.mark.parametrize("conflict", ["skip", "raise"])
@@ -343,7 +343,7 @@ def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None
     late.start(time.monotonic() - 5.0)
     for mine in (early, late):
         renewer.add(mine)
-    eventually(lambda: records.revived.keys() == {"early", "late"}, within=5)
+    eventually(lambda: records.revived.keys() == {"early", "late"})
     for mine in (early, late):
         renewer.remove(mine)
     assert records.revived == {"early": True, "late": False}
@@ -360,7 +360,7 @@ def test_a_server_that_is_away_is_told_once_and_not_with_every_renewal(caplog: p
 
     renewer, mine = Renewer(Records(answer).connect), hold("token", 1.0)
     renewer.add(mine)
-    eventually(lambda: len(asked) >= 6, within=5)
+    eventually(lambda: len(asked) >= 6)
     renewer.remove(mine)
     assert [record.levelname for record in caplog.records if "Renewal of" in record.message].count("WARNING") == 2
 
@@ -369,8 +369,8 @@ def test_a_run_whose_lock_was_cleared_keeps_its_claim_to_the_task_id() -> None:
     records = Records(lambda held: (True, False))
     renewer, mine = Renewer(records.connect), hold("token", 1.0)
     renewer.add(mine)
-    eventually(lambda: mine.lost, within=2)
-    eventually(lambda: ("token", False) in records.renewed, within=2)
+    eventually(lambda: mine.lost)
+    eventually(lambda: ("token", False) in records.renewed)
     renewer.remove(mine)
     assert records.renewed[0] == ("token", True)
 
@@ -379,9 +379,9 @@ def test_a_run_that_lost_its_claim_is_renewed_no_more() -> None:
     records = Records(lambda held: (False, False))
     renewer, mine, other = Renewer(records.connect), hold("lost", 1.0), hold("other", 1.0)
     renewer.add(mine)
-    eventually(lambda: mine.lost, within=2)
+    eventually(lambda: mine.lost)
     renewer.add(other)
-    eventually(lambda: other.lost, within=2)
+    eventually(lambda: other.lost)
     assert [token for token, _ in records.renewed] == ["lost", "other"]
 
 

@@ -46,7 +46,7 @@ def test_monitors_see_the_end_of_a_task_that_is_skipped(stages: Any, proj: OnceC
         eventually(lambda: seen[second.id] and seen[second.id][-1] == "task-revoked")
         assert second.state == "REVOKED"
         proj.go(stage.key)
-        assert first.get(timeout=10) == stage.key
+        assert first.get(timeout=60) == stage.key
         eventually(lambda: seen[first.id] and seen[first.id][-1] == "task-succeeded")
         assert "task-revoked" not in seen[first.id]
 

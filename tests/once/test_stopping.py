@@ -49,7 +49,7 @@ def test_a_stopped_worker_leaves_no_thread_and_keeps_no_lock(once_server: Server
     for _ in range(3):
         with start_worker(app, perform_ping_check=False):
             assert len(ours()) == len(before) + 3
-            assert one.delay().get(timeout=10) == 1
+            assert one.delay().get(timeout=60) == 1
         assert ours() == before
     # Nobody runs it, and nobody keeps its lock.
     one.delay()

@@ -62,7 +62,7 @@ def _play(server: Server, history: HistoryLog, jobs: int, keys: int) -> float:
     try:
         eventually(lambda: int(client.get("ended") or 0) >= jobs, within=jobs)
         # Copies and standbys that are still about must come to nothing.
-        eventually(lambda: _is_quiet(server), within=30)
+        eventually(lambda: _is_quiet(server))
         client.set("stop", 1)
         troupe.wait(20)
     finally:

@@ -279,7 +279,7 @@ def test_a_caller_whose_results_are_sent_to_it_is_told_of_a_skip_too(app: Celery
     task = app.task(shared=False, name="t", once=Once(key="k", scope="queue"))(one)
     task.delay()
     with pytest.raises(OnceSkipped):
-        task.delay().get(timeout=5)
+        task.delay().get(timeout=60)
 
 
 def test_a_lock_taken_at_publish_lasts_until_the_eta_and_its_lease(app: Celery) -> None:
@@ -358,7 +358,7 @@ def test_a_block_learns_that_its_lock_was_cleared(app: Celery) -> None:
         assert locks(app).clear("k")
         with lock(app, "k", lease=5) as second:
             assert second.fence > held.fence
-            eventually(lambda: held.lost, within=2)
+            eventually(lambda: held.lost)
     with pytest.raises(LockLost):
         held.check()
 
@@ -398,7 +398,7 @@ def test_an_over_long_key_is_looked_at_and_cleared_as_it_was_given(app: Celery) 
 def test_a_lock_that_was_cleared_stays_free_though_its_holder_lives(app: Celery) -> None:
     with lock(app, "k", lease=1) as held:
         assert locks(app).clear("k")
-        eventually(lambda: held.lost, within=2)
+        eventually(lambda: held.lost)
         assert locks(app).get("k") is None
     with pytest.raises(LockLost):
         held.check()
@@ -514,7 +514,7 @@ def test_a_block_survives_a_server_that_is_away_and_knows_once_its_lease_has_run
             assert not short.lost
         with lock(app, "long", lease=1) as long:
             server.stop()
-            eventually(lambda: long.lost, within=4)
+            eventually(lambda: long.lost)
             server.start()
             with lock(app, "long", lease=5) as second:
                 assert second

@@ -39,7 +39,7 @@ def test_only_what_is_prefetched_comes_before_a_waiter(
         for n in range(size):
             proj.tasks.plain.apply_async((backlog, 0.02), queue=queues[n % 2], priority=priority)
         proj.go(stage.key)
-        eventually(lambda: all(result.ready() for result in waiting), within=60)
+        eventually(lambda: all(result.ready() for result in waiting))
         assert [result.get() for result in waiting] == list(range(WAITERS))
         freed, last = proj.ended(stage.key)[0]["ended"], proj.started(stage.key)[-1]["began"]
         before = sum(freed < body["began"] < last for body in proj.bodies(backlog))

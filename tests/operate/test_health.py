@@ -71,7 +71,7 @@ def test_a_frozen_leader_and_a_frozen_stand_by_turn_red_and_healthy_ones_do_not(
     for process in (leader, others[0]):
         with Stopwatch() as watch:
             process.signal(signal.SIGSTOP)
-            eventually(lambda: not any(each.healthy for each in both(process)), within=30, what="red")  # noqa: B023
+            eventually(lambda: not any(each.healthy for each in both(process)), what="red")  # noqa: B023
         watch.at_most(LIMIT + 1 + SLACK)
     eventually(lambda: all(verdict.healthy for verdict in both(others[1])), what="the one that leads now is well")
     eventually(lambda: cluster_health(settings, limit=LIMIT).healthy, what="a leader that ticks")
@@ -108,13 +108,13 @@ def test_celerys_ping_is_answered_by_leader_and_stand_by_but_not_while_the_loop_
         with Celery(broker=server.url) as app:
             return set(app.control.inspect(timeout=1, limit=2).ping() or {})
 
-    eventually(lambda: answering() == set(names.values()), within=20, what="answers of both")
-    eventually(lambda: ping(standby) == 0, within=30, what="an answer to the command")
+    eventually(lambda: answering() == set(names.values()), what="answers of both")
+    eventually(lambda: ping(standby) == 0, what="an answer to the command")
     stuck.touch()
-    eventually(lambda: answering() == {names[standby]}, within=20, what="the silence of the leader that hangs")
+    eventually(lambda: answering() == {names[standby]}, what="the silence of the leader that hangs")
     assert ping(leader) == 69
     stuck.unlink()
-    eventually(lambda: answering() == set(names.values()), within=20, what="answers of both, again")
+    eventually(lambda: answering() == set(names.values()), what="answers of both, again")
     for process in names:
         process.terminate()
     assert [process.wait() for process in names] == [0, 0]
@@ -190,7 +190,7 @@ def test_a_loop_that_hangs_turns_red_although_the_lease_is_renewed(
     )
     with Stopwatch() as watch:
         stuck.touch()
-        eventually(lambda: not any(check().healthy for check in checks), within=30, what="red")
+        eventually(lambda: not any(check().healthy for check in checks), what="red")
     watch.at_most(LIMIT + SLACK)
     assert client.pttl(KEYS.leader) > 0, "it still holds the lease"
     assert "no sign of life for" in health(settings, limit=LIMIT, pid=process.pid).reason
@@ -208,7 +208,7 @@ def test_a_server_that_is_lost_for_longer_than_the_limit_turns_the_file_red(
     server.stop()
     process.says("ERROR.*cannot use redis://")
     assert judge(file, 60).healthy, "not at once"
-    eventually(lambda: not judge(file, LIMIT).healthy, within=30, what="red")
+    eventually(lambda: not judge(file, LIMIT).healthy, what="red")
     assert "cannot use redis://127.0.0.1" in judge(file, LIMIT).reason
     server.start()
     eventually(lambda: judge(file, LIMIT).healthy, what="green again")
@@ -244,9 +244,9 @@ def test_the_cluster_is_red_when_no_leader_has_ticked_for_the_limit(
         process.kill()
         eventually(lambda: not client.exists(KEYS.leader), what="nobody leads")
         assert cluster_health(settings, limit=60).healthy, "a hand-over takes a moment"
-        eventually(lambda: not cluster_health(settings, limit=LIMIT).healthy, within=30, what="red")
+        eventually(lambda: not cluster_health(settings, limit=LIMIT).healthy, what="red")
         assert "no leader has ticked for" in cluster_health(settings, limit=LIMIT).reason
-        eventually(lambda: not health(settings, limit=LIMIT).healthy, within=30, what="red")
+        eventually(lambda: not health(settings, limit=LIMIT).healthy, what="red")
     watch.at_most(LIMIT + SLACK)
 
 
@@ -482,7 +482,7 @@ def test_status_tells_who_leads_who_stands_by_and_what_was_sent(
         is_listed = {each.pid for each in status.standbys if each.well} == standbys
         return status if has_reported and is_listed else None
 
-    found = eventually(complete, within=30, what="a report")
+    found = eventually(complete, what="a report")
     assert found.leader is not None
     assert (found.leader.pid, found.leader.failed) == (leader.pid, 0)
     assert found.leader.term == int(client.hget(KEYS.leader, "term"))

@@ -84,7 +84,7 @@ class Lab:
 
     def started(self, run: PipelineRun, *names: str) -> None:
         """Wait until these steps have started."""
-        eventually(lambda: {*names} <= {*self.names(run)}, within=20, what=f"start of {names}")
+        eventually(lambda: {*names} <= {*self.names(run)}, what=f"start of {names}")
 
     # -- signals -----------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Lab:
         """Let steps with ``how="fail when marked"`` fail."""
         self.marks.add(f"fail-{run.id}")
 
-    def swept(self, run: PipelineRun, *, within: float = 20.0) -> RunStatus:
+    def swept(self, run: PipelineRun, *, within: float = 60.0) -> RunStatus:
         """Sweep until the run has ended."""
 
         def ended() -> RunStatus | None:

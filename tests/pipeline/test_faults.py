@@ -38,7 +38,7 @@ def test_a_killed_child_is_followed_by_another_run_if_its_task_allows(lab: Lab, 
 @pytest.mark.soak
 def test_what_kills_every_worker_is_given_up(lab: Lab, crew: Worker) -> None:
     run = lab.start(("a", lab.sig("proj.requeue", how="die"), 2), ("never", lab.sig(), 1))
-    status = lab.swept(run, within=40)
+    status = lab.swept(run)
     assert (status.state, status.error_step) == ("FAILED", "a")
     assert "died more than 5 times" in (status.error or "") or "is gone" in (status.error or "")
     assert 2 <= lab.names(run).count("a") <= 7
@@ -227,7 +227,7 @@ def test_a_server_that_restarts_in_the_middle_of_a_stage(
         sweep(app)
         return run.status().ended
 
-    eventually(ended, within=40, what="the end of the run")
+    eventually(ended, what="the end of the run")
     assert (run.status().state, run.params()) == ("SUCCEEDED", {"a": 1, "b": 1, "c": 1})
     app.close()
 
@@ -246,7 +246,7 @@ def test_a_step_that_retries_while_the_server_is_away_goes_on(
     # Not before Celery has given up.
     worker.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
     server.start()
-    status = lab.swept(run, within=40)
+    status = lab.swept(run)
     assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
     assert [(entry["step"], entry["retries"]) for entry in lab.bodies(run)] == [("a", 0), ("a", 1), ("b", 0)]
     assert [body["step"] for body in lab.ended_bodies(run)] == ["a", "b"]
@@ -270,7 +270,7 @@ def test_a_retry_that_is_left_to_the_sweeper_keeps_its_once_lock(
     eventually(lambda: server_ms(lab.client) > late, what="the end of a lease after the retry was due")
     with lock(app, "left") as held:
         assert not held
-    status = lab.swept(run, within=40)
+    status = lab.swept(run)
     assert (status.state, status.step("a").attempt, status.error) == ("SUCCEEDED", 1, None)
     app.close()
 
@@ -288,7 +288,7 @@ def test_the_leading_beat_sweeps_and_another_one_after_it(
 
     env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}
     leader = beat("tests.pipeline.steps", url=lab.server.url, **env)
-    leader.says("leading", within=20)
+    leader.says("leading")
     beat("tests.pipeline.steps", url=lab.server.url, **env)
     assert unpublished().wait(END).state == "SUCCEEDED"
     leader.kill()

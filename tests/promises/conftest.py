@@ -103,7 +103,7 @@ class Stage:
 
     def leader(self) -> Process:
         """The beat that leads; waits until there is one."""
-        return eventually(self._leader, within=30, what="a leader")
+        return eventually(self._leader, what="a leader")
 
     def _leader(self) -> Process | None:
         pid = self.client.hget(LEADER, "pid")
@@ -114,7 +114,7 @@ class Stage:
         """The messages of an entry, oldest first."""
         return of_entry(self.client, name)
 
-    def waits_for(self, name: str, count: int = 1, within: float = 20) -> list[Message]:
+    def waits_for(self, name: str, count: int = 1, within: float = 60) -> list[Message]:
         """Wait for so many messages of an entry."""
 
         def enough() -> list[Message]:

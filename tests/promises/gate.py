@@ -40,7 +40,7 @@ class Gate:
 
     def holds(self) -> None:
         """Wait until a process waits at the gate."""
-        eventually(self._held.exists, within=30, what="a process at the gate")
+        eventually(self._held.exists, what="a process at the gate")
 
     def open(self) -> None:
         """Let everybody pass."""

@@ -130,8 +130,8 @@ class TestOperating:
             stage.schedules.add(name, "proj.add", at(datetime.now(UTC)), enabled=False)
             stage.client.hset("{redbeat-lite}:entries", name, "rubbish")
         stage.client.zadd("{redbeat-lite}:due", {"released": 0, "removed": 0})
-        eventually(lambda: len(stage.schedules.quarantined()) == 2, within=20)
-        incident = eventually(stage.schedules.incidents, within=20, what="an incident")[0]
+        eventually(lambda: len(stage.schedules.quarantined()) == 2)
+        incident = eventually(stage.schedules.incidents, what="an incident")[0]
         assert incident.id in run("incidents", "--open")
         run("ack", incident.id, "--note", "alice")
         assert "alice" in run("incidents")
@@ -177,7 +177,7 @@ class TestProcesses:
             assert "entry" in page.read().decode()
 
     def test_the_demonstration_runs(self, environment: dict[str, str]) -> None:
-        ended = run_python("-m", "redbeat_lite", "demo", "--seconds", "1", env=environment, within=60)
+        ended = run_python("-m", "redbeat_lite", "demo", "--seconds", "1", env=environment)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "look at who sends" in ended.stdout
 
@@ -186,7 +186,7 @@ class TestProcesses:
     ) -> None:
         file = tmp_path / "heartbeat"
         stage.beat(redbeat_lite_heartbeat_file=str(file))
-        eventually(file.exists, within=20)
+        eventually(file.exists)
         ended = run_python("-m", "redbeat_lite", "health", str(file), env=environment)
         assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -65,7 +65,7 @@ class TestBrokers:
         broker.start()
         beat.says("working again")
         with broker.client() as queue:
-            eventually(lambda: of_entry(queue, "fails"), within=20)
+            eventually(lambda: of_entry(queue, "fails"))
             assert {name: len(messages) for name, messages in by_entry(queue).items()} == {
                 "declares the queue": 1,
                 "before": 1,
@@ -94,7 +94,7 @@ class TestBrokers:
         assert len(of_entry(broker.own_client, "sent")) == 1
         beat.kill()
         stage.beat(**settings)
-        eventually(lambda: len(of_entry(broker.own_client, "sent")) >= 2, within=20)
+        eventually(lambda: len(of_entry(broker.own_client, "sent")) >= 2)
         assert len({message.id for message in of_entry(broker.own_client, "sent")}) == 1
 
     def test_a_message_that_the_broker_refuses_is_tried_again(
@@ -109,10 +109,10 @@ class TestBrokers:
         broker.own_client.delete("odd")
         broker.own_client.set("odd", "not a list")
         stage.add_due("refused", options={"queue": "odd"})
-        error = eventually(lambda: stage.schedules["refused"].last_error, within=20)
+        error = eventually(lambda: stage.schedules["refused"].last_error)
         assert "WRONGTYPE" in error
         broker.own_client.delete("odd")
-        eventually(lambda: of_entry(broker.own_client, "refused", "odd"), within=20)
+        eventually(lambda: of_entry(broker.own_client, "refused", "odd"))
 
     def test_a_publish_is_not_retried_by_celery(self, stage: Stage, own_server: Callable[..., Server]) -> None:
         """A publish that hangs is cut at ``publish_timeout``."""
@@ -175,14 +175,14 @@ class TestBrokers:
             beat = stage.beat(broker_url=proxy.url, redbeat_lite_lease=1)
             schedules = Schedules(stage.app_of(old))
             schedules.add("stream", "proj.add", every(TICK))
-            eventually(lambda: of_entry(new.own_client, "stream"), within=20)
+            eventually(lambda: of_entry(new.own_client, "stream"))
             new.own_client.replicaof("NO", "ONE")
             proxy.target = new.port
             # The old server keeps the connections of the beat, and refuses what writes.
             old.own_client.replicaof("127.0.0.1", str(new.port))
             beat.says("read only replica")
             sent = len(of_entry(new.own_client, "stream"))
-            eventually(lambda: len(of_entry(new.own_client, "stream")) > sent, within=30)
+            eventually(lambda: len(of_entry(new.own_client, "stream")) > sent)
 
 
 class TestRights:
@@ -197,13 +197,13 @@ class TestRights:
         beat = stage.beat(broker_url=url)
         beat.says("may not subscribe")
         Schedules(stage.app_of(server)).add("entry", "proj.add", at(datetime.now(UTC)))
-        eventually(lambda: of_entry(server.own_client, "entry"), within=20)
+        eventually(lambda: of_entry(server.own_client, "entry"))
 
 
 def replicate(replica: Server, primary: Server) -> None:
     """Make one server a replica of another."""
     replica.own_client.replicaof("127.0.0.1", str(primary.port))
-    eventually(lambda: replica.own_client.info("replication")["master_link_status"] == "up", within=20)
+    eventually(lambda: replica.own_client.info("replication")["master_link_status"] == "up")
 
 
 class TestClocks:
@@ -247,7 +247,7 @@ class TestClocks:
         stage.beat(proj_clock=str(clock.path))
         stage.waits_for("stream", 5)
         clock.set(-3)
-        eventually(lambda: repeated(stage.messages("stream")) > 2, within=30)
+        eventually(lambda: repeated(stage.messages("stream")) > 2)
         ids = [message.id for message in stage.messages("stream")]
         assert len(ids) == len(set(ids))
 
@@ -298,7 +298,7 @@ class TestBacklogs:
         # By the clock of the beat a day has passed since.
         clock.set(86_400)
         beat = stage.beat(redbeat_lite_batch_size=2, proj_clock=str(clock.path))
-        stage.waits_for("little", within=60)
+        stage.waits_for("little")
         beat.kill()
         names = [name for name, _ in stage.occurrences()]
         assert names.index("little") < 5000

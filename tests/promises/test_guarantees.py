@@ -59,7 +59,7 @@ class TestOneStream:
         other = second if leader is first else first
         with Stopwatch(leader, other, stage.server) as watch:
             leader.terminate()
-            eventually(lambda: stage.leader() is other, within=30)
+            eventually(lambda: stage.leader() is other)
         # The stop itself takes up to 0.7 s before the lease is given back.
         watch.at_most(1.0)
         assert leader.wait() == 0
@@ -72,7 +72,7 @@ class TestOneStream:
         other = second if leader is first else first
         with Stopwatch(other, stage.server) as watch:
             leader.kill()
-            eventually(lambda: stage.leader() is other, within=30)
+            eventually(lambda: stage.leader() is other)
         watch.at_most(4.5)
         sent = len(stage.messages("stream"))
         assert gaps(stage.waits_for("stream", sent + 10)) == {200}
@@ -82,7 +82,7 @@ class TestOneStream:
         beats = [stage.beat(beat_schedule={"stream": STREAM}, redbeat_lite_lease=1) for _ in range(2)]
         leader = stage.leader()
         with leader.frozen():
-            eventually(lambda: stage.leader() is not leader, within=30)
+            eventually(lambda: stage.leader() is not leader)
         sent = len(stage.messages("stream"))
         messages = stage.waits_for("stream", sent + 10)
         assert gaps(messages) == {200}
@@ -99,7 +99,7 @@ class TestOneStream:
         first = stage.beat(beat_schedule={"stream": STREAM}, **hangs, **settings)
         second = stage.beat(beat_schedule={"stream": STREAM}, **settings)
         first.says("no progress while")
-        eventually(lambda: stage.leader() is second, within=30)
+        eventually(lambda: stage.leader() is second)
         assert origins(stage.waits_for("stream", 5)) == {second.pid}
 
     def test_a_beat_that_loses_its_lease_stands_by(self, stage: Stage) -> None:
@@ -108,7 +108,7 @@ class TestOneStream:
         stage.client.hset(LEADER, mapping={"token": "someone:1:x:else", "term": 10**6})
         stage.client.pexpire(LEADER, 1500)
         beat.says("no longer leading")
-        eventually(lambda: stage.leader() is beat, within=30)
+        eventually(lambda: stage.leader() is beat)
 
     def test_a_stand_by_that_stops_disturbs_nobody(self, stage: Stage) -> None:
         """However many beats run, one sends."""
@@ -145,13 +145,13 @@ class TestDelivery:
         schedule = {f"e{number}": STREAM for number in range(10)}
         beat = stage.beat(beat_schedule=schedule, redbeat_lite_dispatch=dispatch, **urls)
         with broker.client() as queue:
-            eventually(lambda: queue.llen("celery") > 30, within=20)
+            eventually(lambda: queue.llen("celery") > 30)
             broker.stop(kill=True)
             beat.says("cannot reach the broker")
             broker.start()
             beat.says("working again")
             sent = queue.llen("celery")
-            eventually(lambda: queue.llen("celery") > sent + 30, within=20)
+            eventually(lambda: queue.llen("celery") > sent + 30)
             messages = by_entry(queue)
         for name in schedule:
             # What was on its way when the broker died may have been sent twice.
@@ -213,7 +213,7 @@ class TestMissedRuns:
         stage.schedules.add("late", "proj.add", every(6), start_at=begin, misfire="skip")
         eventually(lambda: datetime.now(UTC) > begin + timedelta(seconds=6 / 4))
         stage.beat()
-        eventually(lambda: stage.schedules["late"].skipped_count == 1, within=20)
+        eventually(lambda: stage.schedules["late"].skipped_count >= 1)
         assert begin not in [message.scheduled_at for message in stage.messages("late")]
 
 
@@ -368,9 +368,9 @@ class TestIsolation:
         beat = stage.beat(beat_schedule={"hourly": {"task": "proj.add", "schedule": 3600.0}})
         beat.says("leading")
         assert stage.client.zrem(due, "mine")
-        eventually(lambda: stage.client.zscore(due, "mine"), within=20)
+        eventually(lambda: stage.client.zscore(due, "mine"))
         assert stage.client.delete(due)
-        eventually(lambda: stage.client.zcard(due) == 2, within=20)
+        eventually(lambda: stage.client.zcard(due) == 2)
 
     def test_a_frozen_schedule_sends_nothing(self, stage: Stage) -> None:
         """Once ``redbeat freeze '*' --for 2h`` has returned, nothing goes out."""
@@ -458,8 +458,8 @@ class TestIsolation:
         stage.schedules.freezes.add("*", seconds="2h")
         stage.waits_for_renewals()
         stage.client.flushall()
-        eventually(lambda: "stream" in stage.schedules, within=20)
-        eventually(lambda: list(stage.schedules.freezes), within=20)
+        eventually(lambda: "stream" in stage.schedules)
+        eventually(lambda: list(stage.schedules.freezes))
         assert not stage.messages("stream")
 
 
@@ -471,8 +471,8 @@ class TestRecords:
         stage.schedules.add("good", "proj.add", every(0.5))
         stage.schedules.add("bad", "proj.break", every(0.5))
         schedules = stage.schedules
-        eventually(lambda: [r for r in schedules.runs("good") if r.outcome == "succeeded"], within=30)
-        failed = eventually(lambda: [r for r in schedules.runs("bad") if r.outcome == "failed"], within=30)
+        eventually(lambda: [r for r in schedules.runs("good") if r.outcome == "succeeded"])
+        failed = eventually(lambda: [r for r in schedules.runs("bad") if r.outcome == "failed"])
         assert "broken without a lock" in failed[0].error
         schedules.pause("bad", "broken")
         assert "succeeded" in stage.run("runs", "good")
@@ -530,13 +530,13 @@ class TestRecords:
                 return schedules.backfills.start("hourly", *day, max_active=2, dry_run=True).total > 2
             return False
 
-        eventually(is_accepted, within=30, what="word of the worker")
+        eventually(is_accepted, what="word of the worker")
         worker.kill()
         backfill = schedules.backfills.start("hourly", *day, max_active=2)
         stage.waits_for("hourly", 2)
         never(lambda: len(stage.messages("hourly")) > 2, during=1)
         stage.worker()
-        eventually(lambda: schedules.backfills[backfill.id].ended == "done", within=30)
+        eventually(lambda: schedules.backfills[backfill.id].ended == "done")
 
 
 class TestWork:
@@ -555,7 +555,7 @@ class TestWork:
             time.sleep(0.3)
         for _ in range(2):
             stage.app.send_task("proj.sleep", (0.2, str(journal)))
-        bodies = eventually(lambda: written(journal, 3), within=30)
+        bodies = eventually(lambda: written(journal, 3))
         assert all(first[1] <= second[0] for first, second in pairwise(sorted(bodies)))
 
     def test_a_message_that_is_delivered_twice_runs_once(self, stage: Stage, tmp_path: Any) -> None:
@@ -564,12 +564,12 @@ class TestWork:
         stage.worker()
         for _ in range(2):
             stage.app.send_task("proj.sleep", (1, str(journal)), task_id="twice")
-        eventually(lambda: written(journal, 1), within=30)
+        eventually(lambda: written(journal, 1))
         stage.app.send_task("proj.sleep", (1, str(journal)), task_id="twice")
         for _ in range(2):
             # The worker has two processes, so the second of these begins after the copy is through.
             stage.app.send_task("proj.sleep", (0, str(last)))
-        eventually(lambda: written(last, 2), within=30)
+        eventually(lambda: written(last, 2))
         assert len(written(journal, 1)) == 1
 
     def test_one_message_of_a_once_entry_is_queued(self, stage: Stage) -> None:

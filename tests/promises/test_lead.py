@@ -63,8 +63,8 @@ class TestALostLease:
         stage.gate.holds()
         other = stage.beat(**settings)
         with first.frozen():
-            eventually(lambda: stage.leader() is other, within=30)
-            eventually(lambda: of_entry(broker.own_client, "gated"), within=30)
+            eventually(lambda: stage.leader() is other)
+            eventually(lambda: of_entry(broker.own_client, "gated"))
             stage.gate.open()
         first.says(LOST)
         assert origins(of_entry(broker.own_client, "gated")) == {other.pid}
@@ -83,7 +83,7 @@ class TestALostLease:
         proxy.delay_replies = 0.6
         stage.waits_for_renewals(1)
         proxy.swallow_requests = True
-        eventually(lambda: stage.client.pttl(LEADER) < 300, within=20)
+        eventually(lambda: stage.client.pttl(LEADER) < 300)
         stage.gate.open()
         beat.says(LOST)
         assert not broker.own_client.llen("celery")
@@ -98,7 +98,7 @@ class TestALostLease:
         assert stage.leader() is first
         other = stage.beat(**settings)
         with first.frozen():
-            eventually(lambda: stage.leader() is other, within=30)
+            eventually(lambda: stage.leader() is other)
             other.says("beat: leading")
             stage.gate.open()
         first.says(LOST)
@@ -117,7 +117,7 @@ class TestALostLease:
         first = stage.beat(redbeat_lite_lease=2)
         other = stage.beat(redbeat_lite_lease=2)
         with first.frozen():
-            eventually(lambda: stage.leader() is other, within=30)
+            eventually(lambda: stage.leader() is other)
             lease = stage.client.hmget(LEADER, "token", "term")
             first.terminate()
         assert first.wait() == 0
@@ -157,13 +157,13 @@ class TestHandingOver:
         with other.frozen():
             stage.client.client_kill_filter(_type="pubsub")
             leader.stop()
-        eventually(lambda: stage.leader() is other, within=20)
+        eventually(lambda: stage.leader() is other)
 
     def test_a_beat_whose_turns_fail_leaves_the_lead_to_another(self, stage: Stage) -> None:
         """Nothing that goes wrong with one process reaches another."""
         failing = stage.start("beat", "-S", "tests.promises.proj:FailingScheduler", "-l", "INFO")
         failing.says("beat: leading")
         other = stage.beat()
-        eventually(lambda: stage.leader() is other, within=30)
+        eventually(lambda: stage.leader() is other)
         stage.add_due("entry")
         stage.waits_for("entry")

@@ -41,7 +41,7 @@ def leader_pid(client: redis.Redis) -> int | None:
     return int(pid) if pid else None
 
 
-def leads(process: Process, client: redis.Redis, *, within: float = 20.0) -> None:
+def leads(process: Process, client: redis.Redis, *, within: float = 60.0) -> None:
     """Wait until this process holds the lease."""
     try:
         eventually(lambda: leader_pid(client) == process.pid, within=within, what="the lease is its own")

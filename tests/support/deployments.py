@@ -58,7 +58,7 @@ class Sentinels(Startable):
         master.start()
         replica.start()
         self._sentinels = [self._sentinel(master) for _ in range(3)]
-        eventually(self._settled, within=20, what="three sentinels that know a replica")
+        eventually(self._settled, what="three sentinels that know a replica")
         return self
 
     def _sentinel(self, master: Server) -> Server:
@@ -95,7 +95,7 @@ class Sentinels(Startable):
         before = self.master
         with self._sentinels[0].client(password=self.sentinel_password or None) as client:
             client.execute_command("SENTINEL", "FAILOVER", self.NAME)
-        eventually(lambda: self.master is not before, within=20, what="another master")
+        eventually(lambda: self.master is not before, what="another master")
 
     def stop(self) -> None:
         """Stop the sentinels alone."""
@@ -136,14 +136,12 @@ class Cluster(Startable):
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
             for client in clients[1:]:
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port, self._buses[0])
-            eventually(lambda: all(map(_is_whole, clients)), within=20, what="a whole cluster")
+            eventually(lambda: all(map(_is_whole, clients)), what="a whole cluster")
             masters = clients[:3]
             for client, master in zip(clients[3:], masters, strict=False):
                 name = _text(master.execute_command("CLUSTER", "MYID"))
-                eventually(lambda c=client, n=name: _follows(c, n), within=20, what="a replica")  # type: ignore[misc]
-            eventually(
-                lambda: all(_knows_replicas(each, len(clients) - 3) for each in clients), within=20, what="the replicas"
-            )
+                eventually(lambda c=client, n=name: _follows(c, n), what="a replica")  # type: ignore[misc]
+            eventually(lambda: all(_knows_replicas(each, len(clients) - 3) for each in clients), what="the replicas")
         return self
 
     def client(self) -> redis.RedisCluster:

@@ -155,4 +155,4 @@ class Reader:
     def _await(self, text: str) -> None:
         for line in text.splitlines():
             pattern = ".*".join(map(re.escape, line.strip().split("...")))
-            eventually(lambda pattern=pattern: re.search(pattern, self.output), within=20, what=f"output like {line!r}")
+            eventually(lambda pattern=pattern: re.search(pattern, self.output), what=f"output like {line!r}")

@@ -49,7 +49,7 @@ class Process:
         """The lines of the output so far that match."""
         return [line for line in self.output.splitlines() if re.search(pattern, line)]
 
-    def says(self, pattern: str, *, within: float = 20.0) -> str:
+    def says(self, pattern: str, *, within: float = 60.0) -> str:
         """Wait until a line of the output matches, and return it."""
         read = -1
 
@@ -138,13 +138,13 @@ def celery_command(app: str, *words: str, **env: Any) -> tuple[list[str], dict[s
     return command, {key: str(value) for key, value in env.items()}
 
 
-def run_celery(app: str, *words: str, env: dict[str, str], within: float = 30.0) -> subprocess.CompletedProcess[str]:
+def run_celery(app: str, *words: str, env: dict[str, str], within: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run ``celery -A app words…`` to its end."""
     return run_python("-m", "celery", "-A", app, *words, env=env, within=within)
 
 
 def run_python(
-    *words: str, env: dict[str, str], cwd: Path = ROOT, within: float = 30.0
+    *words: str, env: dict[str, str], cwd: Path = ROOT, within: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python words…`` to its end."""
     command = [sys.executable, *words]

@@ -53,7 +53,7 @@ class Rabbit(Startable):
         self._process = subprocess.Popen(
             [SCRIPT], env=self._env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        eventually(self._answers, within=60, what="an answer of RabbitMQ")
+        eventually(self._answers, what="an answer of RabbitMQ")
         return self
 
     def _answers(self) -> bool:

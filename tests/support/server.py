@@ -123,7 +123,7 @@ class Server(Startable):
         # Python ignores SIGXFSZ, and so does a server then: a file that may not grow is an error to it, not the end.
         self._process = nursery().start(command, stdout=log)
         log.close()
-        eventually(self._answers, within=30, what="the server")
+        eventually(self._answers, what="the server")
         hear(self, f"state of the server on port {self.port}", self._state)
         return self
 

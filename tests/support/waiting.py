@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], *, within: float = 20.0, what: str = "the condition") -> T:
+def eventually(condition: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
     """Poll until ``condition()`` is true and return what it returned; fail after ``within`` seconds."""
     began = looked = time.monotonic()
     while True:

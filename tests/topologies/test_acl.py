@@ -180,9 +180,7 @@ def test_beats(guarded: Server, admin: redis.Redis, make_app: Callable[..., Cele
     schedules.add("bad", "proj.add", every(0.2))
     admin.hset(KEYS.entries, "bad", "rubbish")
     admin.zadd(KEYS.due, {"bad": 0})
-    eventually(
-        lambda: {"fast", "once", "last", "past"} <= {each.entry for each in queued(admin)}, within=20, what="messages"
-    )
+    eventually(lambda: {"fast", "once", "last", "past"} <= {each.entry for each in queued(admin)}, what="messages")
     eventually(lambda: list(schedules.quarantined()) == ["bad"], what="the quarantine")
     eventually(lambda: "last" not in schedules, what="the end of the last run")
     admin.delete(KEYS.state)  # to be rebuilt
@@ -213,7 +211,7 @@ def test_a_beat_answers_a_ping(guarded: Server, admin: redis.Redis, running: lis
     running.append(beat)
     with Celery(broker=url(guarded, "worker")) as app:
         inspect = app.control.inspect(timeout=1, limit=1)
-        eventually(lambda: inspect.ping() == {"celerybeat@one": {"ok": "pong"}}, within=20, what="an answer")
+        eventually(lambda: inspect.ping() == {"celerybeat@one": {"ok": "pong"}}, what="an answer")
     beat.stop()
     assert not beat.lines("Traceback|permission"), beat.output
     assert set(denied(admin)) <= {"beat: command config|get"}
@@ -283,7 +281,7 @@ def test_workers(guarded: Server, admin: redis.Redis, running: list[Process]) ->
     running.append(caller)
     assert caller.wait(40) == 0, caller.output + worker.output
     assert "SUCCEEDED" in caller.output, caller.output + worker.output
-    eventually(lambda: _has_done_all(worker), within=20, what="all tasks")
+    eventually(lambda: _has_done_all(worker), what="all tasks")
     eventually(lambda: admin.xlen("{redbeat-lite}:runs:feed") == 3, what="the ends of two runs, and of an attempt")
     worker.terminate()
     assert not denied(admin), worker.output
