@@ -78,8 +78,17 @@ class Scan:
         if not self._limit:
             return []
         kinds = (f'["{kind}"' for kind in self._kinds)
-        args = (self._newest, self._oldest, _LOOKED_AT, self._limit, self._name, *kinds)
-        return [Call("schedule/changes", [self._store.keys.changes], args)]
+        call = Call.of(
+            "schedule/changes",
+            self._store.keys,
+            newest=self._newest,
+            oldest=self._oldest,
+            most=_LOOKED_AT,
+            enough=self._limit,
+            name=self._name,
+            kinds=kinds,
+        )
+        return [call]
 
     def read(self, replies: Sequence[Any]) -> list[Change]:
         """Return the changes, the newest first. It may search further parts of the record.

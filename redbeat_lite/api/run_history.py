@@ -175,7 +175,7 @@ class RunHistory:
 
     def _rows(self, name: str) -> tuple[Sequence[Row], int]:
         """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
-        (rows,), now = rows_in(self._store.scripts.run(*self.asking(name)))
+        (rows,), now = rows_in(self._store.scripts.send(self.asking(name)))
         return rows, now
 
     def _ended(self, query: RunQuery, looked_at: int | None) -> Iterator[Run]:

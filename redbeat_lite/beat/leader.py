@@ -110,14 +110,21 @@ class Leader:
 
     def _request_lease(self) -> Any:
         """Ask for the lease and return the reply of ``leader/acquire.lua``."""
-        keys = (self._keys.leader, self._keys.meta, self._keys.beats, self._keys.changes)
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
         line = line_of(actor, "term begun", f"pid {pid}")
-        args = (self._token, round(self._lease * 1000), host, pid, UNDERSTOOD, line.change)
         self._is_unanswered = True
-        reply = self._backend.scripts.run("leader/acquire", keys, args)
+        reply = self._backend.scripts.run(
+            "leader/acquire",
+            self._keys,
+            token=self._token,
+            lease_ms=round(self._lease * 1000),
+            host=host,
+            pid=pid,
+            format=UNDERSTOOD,
+            change=line.change,
+        )
         is_newer_format = reply[0] == -1
         if is_newer_format:
             raise UnsupportedFormat(
@@ -204,8 +211,8 @@ class Leader:
         client = self._backend.open(timeout=_RESIGN_TIMEOUT)
         # If this fails, the lease expires. A provider of passwords may raise anything.
         with suppress(Exception):
-            keys = (self._keys.leader, self._keys.beats, self._keys.meta)
-            Scripts(client).run("leader/resign", keys, (self._token, self._keys.wake))
+            scripts = Scripts(client)
+            scripts.run("leader/resign", self._keys, token=self._token, wake=self._keys.wake)
         client.close()
         self._renewal = None
         self._is_unanswered = False
@@ -234,15 +241,7 @@ class _Renewal:
         self.why = ""
         self._leader = leader
         self._backend = backend
-        self._keys = (
-            keys.leader,
-            keys.due,
-            keys.entries,
-            keys.state,
-            keys.meta,
-            keys.beats,
-            keys.of_backfills.due,
-        )
+        self._keys = keys
         self._lease = lease
         self._state = state
         self._trusted_until = 0.0
@@ -291,9 +290,19 @@ class _Renewal:
     def _renew(self, scripts: Scripts) -> bool:
         """Renew once; return ``False`` if the lease belongs to another beat."""
         sent = elapsed()
-        args = (*self.term, round(self._lease * 1000), self._leader.least, *self._state.report())
+        silent_ms, report = self._state.report()
         try:
-            reply = scripts.run("leader/renew", self._keys, args)
+            reply = scripts.run(
+                "leader/renew",
+                self._keys,
+                backfills_due=self._keys.of_backfills.due,
+                token=self.term.token,
+                term=self.term.number,
+                lease_ms=round(self._lease * 1000),
+                least=self._leader.least,
+                silent_ms=silent_ms,
+                report=report,
+            )
         except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # If renewals keep failing, the trust window closes by itself.

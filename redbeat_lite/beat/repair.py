@@ -64,9 +64,8 @@ class Repair:
 
         Entries are read only if three counts differ, so a large and healthy schedule costs little.
         """
-        keys = self._store.keys
-        counted = [keys.entries, keys.state, keys.due]
-        entries, states, due = self._store.backend.scripts.run("schedule/counts", counted)
+        scripts = self._store.backend.scripts
+        entries, states, due = scripts.run("schedule/counts", self._store.keys)
         if not entries == states == due:
             self._rebuild(term, now)
 

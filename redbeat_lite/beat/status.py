@@ -199,7 +199,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(store: Store) -> Status:
     """Read the status over the connection of a store, in one round trip."""
-    return status_in(store.backend.scripts.run(*asking(store.keys)))
+    return status_in(store.backend.scripts.send(asking(store.keys)))
 
 
 def present(store: Store, settings: Settings) -> set[str]:
@@ -213,10 +213,13 @@ def present(store: Store, settings: Settings) -> set[str]:
 
 def asking(keys: Keys) -> Call:
     """Return the call whose reply :func:`status_in` and :func:`reports_in` decode."""
-    workers = OnceKeys(keys.prefix).workers
-    pipelines = index_key(keys.prefix)
-    schedule = (keys.leader, keys.beats, keys.meta, keys.due, keys.entries, keys.quarantine)
-    return Call("schedule/status", (*schedule, workers, pipelines), (OVERDUE_MS,))
+    return Call.of(
+        "schedule/status",
+        keys,
+        workers=OnceKeys(keys.prefix).workers,
+        pipelines=index_key(keys.prefix),
+        overdue_ms=OVERDUE_MS,
+    )
 
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:

@@ -128,6 +128,23 @@ class Held:
         return self.guard_id or self.task_id
 
 
+@dataclass(slots=True)
+class TaskKeys:
+    """Keys of one task, as the scripts name them. ``None``: it has no lock, or no record."""
+
+    guard: str
+    guard_index: str
+    lock: str | None = None
+    waiters: str | None = None
+    parked: str | None = None
+    index: str | None = None
+    fence: str | None = None
+    rows: str | None = None
+    feed: str | None = None
+    deadlines: str | None = None
+    incidents: str | None = None
+
+
 class Wanted(NamedTuple):
     """A lock for a task that is about to be published.
 
@@ -239,11 +256,12 @@ class LockStore:
         """
         taken: list[bool] = []
         for chunk in chunks(claims, TAKE_BATCH):
-            keys = [self.keys.index, self.keys.fence]
+            places = []
             for claim in chunk:
-                keys += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
-            args = [len(chunk), KEPT_MS, *chain.from_iterable(chunk)]
-            taken += map(bool, self._scripts.run("once/take", keys, args))
+                places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            claimed = chain.from_iterable(chunk)
+            reply = self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
+            taken += map(bool, reply)
         return taken
 
     def leave(self, key: str, task_id: str) -> bool:
@@ -259,11 +277,11 @@ class LockStore:
         """
         waited: list[bool] = []
         for chunk in chunks(places, TAKE_BATCH):
-            keys = [self.keys.index]
+            keys = []
             for key, _ in chunk:
                 keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
-            args = [*chain.from_iterable(chunk)]
-            waited += map(bool, self._scripts.run("once/leave", keys, args))
+            reply = self._run("once/leave", places=keys, tasks=chain.from_iterable(chunk))
+            waited += map(bool, reply)
         return waited
 
     def extend(self, places: Sequence[tuple[str, str, bool]]) -> list[bool]:
@@ -276,9 +294,11 @@ class LockStore:
         Returns:
             for each, whether the task is still queued.
         """
-        keys = [self.keys.index, *(self.keys.lock(key) for key, *_ in places)]
-        args = [word for key, task_id, there in places for word in (key, task_id, int(there))]
-        return [bool(reply) for reply in self._scripts.run("once/extend", keys, args)]
+        locks = [self.keys.lock(key) for key, *_ in places]
+        tasks: list[Any] = []
+        for key, task_id, is_queued in places:
+            tasks += (key, task_id, int(is_queued))
+        return [bool(reply) for reply in self._run("once/extend", locks=locks, tasks=tasks)]
 
     # -- while a task runs -------------------------------------------------------------------------
 
@@ -297,21 +317,25 @@ class LockStore:
             message: the message, in case it has to be parked; empty if it is not encoded yet.
             fate: the record of the run, for the case that it may go ahead.
         """
-        keys = [self.keys.guard(held.record), self.keys.guard_index]
-        args: list[Any] = [
-            held.token,
-            held.task_id,
-            held.attempt,
-            held.lease_ms,
-            held.deadline_ms,
-            held.life_ms,
-            message,
-        ]
-        if held.key is not None:
-            keys += [*self._lock_keys(held.key), self.keys.fence]
-            most = max_waiters or 0
-            args += [held.key, on_conflict, held.holder, most, KEPT_MS, held.expires_ms]
-        verdict = Verdict(*texts(self._run("once/begin", keys, args, fate)))
+        reply = self._scripts.run(
+            "once/begin",
+            self._keys_of(held.record, held.key, fate),
+            token=held.token,
+            id=held.task_id,
+            attempt_text=held.attempt,
+            lease_ms=held.lease_ms,
+            deadline_ms=held.deadline_ms,
+            life_ms=held.life_ms,
+            message=message,
+            key=held.key or "",
+            on_conflict=on_conflict,
+            holder=held.holder,
+            max_waiters=max_waiters or 0,
+            kept_ms=KEPT_MS,
+            expires_ms=held.expires_ms,
+            fate=fate.encode() if fate else "",
+        )
+        verdict = Verdict(*texts(reply))
         if verdict.word == "run":
             held.fence = int(verdict.text or 0)
         return verdict
@@ -328,12 +352,18 @@ class LockStore:
         Returns:
             whether the guard's record is ours, and whether the lock is ours or was not renewed.
         """
-        keys = [self.keys.guard(held.record)]
-        args: list[Any] = [held.token, held.task_id, held.attempt, held.lease_ms, int(revive)]
-        if held.key is not None and lock:
-            keys += [self.keys.lock(held.key), self.keys.index]
-            args += [held.key, held.fence, held.holder]
-        guard, ours = self._scripts.run("once/renew", keys, args)
+        guard, ours = self._scripts.run(
+            "once/renew",
+            self._keys_of(held.record, held.key if lock else None),
+            token=held.token,
+            id=held.task_id,
+            attempt=held.attempt,
+            lease_ms=held.lease_ms,
+            revive=int(revive),
+            key=held.key or "",
+            fence=held.fence,
+            holder=held.holder,
+        )
         return bool(guard), bool(ours)
 
     def end(
@@ -352,35 +382,54 @@ class LockStore:
             fate: the record of the run. With ``again`` it is written only if no copy of the task
                 runs by now.
         """
-        keys = [self.keys.guard(held.record), self.keys.guard_index]
-        outcome = "again" if again else "done"
-        args: list[Any] = [held.token, held.task_id, outcome, held.deadline_ms, held.life_ms]
-        if held.key is not None:
-            keys += self._freed_keys(held.key)
-            args += [held.key, hold_ms, held.attempt, held.lease_ms]
-        standby, released, waiters, unrecorded = self._run("once/end", keys, args, fate)
+        standby, released, waiters, unrecorded = self._scripts.run(
+            "once/end",
+            self._keys_of(held.record, held.key, fate),
+            token=held.token,
+            id=held.task_id,
+            how="again" if again else "done",
+            deadline_ms=held.deadline_ms,
+            life_ms=held.life_ms,
+            key=held.key or "",
+            hold_ms=hold_ms,
+            attempt=held.attempt,
+            lease_ms=held.lease_ms,
+            fate=fate.encode() if fate else "",
+        )
         return Ended(bool(standby), bool(released), bool(waiters), text(unrecorded))
 
     # -- waiters and copies ------------------------------------------------------------------------
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
         """Return the waiter whose turn it is, so that the caller publishes or ends it."""
-        args = [key, resend_ms, RESEND_MAX_MS]
-        reply = self._scripts.run("once/wake", self._lock_keys(key), args)
+        reply = self._run(
+            "once/wake",
+            lock=self.keys.lock(key),
+            waiters=self.keys.waiters(key),
+            parked=self.keys.parked(key),
+            key=key,
+            resend_ms=resend_ms,
+            resend_max_ms=RESEND_MAX_MS,
+        )
         if not reply:
             return None
         return Turn(text(reply[0]), bool(reply[1]))
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """Return the message of the parked copy that may run now, for the caller to publish."""
-        keys = [self.keys.guard(task_id), self.keys.guard_index]
-        args = [task_id, resend_ms, RESEND_MAX_MS]
-        return text_or_none(self._scripts.run("guard/wake", keys, args))
+        reply = self._run(
+            "guard/wake",
+            guard=self.keys.guard(task_id),
+            id=task_id,
+            resend_ms=resend_ms,
+            resend_max_ms=RESEND_MAX_MS,
+        )
+        return text_or_none(reply)
 
     def discard(self, task_id: str, attempt: int) -> None:
         """Drop the parked copies of a message that was discarded."""
-        keys = [self.keys.guard(task_id), self.keys.guard_index]
-        self._scripts.run("guard/discard", keys, [task_id, attempt])
+        guard = self.keys.guard(task_id)
+        self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
     def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
         """Return the keys of locks and the task ids that the lock sweeper has to look at now."""
@@ -407,7 +456,7 @@ class LockStore:
 
     def seen(self, task_id: str, attempt: int) -> Seen:
         """Return what the guard knows of this attempt of a task."""
-        return Seen(self._scripts.run("guard/state", [self.keys.guard(task_id)], [attempt]))
+        return Seen(self._run("guard/state", guard=self.keys.guard(task_id), attempt=attempt))
 
     def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
         """Return for each task whether its worker still renews the guard's record."""
@@ -446,20 +495,24 @@ class LockStore:
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _run(self, script: str, keys: list[str], args: list[Any], fate: Fate | None) -> Any:
-        """Run a script that also records a run, if there is a fate to record."""
+    def _run(self, script: str, **values: Any) -> Any:
+        return self._scripts.run(script, self.keys, **values)
+
+    def _keys_of(self, guard_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
+        """Return the keys of one task, with those of its lock and of its record if it has them."""
+        keys = TaskKeys(self.keys.guard(guard_id), self.keys.guard_index)
+        if key is not None:
+            keys.lock = self.keys.lock(key)
+            keys.waiters = self.keys.waiters(key)
+            keys.parked = self.keys.parked(key)
+            keys.index = self.keys.index
+            keys.fence = self.keys.fence
         if fate is not None:
-            keys = [*keys, self._runs.rows(fate.attempt.name), *self._runs.whole]
-            args = [*args, fate.encode()]
-        return self._scripts.run(script, keys, args)
+            keys.rows = self._runs.rows(fate.attempt.name)
+            keys.feed = self._runs.feed
+            keys.deadlines = self._runs.deadlines
+            keys.incidents = self._runs.incidents
+        return keys
 
     def _freed_keys(self, key: str) -> list[str]:
         return [self.keys.lock(key), self.keys.waiters(key), self.keys.index]
-
-    def _lock_keys(self, key: str) -> list[str]:
-        return [
-            self.keys.lock(key),
-            self.keys.waiters(key),
-            self.keys.parked(key),
-            self.keys.index,
-        ]

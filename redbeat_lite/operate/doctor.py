@@ -87,7 +87,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
     Parameters:
         limit: most entries.
     """
-    reply = store.backend.scripts.run(*asking(store.keys))
+    reply = store.backend.scripts.send(asking(store.keys))
     reader = Reader(app, store)
     entries = []
     unreadable = {}

@@ -212,12 +212,12 @@ class PipelineStore:
         """Return the keys of a run."""
         return RunKeys.of(self._prefix, run_id)
 
-    def _run(self, script: str, run_id: str, *args: Any) -> Any:
-        return self._scripts.run(script, self.keys(run_id), args)
+    def _run(self, script: str, run_id: str, **values: Any) -> Any:
+        return self._scripts.run(script, self.keys(run_id), **values)
 
-    def _run_patiently(self, script: str, run_id: str, *args: Any) -> Any:
+    def _run_patiently(self, script: str, run_id: str, **values: Any) -> Any:
         """Run a script, and retry it for ``_PATIENCE`` seconds while the server does not answer."""
-        return retry_for(lambda: self._run(script, run_id, *args), _PATIENCE)
+        return retry_for(lambda: self._run(script, run_id, **values), _PATIENCE)
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
@@ -241,17 +241,17 @@ class PipelineStore:
         word, outbox = self._run(
             "pipeline/start",
             run_id,
-            definition.encode(),
-            definition.sizes,
-            params,
-            round(definition.ttl * 1000),
-            _keep_ms(definition),
-            int(definition.revoke_siblings),
-            definition.at_once or MAX_STEPS,
-            "" if definition.deadline is None else round(definition.deadline * 1000),
-            entry,
-            attempt,
-            int(joins_line),
+            definition=definition.encode(),
+            sizes=definition.sizes,
+            params=params,
+            ttl_ms=round(definition.ttl * 1000),
+            keep_ms=_keep_ms(definition),
+            revoke_siblings=int(definition.revoke_siblings),
+            most=definition.at_once or MAX_STEPS,
+            deadline_ms="" if definition.deadline is None else round(definition.deadline * 1000),
+            entry=entry,
+            attempt=attempt,
+            waits=int(joins_line),
         )
         if word in (b"run", b"wait"):
             # A sweep between these two writes may have seen no run, and removed it from the index.
@@ -268,7 +268,13 @@ class PipelineStore:
         items: list[Any] = []
         for step, (round_, attempt) in published.items():
             items += (step, f"{round_}.{attempt}")
-        self._run("pipeline/sent", run_id, self.resend_ms, RESEND_MAX_MS, *items)
+        self._run(
+            "pipeline/sent",
+            run_id,
+            resend_ms=self.resend_ms,
+            resend_max_ms=RESEND_MAX_MS,
+            published=items,
+        )
 
     def begin(
         self, ref: Ref, task_id: str, *, again: bool, worker: str, renew_ms: int
@@ -284,9 +290,20 @@ class PipelineStore:
             as JSON; if ``"over"`` or ``"done"``, a state; if ``"lost"``, the token of the lost
             copy.
         """
-        copy = (ref.step, ref.stage, ref.round, ref.attempt, ref.token)
-        limits = (int(again), worker, MAX_DEATHS, renew_ms)
-        word, params = self._run_patiently("pipeline/begin", ref.run, *copy, task_id, *limits)
+        word, params = self._run_patiently(
+            "pipeline/begin",
+            ref.run,
+            step=ref.step,
+            stage=ref.stage,
+            round=ref.round,
+            attempt=ref.attempt,
+            token=ref.token,
+            id=task_id,
+            again=int(again),
+            worker=worker,
+            deaths=MAX_DEATHS,
+            renew_ms=renew_ms,
+        )
         return text(word), params
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
@@ -296,16 +313,30 @@ class PipelineStore:
             outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
             result: the step's result as JSON, or the reason of its failure.
         """
-        copy = (ref.step, ref.round, ref.attempt, ref.token)
-        reply = self._run_patiently(
-            "pipeline/complete", ref.run, *copy, outcome, result, REMEMBER_MS
+        word, state, outbox, revoke = self._run_patiently(
+            "pipeline/complete",
+            ref.run,
+            step=ref.step,
+            round=ref.round,
+            attempt=ref.attempt,
+            token=ref.token,
+            outcome=outcome,
+            result=result,
+            remember_ms=REMEMBER_MS,
         )
-        word, state, outbox, revoke = reply
         return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Record the progress of a step."""
-        self._run("pipeline/progress", ref.run, ref.step, ref.round, ref.token, percent, note)
+        self._run(
+            "pipeline/progress",
+            ref.run,
+            step=ref.step,
+            round=ref.round,
+            token=ref.token,
+            percent=percent,
+            note=note,
+        )
 
     def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """Set a running step back to waiting, because another attempt of it follows.
@@ -319,10 +350,17 @@ class PipelineStore:
             ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
-        copy = (ref.step, ref.round, ref.token)
-        return bool(
-            self._run_patiently("pipeline/wait", ref.run, *copy, attempt, publish_ms, int(sent))
+        is_waiting = self._run_patiently(
+            "pipeline/wait",
+            ref.run,
+            step=ref.step,
+            round=ref.round,
+            token=ref.token,
+            attempt=attempt,
+            delay_ms=publish_ms,
+            tries=int(sent),
         )
+        return bool(is_waiting)
 
     def start_waiting(self, turn: str) -> tuple[str, str, Outbox]:
         """Start a waiting run whose turn has come.
@@ -332,7 +370,7 @@ class PipelineStore:
             steps to publish.
         """
         resumed, _, run_id = turn.partition(":")
-        word, outbox = self._run("pipeline/go", run_id, resumed)
+        word, outbox = self._run("pipeline/go", run_id, resumed=resumed)
         return run_id, text(word), _outbox(outbox)
 
     def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, Outbox]:
@@ -348,7 +386,9 @@ class PipelineStore:
         """
         # Write the index first, and again after the script, as for a start.
         self.index.reopen(run_id)
-        state, outbox = self._run("pipeline/resume", run_id, REMEMBER_MS, resumed, *running)
+        state, outbox = self._run(
+            "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
+        )
         self.index.check_later(run_id)
         return text(state), _outbox(outbox)
 
@@ -366,9 +406,16 @@ class PipelineStore:
         Returns:
             whether the turn to add is in the line now, and the first turn of the line.
         """
-        key = turns_key(self._prefix, entry)
-        args = (add, remove, most, REMEMBER_MS, int(in_front))
-        joined, first = self._scripts.run("pipeline/turn", (key,), args)
+        joined, first = self._scripts.run(
+            "pipeline/turn",
+            None,
+            line=turns_key(self._prefix, entry),
+            comes=add,
+            leaves=remove,
+            most=most,
+            keep_ms=REMEMBER_MS,
+            is_running=int(in_front),
+        )
         return bool(joined), text(first)
 
     def first_in_line(self, entry: str) -> str | None:
@@ -393,7 +440,13 @@ class PipelineStore:
             1 if this call ended the run, 0 if it had ended, -1 if it does not exist; and the ids of
             its running tasks.
         """
-        result, running = self._run("pipeline/cancel", run_id, REMEMBER_MS, why, int(terminate))
+        result, running = self._run(
+            "pipeline/cancel",
+            run_id,
+            remember_ms=REMEMBER_MS,
+            why=why,
+            terminate=int(terminate),
+        )
         return int(result), texts(running)
 
     def note_siblings_killed(self, run_id: str) -> None:
@@ -452,8 +505,9 @@ class PipelineStore:
         A run whose deadline has passed is ended. Steps whose message must be lost are put into the
         outbox again.
         """
-        reply = self._run("pipeline/check", run_id, OUTBOX_GRACE_MS, REMEMBER_MS)
-        verdict, outbox, rows, entry, resumed = reply
+        verdict, outbox, rows, entry, resumed = self._run(
+            "pipeline/check", run_id, ripe_ms=OUTBOX_GRACE_MS, remember_ms=REMEMBER_MS
+        )
         running = []
         for step, round_, token, task_id, attempt, suspect in rows:
             ref = Ref(run_id, step, NO_STAGE, round_, attempt, text(token))
@@ -475,9 +529,17 @@ class PipelineStore:
         self._report(ref, is_renewed=True)
 
     def _report(self, ref: Ref, *, is_renewed: bool) -> str:
-        copy = (ref.step, ref.round, ref.token)
-        args = (*copy, SUSPICION_MS, MAX_DEATHS, int(is_renewed))
-        return text(self._run("pipeline/lost", ref.run, *args))
+        word = self._run(
+            "pipeline/lost",
+            ref.run,
+            step=ref.step,
+            round=ref.round,
+            token=ref.token,
+            patience_ms=SUSPICION_MS,
+            deaths=MAX_DEATHS,
+            lives=int(is_renewed),
+        )
+        return text(word)
 
 
 def _keep_ms(definition: Definition) -> int:

@@ -72,11 +72,6 @@ class RunKeys:
         """Return the key of an entry's rows."""
         return f"{self._root}of:{name}"
 
-    @property
-    def whole(self) -> tuple[str, str, str]:
-        """The keys that ``shared/record.lua`` takes besides the rows of an entry."""
-        return self.feed, self.deadlines, self.incidents
-
 
 class Line(NamedTuple):
     """Line of the feed: the end of a run. ``None`` means not known.
@@ -135,12 +130,13 @@ class RunStore:
         """
         if not names:
             return []
-        rows, _ = rows_in(self.scripts.run(*self.asking(names, limit)))
+        rows, _ = rows_in(self.scripts.send(self.asking(names, limit)))
         return rows
 
     def asking(self, names: Sequence[str], limit: int) -> Call:
         """Return the call behind :meth:`rows`; :func:`rows_in` reads its reply."""
-        return Call("runs/rows", [self.keys.rows(name) for name in names], [limit])
+        entries = [self.keys.rows(name) for name in names]
+        return Call.of("runs/rows", self.keys, entries=entries, limit=limit)
 
     def failed(self, names: Sequence[str]) -> list[str]:
         """Return the names of the entries that have failed since their last success.
@@ -166,8 +162,9 @@ class RunStore:
         Returns:
             how many the server could not write, and its error.
         """
-        keys = [*self.keys.whole, *(self.keys.rows(fate.attempt.name) for fate in fates)]
-        failed, why = self.scripts.run("runs/record", keys, [fate.encode() for fate in fates])
+        rows = [self.keys.rows(fate.attempt.name) for fate in fates]
+        encoded = [fate.encode() for fate in fates]
+        failed, why = self.scripts.run("runs/record", self.keys, rows=rows, fates=encoded)
         return int(failed), text(why)
 
     def lines(self, oldest: int) -> Iterator[Line]:

@@ -83,7 +83,7 @@ class Store:
         """
         # A script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
-        reading = Call("schedule/read", [self.keys.entries, self.keys.state, self.keys.due], names)
+        reading = Call.of("schedule/read", self.keys, names=names)
         entries, *replies = self.backend.scripts.together([reading, *asked])
         [parts] = checked([entries])
         return entries_read(names, *parts), replies
@@ -123,8 +123,10 @@ class Store:
 
     def page(self, offset: int, limit: int) -> list[Stored]:
         """Return at most ``limit`` entries from rank ``offset`` on, in one round trip."""
-        keys = (self.keys.due, self.keys.entries, self.keys.state)
-        return entries_of(self._run("schedule/page", keys, (offset, offset + limit - 1)))
+        last = offset + limit - 1
+        return entries_of(
+            self.backend.scripts.run("schedule/page", self.keys, first=offset, last=last)
+        )
 
     def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
         """Yield all entries in due order, a page per round trip. No page takes long.

@@ -261,11 +261,11 @@ def test_two_who_store_at_once_get_a_revision_each(schedules: Schedules, monkeyp
     scripts = schedules._store.backend.scripts
     run = scripts.run
 
-    def late(name: str, *args: Any) -> Any:
+    def late(name: str, *args: Any, **values: Any) -> Any:
         if name == "schedule/calendar":
             monkeypatch.undo()
             schedules.calendars["closed"] = days(5)
-        return run(name, *args)
+        return run(name, *args, **values)
 
     monkeypatch.setattr(scripts, "run", late)
     schedules.calendars["closed"] = days(4)

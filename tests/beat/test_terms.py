@@ -69,8 +69,8 @@ def test_a_lease_whose_grant_was_lost_on_the_way_is_given_back_at_the_end(
     class LosesReplies:
         together = scripts.together
 
-        def run(self, *args: Any) -> Any:
-            scripts.run(*args)
+        def run(self, *args: Any, **values: Any) -> Any:
+            scripts.run(*args, **values)
             raise redis.ConnectionError("the reply is lost")
 
     monkeypatch.setitem(vars(scheduler.store.backend), "scripts", LosesReplies())
@@ -215,8 +215,8 @@ class Held(Scripts):
     by = 0.0
     renewals = 0
 
-    def run(self, name: str, *args: Any) -> Any:
-        reply = super().run(name, *args)
+    def run(self, name: str, *args: Any, **values: Any) -> Any:
+        reply = super().run(name, *args, **values)
         Held.now += Held.by
         if name == "leader/renew":
             Held.renewals += 1

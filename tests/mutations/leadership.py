@@ -65,7 +65,7 @@ LEADERSHIP = (
     Mutation(
         name="a beat that stops gives back the lease of another",
         file="store/scripts/lua/leader/resign.lua",
-        old="if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then",
+        old="if redis.call('HGET', leader, 'token') ~= token then",
         new="if false then",
         promise="test_lead.py::TestALostLease::test_a_beat_that_stops_leaves_the_lease_to_the_one_that_has_it",
         acceptance=_STOPS,

@@ -124,10 +124,10 @@ def test_celerys_ping_is_answered_by_leader_and_stand_by_but_not_while_the_loop_
 def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, client: redis.Redis) -> None:
     settings = Settings(url=server.url, lease=4)
     scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
-    keys = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes)
-    scripts.run("leader/acquire", keys, (token, 4000, socket.gethostname(), 7, FORMAT, "[]"))
-    keys = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.of_backfills.due)
-    scripts.run("leader/renew", keys, (token, 1, 60_000, 0, 3800, "{}"))
+    host = socket.gethostname()
+    scripts.run("leader/acquire", KEYS, token=token, lease_ms=4000, host=host, pid=7, format=FORMAT, change="[]")
+    renewal = {"lease_ms": 60_000, "least": 0, "silent_ms": 3800, "report": "{}"}
+    scripts.run("leader/renew", KEYS, backfills_due=KEYS.of_backfills.due, token=token, term=1, **renewal)
 
     def red() -> str:
         verdict = health(settings, limit=3.7, pid=7)

@@ -91,9 +91,9 @@ class Deaths:
             patch.setattr(owner, name, self._deadly(getattr(owner, name)))
 
     def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def deadly(*args: Any) -> Any:
+        def deadly(*args: Any, **values: Any) -> Any:
             self._die_at(2 * self.calls)
-            answer = call(*args)
+            answer = call(*args, **values)
             self._die_at(2 * self.calls + 1)
             self.calls += 1
             return answer

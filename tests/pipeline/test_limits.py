@@ -96,10 +96,10 @@ def test_a_run_is_cancelled_even_if_the_record_of_changes_cannot_be_written(
 
     run = Scripts.run
 
-    def cut_off(scripts: Scripts, name: str, *given: Any) -> Any:
+    def cut_off(scripts: Scripts, name: str, *given: Any, **values: Any) -> Any:
         if name == "schedule/note_change":
             raise redis.ConnectionError("cut off")
-        return run(scripts, name, *given)
+        return run(scripts, name, *given, **values)
 
     definition = Pipeline(app, [("step", 1)], overlap="wait").definition
     for name in ("a", "b"):

@@ -183,13 +183,13 @@ def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
 ) -> None:
     run = Scripts.run
 
-    def pause(self: Scripts, name: str, *args: Any) -> Any:
+    def pause(self: Scripts, name: str, *args: Any, **values: Any) -> Any:
         if name == "pipeline/start":
             with redis.Redis.from_url(app.conf.broker_url) as client:
                 client.zadd(index_key("redbeat-lite"), {"slow": 0})  # as if its period had gone by
             assert sweep(app) == 1
             assert listed(app) == []
-        return run(self, name, *args)
+        return run(self, name, *args, **values)
 
     with monkeypatch.context() as patch:
         patch.setattr(Scripts, "run", pause)

@@ -132,8 +132,8 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
     lost: list[str] = []
     ask = Scripts.run
 
-    def lose(self: Scripts, name: str, *args: Any) -> Any:
-        answer = ask(self, name, *args)
+    def lose(self: Scripts, name: str, *args: Any, **values: Any) -> Any:
+        answer = ask(self, name, *args, **values)
         if name.startswith("pipeline") and name != "pipeline/status" and lost.count(name) < 2:
             lost.append(name)
             raise redis.ConnectionError("the answer got lost")

@@ -58,6 +58,8 @@ SINGLE = [
 ]
 
 PIPELINE = "run steps results outbox gone"
+NO_LOCK = "- - - - -"
+NO_RECORD = "- - - -"
 
 
 class Call(NamedTuple):
@@ -73,13 +75,12 @@ class Contract:
     """The arguments of one script, as words that :class:`Calls` has a method or a key for.
 
     Parameters:
-        keys: of all calls.
+        keys: of all calls; ``-`` for a key that is left out.
         args: of all calls.
         each_key: added for each item.
         each_arg: added for each item.
         items: at most so many items.
         least: at least so many items.
-        tail_keys: behind all others.
     """
 
     keys: str
@@ -88,7 +89,6 @@ class Contract:
     each_arg: str = ""
     items: int = 0
     least: int = 0
-    tail_keys: str = ""
 
 
 LOCK = "lock waiters parked index fence"
@@ -155,40 +155,44 @@ CONTRACTS: dict[str, list[Contract]] = {
     "guard/state": [Contract("guard", "attempt")],
     "guard/wake": [Contract("guard guards", "task lease lease")],
     "once/begin": [
-        Contract("guard guards", "holder task attempt lease instant lease message"),
         Contract(
-            f"guard guards {LOCK}",
-            "holder task attempt lease instant lease message key mode word few lease instant",
+            f"guard guards {NO_LOCK} {NO_RECORD}",
+            "holder task attempt lease instant lease message key mode word few lease instant nothing",
         ),
         Contract(
-            f"guard guards {LOCK}",
+            f"guard guards {LOCK} {NO_RECORD}",
+            "holder task attempt lease instant lease message key mode word few lease instant nothing",
+        ),
+        Contract(
+            f"guard guards {LOCK} {RECORDED}",
             "holder task attempt lease instant lease message key mode word few lease instant fate",
-            tail_keys=RECORDED,
         ),
     ],
     "once/clear": [Contract("lock waiters index changes reply", "key change")],
     "once/end": [
-        Contract("guard guards", "holder task done instant lease"),
         Contract(
-            "guard guards lock waiters index",
-            "holder task done instant lease key hold attempt lease",
+            f"guard guards - - - {NO_RECORD}",
+            "holder task done instant lease key hold attempt lease nothing",
         ),
         Contract(
-            "guard guards lock waiters index",
+            f"guard guards lock waiters index {NO_RECORD}",
+            "holder task done instant lease key hold attempt lease nothing",
+        ),
+        Contract(
+            f"guard guards lock waiters index {RECORDED}",
             "holder task done instant lease key hold attempt lease fate",
-            tail_keys=RECORDED,
         ),
     ],
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
     "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],
     "once/renew": [
-        Contract("guard", "holder task attempt lease flag"),
+        Contract("guard - -", "holder task attempt lease flag key small word"),
         Contract("guard lock index", "holder task attempt lease flag key small word"),
     ],
     "once/take": [
         Contract(
             "index fence lock waiters",
-            "one lease key task lease small word word lease hold",
+            "lease key task lease small word word lease hold",
         )
     ],
     "once/wake": [Contract("lock waiters parked index", "key lease lease")],
@@ -196,15 +200,15 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/cancel": [Contract(PIPELINE, "lease reason flag")],
     "pipeline/check": [Contract(PIPELINE, "lease lease")],
     "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json lease")],
-    "pipeline/go": [Contract(PIPELINE, "flag")],
-    "pipeline/lost": [Contract(PIPELINE, "step round suspect lease few flag")],
-    "pipeline/progress": [Contract(PIPELINE, "step round holder small word")],
+    "pipeline/go": [Contract("run outbox", "flag")],
+    "pipeline/lost": [Contract("run steps outbox", "step round suspect lease few flag")],
+    "pipeline/progress": [Contract("steps", "step round holder small word")],
     "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
-    "pipeline/sent": [Contract(PIPELINE, "lease lease", each_arg="step round_attempt", items=2)],
+    "pipeline/sent": [Contract("run steps outbox", "lease lease", each_arg="step round_attempt", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag")],
-    "pipeline/status": [Contract(PIPELINE)],
+    "pipeline/status": [Contract("run steps gone")],
     "pipeline/turn": [Contract("line", "task task few lease flag")],
-    "pipeline/wait": [Contract(PIPELINE, "step round holder attempt lease few")],
+    "pipeline/wait": [Contract("steps", "step round holder attempt lease few")],
 }
 
 
@@ -267,13 +271,15 @@ class Calls:
         script = self._random.choice(self._scripts)
         contract = self._random.choice(CONTRACTS[script])
         count = self._random.randint(contract.least, contract.items) if contract.items else 0
-        keys, args = contract.keys.split(), contract.args.split()
-        keys += contract.each_key.split() * count + contract.tail_keys.split()
-        args += contract.each_arg.split() * count
+        words = contract.keys.split() + contract.each_key.split() * count
+        keys: list[str] = []
+        for word in words:
+            keys.append(keys[0] if word == "-" else self._key(word))
+        args = contract.args.split() + contract.each_arg.split() * count
         arguments: list[bytes] = []
         for word in args:
             arguments += self._argument(word)
-        return Call(script, [self._key(word) for word in keys], arguments)
+        return Call(script, keys, arguments)
 
     def foreign(self) -> tuple[str, ...]:
         """Draw a command by which somebody else writes a key of ours, or removes one.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite.store.scripts import _FILES
+from redbeat_lite.store.scripts import _FILES, _head
 from tests.simulation.comparison import Comparison, Difference, comparable
 from tests.simulation.contracts import CONTRACTS
 from tests.simulation.real_server import OPTIONS
@@ -42,6 +42,22 @@ def seed() -> int:
 def test_every_script_has_a_contract() -> None:
     scripts = {name for name in _FILES if not name.startswith("shared/")}
     assert scripts == set(CONTRACTS)
+
+
+@pytest.mark.parametrize("script", sorted(CONTRACTS))
+def test_a_contract_has_what_the_script_names(script: str) -> None:
+    head = _head(script)
+    if head is None:
+        return
+    for contract in CONTRACTS[script]:
+        for names, words, more in (
+            (head.keys, contract.keys, contract.each_key),
+            (head.args, contract.args, contract.each_arg),
+        ):
+            fixed = [name for name in names if not name.endswith("...")]
+            has_tail = len(fixed) < len(names)
+            assert len(words.split()) >= len(fixed) if has_tail else len(words.split()) == len(fixed)
+            assert has_tail or not more
 
 
 def test_random_calls_have_equal_replies_and_leave_equal_keys(valkey_server: Server) -> None:

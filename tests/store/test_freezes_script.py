@@ -41,8 +41,8 @@ def test_no_beat_leads_that_does_not_know_freezes_once_there_are_some(
     store: LeaderStore, leading: Term, backend: Backend, client: redis.Redis
 ) -> None:
     def leads(format: int) -> Any:
-        keys, line = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes), FROZEN.change
-        return backend.scripts.run("leader/acquire", keys, ("token", 4000, "host", 1, format, line))
+        about = {"token": "token", "lease_ms": 4000, "host": "host", "pid": 1}
+        return backend.scripts.run("leader/acquire", KEYS, **about, format=format, change=FROZEN.change)
 
     client.hdel(KEYS.leader, "format")  # one that says nothing of it
     with pytest.raises(UnsupportedFormat, match="earlier version, and would send what is frozen"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -23,9 +24,6 @@ from tests.support.beats import KEYS
 from tests.support.messages import heard
 from tests.support.proxy import Proxy
 from tests.support.server import Server
-
-#: Keys of a renewal.
-RENEWED = (KEYS.leader, KEYS.due, KEYS.entries, KEYS.state, KEYS.meta, KEYS.beats, KEYS.of_backfills.due)
 
 TERM = Term("me", 1)
 
@@ -282,9 +280,24 @@ class TestQuarantine:
 
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
-        keys = (KEYS.leader, KEYS.meta, KEYS.beats, KEYS.changes)
-        line = line_of(BEAT, "term begun")
-        return backend.scripts.run("leader/acquire", keys, (token, lease, "host", 1, 1, line.change))
+        about = {"host": "host", "pid": 1, "format": 1, "change": line_of(BEAT, "term begun").change}
+        return backend.scripts.run("leader/acquire", KEYS, token=token, lease_ms=lease, **about)
+
+    def renew(self, backend: Backend, token: str = "one", term: int = 1, least: int = 0, silent_ms: int = 0) -> Any:
+        return backend.scripts.run(
+            "leader/renew",
+            KEYS,
+            backfills_due=KEYS.of_backfills.due,
+            token=token,
+            term=term,
+            lease_ms=9000,
+            least=least,
+            silent_ms=silent_ms,
+            report="{}",
+        )
+
+    def resign(self, backend: Backend, token: str) -> Any:
+        return backend.scripts.run("leader/resign", KEYS, token=token, wake=KEYS.wake)
 
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
         assert self.acquire(backend, "one")[:2] == [1, 1]
@@ -304,12 +317,10 @@ class TestLease:
 
     def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one", lease=2000)
-        run = backend.scripts.run
-        keys = RENEWED
-        assert run("leader/renew", keys, ("two", 1, 9000, 0, 0, "{}")) == [0]
-        assert run("leader/renew", keys, ("one", 2, 9000, 0, 0, "{}")) == [0]
+        assert self.renew(backend, "two") == [0]
+        assert self.renew(backend, term=2) == [0]
         assert client.pttl(KEYS.leader) <= 2000
-        assert run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert self.renew(backend)[0] == 1
         assert client.pttl(KEYS.leader) > 2000
 
     @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
@@ -318,30 +329,28 @@ class TestLease:
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)
-        keys = RENEWED
-        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
+        assert self.renew(backend)[0] == 1
         client.delete(key)
-        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 2
+        assert self.renew(backend)[0] == 2
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
-        keys = RENEWED
-        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 0, 0, "{}"))[0] == 1
-        assert backend.scripts.run("leader/renew", keys, ("one", 1, 9000, 1, 0, "{}"))[0] == 2
+        assert self.renew(backend)[0] == 1
+        assert self.renew(backend, least=1)[0] == 2
 
     def test_a_renewal_counts_what_is_due(self, backend: Backend, store: LeaderStore, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         put(store, "past", 1000)
         put(store, "to come", 10**15)
         client.zadd(KEYS.of_backfills.due, {"past": 1000, "past too": 1000, "to come": 10**15})
-        reply = backend.scripts.run("leader/renew", RENEWED, ("one", 1, 9000, 0, 0, "{}"))
+        reply = self.renew(backend)
         assert reply == [1, 2, 1, b"", 2]
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         pubsub = wake_messages(client)
-        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("two", KEYS.wake)) == 0
-        assert backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("one", KEYS.wake)) == 1
+        assert self.resign(backend, "two") == 0
+        assert self.resign(backend, "one") == 1
         assert heard(pubsub) == b"vacant"
         assert not client.exists(KEYS.leader)
         pubsub.close()
@@ -357,11 +366,10 @@ class TestLease:
         self.acquire(backend, "stand-by", lease=4000)
         assert 2900 < silent_in("stand-by") <= 4000
         assert set(client.zrange(KEYS.beats, 0, -1)) == {b"leader", b"stand-by"}
-        keys = RENEWED
-        assert backend.scripts.run("leader/renew", keys, ("leader", 1, 4000, 0, 10_000, "{}"))[0] == 1
+        assert self.renew(backend, "leader", silent_ms=10_000)[0] == 1
         assert -15_000 < silent_in("leader") <= -10_000, "a loop that hangs shows"
         assert 0 < client.pttl(KEYS.beats) <= 3_600_000
-        backend.scripts.run("leader/resign", (KEYS.leader, KEYS.beats, KEYS.meta), ("leader", KEYS.wake))
+        self.resign(backend, "leader")
         assert client.zrange(KEYS.beats, 0, -1) == [b"stand-by"]
 
     def test_a_lease_without_an_end_is_given_one(self, backend: Backend, client: redis.Redis) -> None:

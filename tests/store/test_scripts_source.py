@@ -1,9 +1,19 @@
-"""Where the text of the scripts comes from."""
+"""Where the text of the scripts comes from, and the names of their KEYS and ARGS."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import redbeat_lite
+from redbeat_lite.store.scripts import _FILES, Call, _head, source
 
 _LOOK = """
 import sys
@@ -15,7 +25,78 @@ assert len([source(name) for name in _FILES]) > 20
 assert not events, events
 """
 
+#: Scripts with named KEYS and ARGS.
+NAMED = sorted(name for name in _FILES if _head(name))
+
 
 def test_no_script_is_looked_for_at_its_first_use() -> None:
     """A thread may be at it while another one forks, and the child would inherit the locks of its imports."""
     subprocess.run([sys.executable, "-c", _LOOK], check=True, timeout=60)
+
+
+def names_of(script: str) -> list[str]:
+    """The names of KEYS and ARGS, without what marks them as optional or as a list."""
+    head = _head(script)
+    assert head
+    return [name.rstrip("?.") for name in (*head.keys, *head.args)]
+
+
+@pytest.mark.parametrize("script", NAMED)
+def test_each_name_is_used_and_nothing_is_counted(script: str) -> None:
+    names = names_of(script)
+    assert len({*names}) == len(names)
+    code = re.sub(r"--.*", "", source(script))
+    words = Counter(re.findall(r"[A-Za-z_]\w*", code))
+    # The first time is where it is made a local; a list is named twice there.
+    assert [name for name in names if words[name] < 2 + code.count(f"local {name} = {{}} for n")] == []
+    # A local of the same name would hide it.
+    made = re.findall(r"\blocal (?:function )?([\w, ]+)", re.sub(r"--.*", "", _FILES[script]))
+    assert {*names}.isdisjoint(name.strip() for several in made for name in several.split(","))
+    assert not re.search(r"\b(KEYS|ARGV)\b", re.sub(r"--.*", "", _FILES[script]))
+
+
+def calls() -> Iterator[tuple[str, set[str]]]:
+    """Each call of a script in the package: its name, and the names of its values."""
+    for path in Path(redbeat_lite.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and argument.value in NAMED:
+                    yield str(argument.value), {str(word.arg) for word in node.keywords}
+
+
+def test_each_script_is_called_with_its_names() -> None:
+    called = set()
+    for script, values in calls():
+        called.add(script)
+        head = _head(script)
+        assert head
+        args = {name.rstrip(".") for name in head.args}
+        assert args <= values, f"{script} lacks {args - values}"
+        assert values <= {*names_of(script)}, f"{script} takes no {values - {*names_of(script)}}"
+    assert called == {*NAMED}
+
+
+def test_a_wrong_name_is_an_error() -> None:
+    class Keys:
+        due, entries = "{p}:due", "{p}:entries"
+        state = "{p}:state"
+
+    assert Call.of("schedule/page", Keys, first=0, last=1).args == [0, 1]
+    with pytest.raises(TypeError, match="schedule/page lacks 'last'"):
+        Call.of("schedule/page", Keys, first=0)
+    with pytest.raises(TypeError, match="schedule/page takes no limit"):
+        Call.of("schedule/page", Keys, first=0, last=1, limit=2)
+    with pytest.raises(TypeError, match=r"schedule/page lacks .*'due'"):
+        Call.of("schedule/page", None, first=0, last=1)
+
+
+def test_a_key_that_is_left_out_is_none_in_the_script() -> None:
+    class Keys:
+        guard = "{p}:guard:a"
+        lock = index = None
+
+    values = {"token": "t", "id": "a", "attempt": 0, "lease_ms": 1, "revive": 0, "key": "", "fence": 0, "holder": ""}
+    assert Call.of("once/renew", Keys, **values).keys == ["{p}:guard:a"] * 3
+    assert "local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil\n" in source("once/renew")

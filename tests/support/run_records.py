@@ -19,7 +19,11 @@ from redbeat_lite.store.scripts import source
 from tests.support.messages import of_entry
 
 #: What a worker's script does about deadlines.
-CLEAR = source("shared/record") + "clear(KEYS, cjson.decode(ARGV[1]), tonumber(ARGV[2]))"
+CLEAR = (
+    "local feed, deadlines, incidents = unpack(KEYS)\n"
+    + source("shared/record")
+    + "clear(cjson.decode(ARGV[1]), tonumber(ARGV[2]))"
+)
 
 
 class Worker:
@@ -80,7 +84,9 @@ class Worker:
         self._client.zadd(rows, {row.encode(): nominal})
         self._client.pexpire(rows, 60_000)
         fate = [fields["outcome"], "", fields["duration"], name, nominal, fields["id"], 0]
-        self._client.eval(CLEAR, 3, *self._keys.whole, json.dumps(fate), fields["begin"])
+        self._client.eval(
+            CLEAR, 3, self._keys.feed, self._keys.deadlines, self._keys.incidents, json.dumps(fate), fields["begin"]
+        )
 
     def writes(self, fields: dict[Any, Any]) -> bytes:
         """Add a line to the feed, at the time that the clock of the test shows; returns its id."""

@@ -27,13 +27,15 @@ Files
 ``lua/<folder>/<name>.lua`` is one operation. The folder names the kind of keys: ``schedule``,
 ``leader``, ``once`` and ``guard`` (locks and copies of messages), ``pipeline``, ``runs``. A file
 whose first line is ``-- needs now leads`` is sent with ``lua/shared/now.lua`` and
-``lua/shared/leads.lua`` in front of it. Each file begins with its contract: the KEYS, the ARGV,
+``lua/shared/leads.lua`` in front of it. Each file begins with its contract: the KEYS, the ARGS,
 and the possible replies.
 
 Keys and arguments
 ==================
 
-``scripts.run("schedule/put", keys, args)`` sends the lists ``KEYS`` and ``ARGV``.
+``scripts.run("schedule/page", keys, first=0, last=9)`` runs a script whose head names its KEYS and
+ARGS. It takes the KEYS from the attributes of ``keys``, and the ARGS from the named values. The
+script has them as locals: :func:`source` puts these in front of it.
 
 - A script gets every key that it uses, and builds no name of a key. On a cluster the server needs
   the keys to find the node. All keys of one schedule have the same hash tag, so one node has them.
@@ -94,10 +96,11 @@ the text is loaded and the call is sent again.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 
@@ -105,6 +108,13 @@ from ..keys import find_foreign_key
 
 # First words of a script that needs shared files.
 _NEEDS = "-- needs "
+
+# Ending of a key that a call may leave out. Such a key is sent as the first one, because a cluster
+# takes no empty key, and is nil in the script.
+_OPTIONAL = "?"
+
+# Ending of the last name, if it takes all the rest.
+_TAIL = "..."
 
 # Text of every file, by folder and name without ".lua". The files are read when this module is
 # imported, and not at the first use. The first use may come in a thread of a worker while its main
@@ -117,14 +127,53 @@ _FILES = {
 }
 
 
+class _Head(NamedTuple):
+    """Names of a script's KEYS and ARGV, as its first comment lists them."""
+
+    keys: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+
+
+@cache
+def _head(name: str) -> _Head | None:
+    """Return the names of ``lua/<name>.lua``; ``None`` for a script that counts its arguments."""
+    names: dict[str, list[str]] = {"KEYS": [], "ARGS": []}
+    for kind, line in re.findall(r"^-- (KEYS|ARGS): (.*)$", _FILES[name], re.MULTILINE):
+        names[kind] += line.split()
+    return _Head(tuple(names["KEYS"]), tuple(names["ARGS"])) if names["KEYS"] else None
+
+
 def source(name: str) -> str:
-    """Return the text of ``lua/<name>.lua``, with the shared files that it needs in front of it."""
+    """Return the text that is loaded for ``lua/<name>.lua``.
+
+    The locals for its KEYS and ARGV come first, and then the shared files that it needs, which may
+    use these locals, too.
+    """
     text = _FILES[name]
     first_line, _, _ = text.partition("\n")
-    if not first_line.startswith(_NEEDS):
-        return text
-    needed = first_line.removeprefix(_NEEDS).split()
-    return "".join(source(f"shared/{shared}") for shared in needed) + text
+    needed: list[str] = []
+    if first_line.startswith(_NEEDS):
+        needed = first_line.removeprefix(_NEEDS).split()
+    shared = "".join(source(f"shared/{part}") for part in needed)
+    head = _head(name) or _Head()
+    return _locals("KEYS", head.keys) + _locals("ARGV", head.args) + shared + text
+
+
+def _locals(table: str, names: Sequence[str]) -> str:
+    """Return the Lua that names the items of a table."""
+    lines = []
+    for place, name in enumerate(names, 1):
+        item = f"{table}[{place}]"
+        if name.endswith(_OPTIONAL):
+            lines.append(f"local {name[:-1]} = {item} ~= {table}[1] and {item} or nil\n")
+        elif name.endswith(_TAIL):
+            # Not unpack(), which takes 8,000 items at most.
+            items = name.removesuffix(_TAIL)
+            copy = f"{items}[n - {place - 1}] = {table}[n]"
+            lines.append(f"local {items} = {{}} for n = {place}, #{table} do {copy} end\n")
+        else:
+            lines.append(f"local {name} = {item}\n")
+    return "".join(lines)
 
 
 @cache
@@ -133,11 +182,45 @@ def _sha(name: str) -> str:
 
 
 class Call(NamedTuple):
-    """One call of a script, with its KEYS and ARGV."""
+    """One call of a script, with its KEYS and ARGV. Make it with :meth:`of`."""
 
     name: str
     keys: Sequence[str]
     args: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, script: str, keys: object, /, **values: Any) -> Call:
+        """Return the call of ``lua/<script>.lua``.
+
+        Parameters:
+            keys: has the KEYS that ``values`` does not name as its attributes. ``None`` stands for
+                a key that may be left out.
+            values: the others, and each of the ARGS, by their names.
+
+        Raises:
+            TypeError: a value is missing, or the script takes none of this name.
+        """
+        head = _head(script) or _Head()
+        places: list[str] = []
+        args: list[Any] = []
+        try:
+            for name in head.keys:
+                if name.endswith(_OPTIONAL):
+                    places.append(getattr(keys, name[:-1]) or places[0])
+                elif name.endswith(_TAIL):
+                    places += values.pop(name.removesuffix(_TAIL))
+                else:
+                    places.append(values.pop(name) if name in values else getattr(keys, name))
+            for name in head.args:
+                if name.endswith(_TAIL):
+                    args += values.pop(name.removesuffix(_TAIL))
+                else:
+                    args.append(values.pop(name))
+        except (AttributeError, KeyError) as exc:
+            raise TypeError(f"{script} lacks {exc}") from None
+        if values:
+            raise TypeError(f"{script} takes no {', '.join(values)}")
+        return cls(script, places, args)
 
     @property
     def command(self) -> tuple[Any, ...]:
@@ -151,14 +234,25 @@ class Scripts:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def run(self, name: str, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
-        """Run ``lua/<name>.lua``; return its reply, in which strings are bytes."""
+    def run(self, script: str, keys: object, /, *args: Sequence[Any], **values: Any) -> Any:
+        """Run ``lua/<script>.lua``; return its reply, in which strings are bytes.
+
+        Parameters:
+            keys, values: as :meth:`Call.of` takes them.
+            args: the ARGV of a script that counts its arguments; ``keys`` are its KEYS then.
+        """
+        if _head(script) is None:
+            return self.send(Call(script, cast(Sequence[str], keys), *args))
+        return self.send(Call.of(script, keys, **values))
+
+    def send(self, call: Call) -> Any:
+        """Return the reply to a call, in which strings are bytes."""
         # redis-py's own Script would cost the client a fifth more.
-        command = Call(name, keys, args).command
+        command = call.command
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
-            self._client.script_load(source(name))
+            self._client.script_load(source(call.name))
             return self._client.execute_command(*command)
         except ResponseError as exc:
             # In redis-py 5 only a cluster's client raises MovedError.

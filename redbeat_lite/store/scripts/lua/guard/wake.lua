@@ -1,22 +1,23 @@
 -- needs now
 -- Return the parked copy of a task once the copy that ran has ended or died, and return it again if
 -- it did not start.
--- KEYS[1] guard  [2] guard index   ARGV[1] task id
---     [2] ms until it is sent again; doubles each time  [3] at most
+-- KEYS: guard guard_index
+-- ARGS: id resend_ms resend_max_ms
+--   resend_ms: ms until it is sent again; doubles each time, up to resend_max_ms
 -- returns the message to publish, or nothing
 local now = now_ms()
-local g = redis.call('HMGET', KEYS[1], 'state', 'until', 'standby', 'tries', 'resend')
+local g = redis.call('HMGET', guard, 'state', 'until', 'standby', 'tries', 'resend')
 if not g[3] then
-  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('ZREM', guard_index, id)
   return false
 end
 local again = math.max(g[1] == 'running' and tonumber(g[2]) or 0, tonumber(g[5] or '0'))
 if again > now then
-  redis.call('ZADD', KEYS[2], again, ARGV[1])
+  redis.call('ZADD', guard_index, again, id)
   return false
 end
 local tries = tonumber(g[4] or '0')
-local resend = now + math.min(tonumber(ARGV[2]) * 2 ^ math.min(tries, 20), tonumber(ARGV[3]))
-redis.call('HSET', KEYS[1], 'tries', tries + 1, 'resend', string.format('%.0f', resend))
-redis.call('ZADD', KEYS[2], resend, ARGV[1])
+local resend = now + math.min(tonumber(resend_ms) * 2 ^ math.min(tries, 20), tonumber(resend_max_ms))
+redis.call('HSET', guard, 'tries', tries + 1, 'resend', string.format('%.0f', resend))
+redis.call('ZADD', guard_index, resend, id)
 return g[3]

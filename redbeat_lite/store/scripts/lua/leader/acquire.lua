@@ -1,18 +1,16 @@
 -- needs now change
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
--- KEYS[1] leader   KEYS[2] meta   KEYS[3] beats   KEYS[4] record of changes
--- ARGV[1] token  ARGV[2] lease_ms  ARGV[3] host  ARGV[4] pid  ARGV[5] format this process understands
--- ARGV[6] what the record tells of a term that begins
+-- KEYS: leader meta beats changes
+-- ARGS: token lease_ms host pid format change
+--   format: the highest that this process understands
+--   change: what the record tells of a term that begins
 -- returns {1, term, clock, ahead, zones} leading, the last three as the leader before left them in meta, or ''
 --       | {0, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
-local leader, meta, beats = KEYS[1], KEYS[2], KEYS[3]
-local token, lease, format = ARGV[1], ARGV[2], tonumber(ARGV[5])
-
 local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
 
 local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
-if stored and stored > format then
+if stored and stored > tonumber(format) then
   return {-1, stored}
 end
 
@@ -27,8 +25,8 @@ end
 if redis.call('EXISTS', leader) == 1 and redis.call('HGET', leader, 'token') ~= token then
   local left = redis.call('PTTL', leader)
   if left < 0 then -- a lease that would never end
-    redis.call('PEXPIRE', leader, lease)
-    left = tonumber(lease)
+    redis.call('PEXPIRE', leader, lease_ms)
+    left = tonumber(lease_ms)
   end
   expected(left)
   return {0, left}
@@ -49,11 +47,11 @@ if redis.call('EXISTS', leader) == 0 then
     before[2] = string.format('%.0f', clock)
   end
   redis.call('HSET', meta, 'format', stored or 1, 'ticked', ticked)
-  redis.call('HSET', leader, 'token', token, 'term', term, 'host', ARGV[3], 'pid', ARGV[4], 'since',
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since',
     string.format('%.0f', math.floor(ms / 1000)), 'format', format)
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
-  note_change(KEYS[4], '', ARGV[6], cjson.encode(fields), {})
+  note_change(changes, '', change, cjson.encode(fields), {})
 end
-redis.call('PEXPIRE', leader, lease)
+redis.call('PEXPIRE', leader, lease_ms)
 local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')
 return {1, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or '', left[3] or ''}

@@ -1,34 +1,35 @@
 -- needs now leads
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] beats  KEYS[7] due of the backfills
--- ARGV[1] token  ARGV[2] term  ARGV[3] lease_ms  ARGV[4] how many entries the leader's configuration holds
--- ARGV[5] ms since the leader's loop last gave a sign of life  ARGV[6] its report, JSON
+-- KEYS: leader due entries state meta beats backfills_due
+-- ARGS: token term lease_ms least silent_ms report
+--   least: how many entries the leader's configuration holds
+--   silent_ms: since the leader's loop last gave a sign of life
 -- returns {0} lost
 --       | {1, entries, due, pauses, backfills} renewed; how many are stored and how many are due by now, the stamp of the
 --         last pause or resumption, and how many backfills are due
 --       | {2, entries, due, pauses, backfills} renewed, but part of the schedule is gone, or a config entry removed
-if not leads(KEYS[1], ARGV[1], ARGV[2]) then
+if not leads(leader, token, term) then
   return {0}
 end
-redis.call('HSET', KEYS[1], 'report', ARGV[6])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('HSET', leader, 'report', report)
+redis.call('PEXPIRE', leader, lease_ms)
 local now = now_ms()
 -- Every write keeps the three in step.
-local due, entries, state = redis.call('ZCARD', KEYS[2]), redis.call('HLEN', KEYS[3]), redis.call('HLEN', KEYS[4])
-local whole = due == entries and entries == state and entries >= tonumber(ARGV[4])
+local count = redis.call('HLEN', entries)
+local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
 -- Beside runtime entries the number tells nothing of a config entry that was removed by hand; who removed it, does.
-local removed = redis.call('HGET', KEYS[5], 'removed')
+local removed = redis.call('HGET', meta, 'removed')
 whole = whole and (not removed or removed == '')
-if redis.call('EXISTS', KEYS[5]) == 1 then -- not made anew: that it is gone has to be noticed
-  redis.call('HSET', KEYS[5], 'ticked', string.format('%.0f', now - ARGV[5]))
+if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
+  redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
 else
   whole = false
 end
 -- The same sign of life as above, not when the next one is due: one that freezes and loses the lease is judged by this,
 -- and must not seem less silent than it did while it led.
-redis.call('ZADD', KEYS[6], string.format('%.0f', now - ARGV[5]), ARGV[1])
-redis.call('PEXPIRE', KEYS[6], 3600000)
-local late = redis.call('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
-local backfills = redis.call('ZCOUNT', KEYS[7], '-inf', string.format('%.0f', now))
-local pauses = redis.call('HGET', KEYS[5], 'pauses')
-return {whole and 1 or 2, entries, late, pauses or '', backfills}
+redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
+redis.call('PEXPIRE', beats, 3600000)
+local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))
+local backfills = redis.call('ZCOUNT', backfills_due, '-inf', string.format('%.0f', now))
+local pauses = redis.call('HGET', meta, 'pauses')
+return {whole and 1 or 2, count, late, pauses or '', backfills}

@@ -1,12 +1,14 @@
 -- needs now
 -- Keep the locks of queued tasks for another lease, and the locks of lost messages for half a lease
 -- at most.
--- KEYS[1] index  then for each task: lock   ARGV for each task: key, task id, 1 queued | 0 lost
+-- KEYS: index locks...
+-- ARGS: tasks...
+--   tasks: for each lock its key, task id, and 1 queued | 0 lost
 -- returns for each task 1 done | 0 no longer queued
 local now = now_ms()
 local extended = {}
-for n = 1, #ARGV / 3 do
-  local lock, key, id, there = KEYS[1 + n], ARGV[3 * n - 2], ARGV[3 * n - 1], ARGV[3 * n] == '1'
+for n, lock in ipairs(locks) do
+  local key, id, there = tasks[3 * n - 2], tasks[3 * n - 1], tasks[3 * n] == '1'
   local l = redis.call('HMGET', lock, 'task', 'state', 'lease')
   local queued = l[1] == id and l[2] == 'queued'
   local lease = queued and tonumber(l[3])
@@ -15,10 +17,10 @@ for n = 1, #ARGV / 3 do
     if redis.call('PTTL', lock) < lease then
       redis.call('PEXPIRE', lock, lease)
     end
-    redis.call('ZADD', KEYS[1], now + lease, key)
+    redis.call('ZADD', index, now + lease, key)
   elseif queued and redis.call('PTTL', lock) > lease / 2 then
     redis.call('PEXPIRE', lock, math.floor(lease / 2))
-    redis.call('ZADD', KEYS[1], now + math.floor(lease / 2), key)
+    redis.call('ZADD', index, now + math.floor(lease / 2), key)
   end
   extended[n] = queued and 1 or 0
 end

@@ -1,12 +1,14 @@
 -- needs now
 -- Release the locks of queued tasks that will not run, or their places among the waiters.
--- KEYS[1] index  then for each task: lock, waiters, parked   ARGV for each task: key, task id
+-- KEYS: index places...
+-- ARGS: tasks...
+--   places: for each task its lock, waiters and parked messages   tasks: for each its key and task id
 -- returns for each task 1 if a task may wait for the lock now, else 0
 local now = now_ms()
 local waited = {}
-for n = 1, #ARGV / 2 do
-  local index, lock, waiters, parked = KEYS[1], KEYS[3 * n - 1], KEYS[3 * n], KEYS[3 * n + 1]
-  local key, id = ARGV[2 * n - 1], ARGV[2 * n]
+for n = 1, #tasks / 2 do
+  local lock, waiters, parked = places[3 * n - 2], places[3 * n - 1], places[3 * n]
+  local key, id = tasks[2 * n - 1], tasks[2 * n]
   local l = redis.call('HMGET', lock, 'task', 'state')
   -- A lock in state running belongs to a copy that runs, which releases it itself.
   if l[1] == id and l[2] == 'queued' then

@@ -1,29 +1,29 @@
 -- needs now
 -- Return the first waiter of a free lock, and return it again if it did not start in time. The
 -- caller ends a waiter that is too old; the waiter keeps its place until the caller lets it leave.
--- KEYS[1] lock  [2] waiters  [3] parked  [4] index
--- ARGV[1] key  [2] ms until a waiter that was woken and did not start is woken again, doubled each
---     time  [3] most of these ms
+-- KEYS: lock waiters parked index
+-- ARGS: key resend_ms resend_max_ms
+--   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time, up
+--     to resend_max_ms
 -- returns {message, 0 to publish it | 1 to end it, too old}, or nothing
 local now = now_ms()
-local key = ARGV[1]
-local left = redis.call('PTTL', KEYS[1])
+local left = redis.call('PTTL', lock)
 if left > 0 then
-  local lease = tonumber(redis.call('HGET', KEYS[1], 'lease')) or left
-  redis.call('ZADD', KEYS[4], now + math.min(left, lease), key)
+  local lease = tonumber(redis.call('HGET', lock, 'lease')) or left
+  redis.call('ZADD', index, now + math.min(left, lease), key)
   return false
 end
-local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if not head then
-  redis.call('DEL', KEYS[3])
-  redis.call('ZREM', KEYS[4], key)
+  redis.call('DEL', parked)
+  redis.call('ZREM', index, key)
   return false
 end
-local w = redis.call('HMGET', KEYS[3], 'woken', 'tries', 'resend', 'm:' .. head, 'd:' .. head)
+local w = redis.call('HMGET', parked, 'woken', 'tries', 'resend', 'm:' .. head, 'd:' .. head)
 local tries = 1
 if w[1] == head then
   if tonumber(w[3]) > now then
-    redis.call('ZADD', KEYS[4], w[3], key)
+    redis.call('ZADD', index, w[3], key)
     return false
   end
   tries = tonumber(w[2]) + 1
@@ -32,18 +32,18 @@ local message, limit = w[4], w[5] and tonumber(w[5]) or math.huge
 if not message then
   -- The message was evicted or deleted by hand, so the task cannot run. The next round looks at the
   -- next waiter.
-  redis.call('ZREM', KEYS[2], head)
-  redis.call('HDEL', KEYS[3], 'a:' .. head, 'd:' .. head)
-  redis.call('ZADD', KEYS[4], now, key)
+  redis.call('ZREM', waiters, head)
+  redis.call('HDEL', parked, 'a:' .. head, 'd:' .. head)
+  redis.call('ZADD', index, now, key)
   return false
 end
-local pause = tonumber(ARGV[2])
-local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(ARGV[3]))
+local pause = tonumber(resend_ms)
+local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(resend_max_ms))
 if now <= limit then
   -- Look again when the waiter is too old. But if it was woken shortly before, it may be about to
   -- start.
   resend = math.min(resend, math.max(limit + 1, now + pause))
 end
-redis.call('HSET', KEYS[3], 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
-redis.call('ZADD', KEYS[4], string.format('%.0f', resend), key)
+redis.call('HSET', parked, 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
+redis.call('ZADD', index, string.format('%.0f', resend), key)
 return {message, now > limit and 1 or 0}

@@ -1,7 +1,9 @@
 -- One page of the schedule in due order; changes nothing. At most 1,000 ranks, which unpack() can take.
--- KEYS[1] due  KEYS[2] entries  KEYS[3] state   ARGV[1] first rank  ARGV[2] last rank
+-- KEYS: due entries state
+-- ARGS: first last
+--   first, last: ranks
 -- returns {{name, score, ...}, {definition, ...}, {state, ...}}, or {{}} beyond the end
-local ranked = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES')
+local ranked = redis.call('ZRANGE', due, first, last, 'WITHSCORES')
 if #ranked == 0 then
   return {ranked}
 end
@@ -9,4 +11,4 @@ local names = {}
 for i = 1, #ranked, 2 do
   names[#names + 1] = ranked[i]
 end
-return {ranked, redis.call('HMGET', KEYS[2], unpack(names)), redis.call('HMGET', KEYS[3], unpack(names))}
+return {ranked, redis.call('HMGET', entries, unpack(names)), redis.call('HMGET', state, unpack(names))}

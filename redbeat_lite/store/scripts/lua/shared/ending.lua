@@ -1,25 +1,24 @@
 -- For the scripts of the pipelines: the end of a run, and of a stage.
--- they take the keys of run, steps, results, outbox and gone; `remember` is [7] of pipeline/complete
-local function finish(keys, how, remember)
-  local ttl = redis.call('HGET', keys[1], 'ttl')
-  redis.call('HSET', keys[1], 'state', how, 'ended', now_ms())
-  redis.call('DEL', keys[4])
-  for i = 1, 3 do
-    redis.call('PEXPIRE', keys[i], ttl)
+local function finish(how)
+  local ttl = redis.call('HGET', run, 'ttl')
+  redis.call('HSET', run, 'state', how, 'ended', now_ms())
+  redis.call('DEL', outbox)
+  for _, key in ipairs({run, steps, results}) do
+    redis.call('PEXPIRE', key, ttl)
   end
-  redis.call('SET', keys[5], how, 'PX', tonumber(ttl) + tonumber(remember))
+  redis.call('SET', gone, how, 'PX', tonumber(ttl) + tonumber(remember_ms))
   return how
 end
 
 -- returns the state of the run after its next stage has begun, or there is none
-local function advance(keys, state, remember)
-  local run = redis.call('HMGET', keys[1], 'stage', 'sizes', 'most')
-  local first, size, following = steps_of(run[2], tonumber(run[1]))
+local function advance(state)
+  local record = redis.call('HMGET', run, 'stage', 'sizes', 'most')
+  local first, size, following = steps_of(record[2], tonumber(record[1]))
   if not following then
-    return finish(keys, 'SUCCEEDED', remember)
+    return finish('SUCCEEDED')
   end
   first = first + size
-  local next = fill(keys[4], first, first + following - 1, tonumber(run[3]))
-  redis.call('HSET', keys[1], 'stage', run[1] + 1, 'left', following, 'next', next, 'filled', now_ms())
+  local next = fill(first, first + following - 1, tonumber(record[3]))
+  redis.call('HSET', run, 'stage', record[1] + 1, 'left', following, 'next', next, 'filled', now_ms())
   return state
 end

@@ -22,21 +22,21 @@ end
 -- those that are left. Where an incident is open that this ends, the leader is told: by a deadline that is over at once.
 -- What has found no room to be opened is over, too.
 -- takes as record() does, and when the run began, ms after its nominal time; nil: it has not
-local function clear(whole, fate, begin)
+local function clear(fate, begin)
   local letter, name = fate[1], fate[4]
   local run = string.format('|%.0f|', fate[5]) .. name
   local function settle(what, at, over, moment, told, ...)
     local in_time = at and moment and fate[5] + moment <= tonumber(at)
     if in_time or (at and over) then
-      redis.call('ZREM', whole[2], what .. run, what .. (in_time and '||' .. name or run))
+      redis.call('ZREM', deadlines, what .. run, what .. (in_time and '||' .. name or run))
     end
-    for _, case in ipairs(in_time and redis.call('HMGET', whole[3], ...) or {}) do
+    for _, case in ipairs(in_time and redis.call('HMGET', incidents, ...) or {}) do
       if case then
-        redis.call('ZADD', whole[2], 0, told .. run)
+        redis.call('ZADD', deadlines, 0, told .. run)
       end
     end
   end
-  local at = redis.call('ZMSCORE', whole[2], 'start' .. run, 'finish' .. run)
+  local at = redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run)
   -- Of one that is tried again, this is a later begin. One that has lost its worker may come again.
   local over = not begin and letter ~= 'l'
   settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name, 'not_consumed:' .. name, 'late:' .. name)
@@ -48,14 +48,13 @@ end
 -- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
 -- second changes nothing; but the end of a body whose row is too old to be kept is a line in the
 -- feed each time. Every outcome is such a line, but for waiting and running.
--- takes the key of the entry's rows, a list of those of feed, deadlines and incidents, the server's time in ms, and a fate,
--- a list, which a script is given as JSON: for a client, one long text is less work than many short ones
+-- takes the key of the entry's rows, the server's time in ms, and a fate, a list, which a script is given as JSON: for a client, one long text is less work than many short ones
 --   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
 --   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] whether something is expected of it
 --   [10] life_ms of the rows  [11] worker  [12] error  [13] ms until its retry is due, null: there is none
 --     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
 -- returns nothing, or why it is not in the feed: the row is written all the same
-local function record(rows, whole, now, fate, other)
+local function record(rows, now, fate, other)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
   -- The attempt before has failed and no other follows, so the row keeps its begin, its duration
@@ -92,12 +91,12 @@ local function record(rows, whole, now, fate, other)
   if not old and mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
-      return fate[9] and begin and clear(whole, fate, begin) -- It may be a copy's, of a run whose row has gone.
+      return fate[9] and begin and clear(fate, begin) -- It may be a copy's, of a run whose row has gone.
     end
   end
   local line, why = '', nil
   if letter ~= 'r' and letter ~= 'w' then
-    line = redis.pcall('XADD', whole[1], 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
+    line = redis.pcall('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
       'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[11],
       'error', retry_expired and 'its retry has expired' or fate[12],
       'retry', tonumber(fate[13]) and now + fate[13] or '')
@@ -114,17 +113,20 @@ local function record(rows, whole, now, fate, other)
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
   redis.call('PEXPIRE', rows, fate[10])
   if fate[9] and letter ~= 'w' then
-    clear(whole, fate, begin)
+    clear(fate, begin)
   end
   return why
 end
 
 -- Record as above, for scripts that do more than that: an error of the record must not stop a task or its lock.
--- takes the fate as JSON
+-- takes the fate as JSON, '' where nothing is to be recorded
 -- returns the text of an error, '' where there is none
-local function try_to_record(rows, whole, now, fate, other)
+local function try_to_record(rows, now, fate, other)
+  if fate == '' then
+    return ''
+  end
   local _, why = pcall(function()
-    return record(rows, whole, now, cjson.decode(fate), other)
+    return record(rows, now, cjson.decode(fate), other)
   end)
   return type(why) == 'table' and why.err or why and tostring(why) or ''
 end

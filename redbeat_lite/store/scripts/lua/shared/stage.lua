@@ -19,7 +19,7 @@ end
 
 -- Put steps of a stage that nobody has published into the outbox: from `step` to `last`, and no more than `free` of them.
 -- returns the first one that is left
-local function fill(outbox, step, last, free)
+local function fill(step, last, free)
   while step <= last and free > 0 do
     redis.call('HSET', outbox, step, '0.0')
     step, free = step + 1, free - 1
