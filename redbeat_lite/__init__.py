@@ -33,21 +33,27 @@ if TYPE_CHECKING:
     from .api.selected import Selected
     from .entries.backfill import Backfill
     from .entries.entry import Entry
-    from .entries.field_types import Changes, ExpectFields, MisfireFields, OnceFields, Policies
     from .entries.freezes import Freeze
+    from .entries.model import Changes, Policies
     from .entries.preview import Upcoming
-    from .expect import Expect, Pause
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.install import install
     from .once.locks import LockHandle, LockInfo, Locks, lock, locks
-    from .once.policy import Once
     from .once.task import Task
     from .pipeline.pipeline import Pipeline, start_task_process
     from .pipeline.pipeline_run import NotResumable, PipelineNotFound, PipelineRun
     from .pipeline.pipeline_task import PipelineTask
+    from .policies import (
+        Expect,
+        ExpectFields,
+        Misfire,
+        MisfireFields,
+        Once,
+        OnceFields,
+        Pause,
+    )
     from .rules import at, cron, every, manual, register_schedule, rrule
     from .rules.calendars import Calendar
-    from .rules.misfire import Misfire
     from .runs.incident import Incident
     from .runs.run import Run
     from .scheduler import Scheduler
@@ -63,7 +69,7 @@ _HOMES = {
     "api.selected": ("Selected",),
     "_base.times": ("Duration",),
     "entries.entry": ("Entry",),
-    "entries.field_types": ("Changes", "ExpectFields", "MisfireFields", "OnceFields", "Policies"),
+    "entries.model": ("Changes", "Policies"),
     "entries.freezes": ("Freeze",),
     "_base.errors": (
         "ConfigOwned",
@@ -76,13 +82,19 @@ _HOMES = {
         "RedbeatError",
         "UnsupportedFormat",
     ),
-    "expect": ("Expect", "Pause"),
+    "policies": (
+        "Expect",
+        "ExpectFields",
+        "Misfire",
+        "MisfireFields",
+        "Once",
+        "OnceFields",
+        "Pause",
+    ),
     "rules.calendars": ("Calendar",),
-    "rules.misfire": ("Misfire",),
     "once.errors": ("LockLost", "LockUnavailable", "OnceRejected", "OnceSkipped"),
     "once.install": ("install",),
     "once.locks": ("LockHandle", "LockInfo", "Locks", "lock", "locks"),
-    "once.policy": ("Once",),
     "once.task": ("Task",),
     "pipeline.pipeline": ("Pipeline", "start_task_process"),
     "pipeline.pipeline_run": ("NotResumable", "PipelineNotFound", "PipelineRun"),

@@ -18,7 +18,7 @@ from ._base import urls
 from ._base.errors import ConfigurationError, InvalidEntry
 from ._base.text import remember_passwords
 from ._base.times import YEAR, seconds_of
-from .expect import Expect
+from .policies import Expect
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -12,11 +12,12 @@ from typing import Any, cast
 from .._base.actors import Who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
+from .._base.fields import Whole
 from .._base.public import public
 from .._base.times import aware, from_ms, to_ms
 from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
 from ..entries.entry import Entry
-from ..entries.fields import as_number, is_name, is_number
+from ..entries.model import is_name
 from ..entries.state import storable_note
 from ..entries.words import in_zone
 from ..once.lock_store import OnceKeys
@@ -318,9 +319,10 @@ def _next_number(again: int) -> str:
     return f"again={again + 1} (--again {again + 1})"
 
 
-def _check_limits(max_active: object, rate: object, again: object) -> None:
-    as_number("max_active", max_active, 1, _ACTIVE)
-    in_bounds = is_number(rate) and SLOWEST <= rate <= FASTEST
+def _check_limits(max_active: object, rate: Any, again: object) -> None:
+    if max_active is not None:
+        Whole(1, _ACTIVE).read("max_active", max_active)
+    in_bounds = type(rate) in (int, float) and SLOWEST <= rate <= FASTEST
     _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
     is_count = type(again) is int and 0 <= again <= 10**6
     _check("again", "a whole number from 0", again, is_count)

@@ -12,7 +12,7 @@ from .._base.public import public
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.fields import check_name
+from ..entries.model import NAME
 from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
 from ..rules.calendars import Calendar
@@ -58,7 +58,7 @@ class Calendars(MutableMapping[str, Calendar]):
             InvalidEntry: the calendar or its name is wrong; or an entry would be too large with the
                 calendar, and all other entries were edited.
         """
-        if "@" in check_name("name", name):
+        if "@" in NAME.read("name", name):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
         if not isinstance(calendar, Calendar):
             raise InvalidEntry("calendar", "a Calendar", calendar)

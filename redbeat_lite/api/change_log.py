@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from .._base.times import MAX_MS, aware, from_ms, to_ms
-from ..entries.fields import is_name
+from ..entries.model import is_name
 from ..store.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
 from ..store.records import PAGE, Stored
 from ..store.redis_values import UNREADABLE, newest_first, readable

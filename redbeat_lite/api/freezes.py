@@ -8,9 +8,10 @@ from datetime import datetime
 from .._base.actors import Who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
+from .._base.fields import Length
 from .._base.ids import random_hex
 from .._base.public import public
-from .._base.times import YEAR, Duration, aware, from_ms, length_of, to_ms
+from .._base.times import YEAR, Duration, aware, from_ms, to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
@@ -161,5 +162,5 @@ class FreezeList:
 
 def _after(now: int, seconds: object) -> int:
     """Return the end of a freeze of this length, in epoch ms."""
-    expected = "a millisecond to 1,000 years"
-    return now + round(1000 * length_of("seconds", seconds, expected, 0.001, _LONGEST))
+    length: float = Length(0.001, _LONGEST).read("seconds", seconds)
+    return now + round(1000 * length)

@@ -17,8 +17,8 @@ from .._base.text import text_of
 from .._base.times import from_ms
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
-from ..entries.fields import is_name
 from ..entries.freezes import Freezes
+from ..entries.model import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..runs.run import Row
 from ..runs.run_store import RunStore, rows_in

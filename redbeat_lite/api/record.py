@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from .._base.public import public
 from ..entries.entry import Entry
-from ..entries.fields import is_name
 from ..entries.freezes import Freezes
+from ..entries.model import is_name
 from ..runs.run import Run
 from ..runs.run_store import rows_in
 from ..store.changes import Change

@@ -13,8 +13,8 @@ from .._base import times
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound, InvalidEntry
 from ..entries.entry import Entry
-from ..entries.fields import is_name
 from ..entries.last_runs import must_have_expired, with_sent
+from ..entries.model import is_name
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys

@@ -29,9 +29,8 @@ from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import encode
 from ..entries.entry import Entry
-from ..entries.field_types import Args, Changes, Kwargs, Policies, Schedule
-from ..entries.fields import is_name
 from ..entries.freezes import Freezes
+from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
 from ..entries.on_calendar import ReadCalendars
 from ..entries.preview import Upcoming, upcoming
 from ..entries.selection import Selection

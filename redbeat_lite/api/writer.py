@@ -23,10 +23,10 @@ from .._base.errors import (
     InvalidEntry,
 )
 from ..entries import lifecycle
+from ..entries.apply_options import check_destination
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.fields import check_destination
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import ReadCalendars, give_calendar
 from ..entries.rule_words import either_day_words, every_second_words

@@ -21,7 +21,7 @@ from ..entries import lifecycle
 from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
-from ..entries.fields import is_name
+from ..entries.model import is_name
 from ..entries.on_calendar import give_calendar
 from ..entries.sendable import check_options
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts

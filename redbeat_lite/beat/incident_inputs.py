@@ -17,9 +17,9 @@ from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
 from ..entries.stored_entry import entry_of, state_of
-from ..expect import Expect
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import heard_of
+from ..policies import Expect
 from ..runs.incident_fold import Watched
 from ..store.changes import decode_change, decode_last
 from ..store.records import PAGE, Stored, chunks

@@ -12,11 +12,11 @@ from typing import Any
 from celery import Celery
 
 from .._base.celery_app import TWICE, publish_timeouts
+from .._base.fields import Length
 from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
 from ..once.lock_store import OnceKeys
-from ..once.policy import check_seconds
 from ..once.worker_reports import WorkerReport, heard_of
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
@@ -161,7 +161,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    seconds = None if timeout is None else check_seconds("timeout", timeout, 0)
+    seconds = None if timeout is None else Length().read("timeout", timeout)
     current = status_of(settings, timeout=seconds)
     is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
     if not current.freezes or not is_on_broker:

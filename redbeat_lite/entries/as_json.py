@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..store.json_values import loads
-from .definition import encode, stored_value
-from .fields import FIELDS
+from .definition import encode
+from .model import FIELDS
 from .schedule_text import resolved_text, schedule_fields, schedule_text
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     if "calendar" in stored:
         stored["calendar"] = entry.calendar_name
     fields: dict[str, Any] = {}
-    for field in FIELDS:
-        if field in stored:
-            fields[field] = stored[field]
-        elif field not in unstored and (defaults or field in _ALWAYS):
-            fields[field] = stored_value(field, getattr(type(entry), field))
+    for name, field in FIELDS.items():
+        if name in stored:
+            fields[name] = stored[name]
+        elif name not in unstored and (defaults or name in _ALWAYS):
+            fields[name] = field.store(field.default)
     if unstored:
         fields["unstored"] = unstored
     return fields

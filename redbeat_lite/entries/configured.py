@@ -8,9 +8,9 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab
 
-from ..once.policy import Once, digest
+from ..once.lock_key import digest
+from ..policies import Misfire, Once
 from ..rules import Cron, Manual
-from ..rules.misfire import Misfire
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated
@@ -75,7 +75,7 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
     if isinstance(fields, dict):
         fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
         if fields.get("once") is True:
-            fields["once"] = Once.of(True, lease=settings.once_lease)
+            fields["once"] = Once(scope="queue", lease=settings.once_lease)
     return Entry.from_mapping(name, fields, app=app)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._base.errors import InvalidEntry
 from ..store.json_values import MAX_BYTES, dumps
 from ..store.keys import FORMAT
-from .fields import FIELDS
+from .model import FIELDS
 from .unstored import readable_text
 
 if TYPE_CHECKING:
@@ -42,21 +42,16 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
 def _stored_fields(entry: Entry, placeholders: bool) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     unstored = dict(entry.unstored)
-    for field in FIELDS:
-        value = getattr(entry, field)
-        if field in unstored or (field != "schedule" and value == getattr(type(entry), field)):
+    for name, field in FIELDS.items():
+        value = getattr(entry, name)
+        if name in unstored or value == field.default:
             continue
         try:
-            stored[field] = stored_value(field, value)
+            stored[name] = field.store(value)
         except InvalidEntry as exc:
-            if not (placeholders and field in MAY_BE_UNSTORED):
+            if not (placeholders and name in MAY_BE_UNSTORED):
                 raise exc.of(entry.name) from None
-            unstored[field] = readable_text(exc.value)
+            unstored[name] = readable_text(exc.value)
     if unstored:
         stored["unstored"] = unstored
     return stored
-
-
-def stored_value(field: str, value: Any) -> Any:
-    """Return the JSON value of a field; raise InvalidEntry if it cannot be stored."""
-    return None if value is None else FIELDS[field].store(value, field)

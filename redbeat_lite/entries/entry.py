@@ -8,35 +8,35 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack, get_args
 
 from celery.schedules import BaseSchedule, schedule
+from msgspec import structs
 
 from .._base import times
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.times import DURATION_FORMS
-from ..expect import Expect, Pause
-from ..once.policy import Once
 from ..rules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
 from ..rules.calendars import Calendar, without
-from ..rules.misfire import Misfire
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..store.changes import Change
 from .as_json import as_json
-from .field_types import Args, Changes, Kwargs, Policies, Schedule
-from .fields import (
+from .model import (
     FIELDS,
+    NAME,
+    Args,
+    Changes,
+    Definition,
+    Kwargs,
+    Policies,
+    Schedule,
     brings_arguments,
-    check_name,
-    check_together,
-    expanded,
-    read_field,
-    unknown_field,
+    definition_of,
 )
 from .state import EntryState, task_id
 
 if TYPE_CHECKING:
-    # Celery ships no types, so its class would have any attribute, also misspelled ones.
+    # Celery ships no types, so its class would have any attribute, also misspelled ones. The fields
+    # of the definition become attributes of the entry.
 
-    class ScheduleEntry: ...
+    class ScheduleEntry(Definition, frozen=True): ...
 else:
     from celery.beat import ScheduleEntry
 
@@ -66,7 +66,7 @@ _NOT_PICKLED = ("app", "_rule", "message_template", "read_rows")
 
 
 @public
-class Entry(ScheduleEntry):
+class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-only
     """Named schedule of a task. As a :class:`celery.beat.ScheduleEntry` it works with Celery's
     tools.
 
@@ -84,26 +84,7 @@ class Entry(ScheduleEntry):
         options: options of ``apply_async``, such as ``queue`` and ``priority``. The task's
             ``apply_async`` and the broker get options with unknown names too; an option that looks
             misspelled is refused.
-        expires: ``None``, a duration after publishing, or ``"interval"``: the time until the next
-            run. An ``expires`` among the options takes precedence.
-        once: keep one run of this entry queued or running at a time; ``True`` or a :class:`Once`.
-        misfire: policy for missed occurrences: ``"coalesce"``, ``"skip"``, ``"all"``, or a
-            :class:`Misfire`.
-        jitter: a duration; each occurrence is delayed by a fixed time between 0 and this.
-        start_at, end_at: no occurrence lies before the first or after the second instant.
-        max_runs: finish after this many occurrences.
-        enabled: a disabled entry is kept, but does not fire.
-        description: free text for people.
-        remove_when_done: remove the entry when it finishes, instead of keeping it as a record.
-        history: number of its last runs that are remembered, 0 to 1,000; ``None`` for
-            ``redbeat_lite_history``.
-        expect: expectations that its runs must meet, as an :class:`Expect` or a mapping of its
-            fields; ``False`` for none, ``None`` for ``redbeat_lite_expect``.
-        on_failure: a :class:`Pause` or its text, such as ``"pause:3"``: pause the entry after so
-            many failures in a row.
-        calendar: name of a stored :class:`Calendar`, on whose days nothing runs. A stored entry has
-            the calendar itself.
-        tags: up to 20 words that select it together with others; they are sorted.
+        policies: the other fields, by name; see :class:`Policies`. Each is an attribute.
         relative: Celery's own flag for interval schedules.
         app: the Celery app; its time zone applies to schedules without one.
 
@@ -112,26 +93,9 @@ class Entry(ScheduleEntry):
             value.
     """
 
-    task: Final[str] = ""
-    schedule: Final[BaseSchedule] = Manual()
-    args: Final[tuple[Any, ...]] = ()
-    kwargs: Final[Mapping[str, Any]] = MappingProxyType({})
-    options: Final[Mapping[str, Any]] = MappingProxyType({})
-    expires: Final[float | str | None] = "interval"
-    once: Final[Once | None] = None
-    misfire: Final[Misfire] = Misfire()
-    jitter: Final[float] = 0.0
-    start_at: Final[datetime | None] = None
-    end_at: Final[datetime | None] = None
-    max_runs: Final[int | None] = None
-    enabled: Final[bool] = True
-    description: Final[str] = ""
-    remove_when_done: Final[bool] = False
-    history: Final[int | None] = None
-    expect: Final[Expect | Literal[False] | None] = None
-    on_failure: Final[Pause | None] = None
-    calendar: Final[Calendar | str | None] = None
-    tags: Final[tuple[str, ...]] = ()
+    name: Final[str] = ""
+    #: The Celery app.
+    app: Any = None
 
     #: Attributes of an entry that was read from Redis or written.
     state: EntryState | None = None
@@ -167,32 +131,15 @@ class Entry(ScheduleEntry):
         **policies: Unpack[Policies],
     ) -> None:
         # Celery's own __init__ is not called, because it fills last_run_at from a clock.
-        self.name: Final[str] = check_name("name", name)
-        self.app = app
-        try:
-            task, args, kwargs, options = expanded(task, args, kwargs, options)
-            task = getattr(task, "name", task)
-            fields = {
-                "task": task,
-                "schedule": schedule,
-                "args": args,
-                "kwargs": kwargs,
-                "options": options,
-            }
-            for field, value in (fields | policies).items():
-                self.__dict__[field] = read_field(field, value)
-            self.__dict__["schedule"] = self._own_schedule(relative)
-            check_together(self)
-        except InvalidEntry as exc:
-            raise exc.of(self.name) from None
-
-    def _own_schedule(self, relative: bool) -> BaseSchedule:
-        """Return the schedule with ``relative``; a spread schedule gets the times for this name."""
-        if isinstance(self.schedule, SpreadSchedule):
-            return self.schedule.of(self.name)
-        if relative and type(self.schedule) is schedule:
-            return schedule(self.schedule.run_every, relative=True)
-        return self.schedule
+        fields = {
+            "task": task,
+            "schedule": schedule,
+            "args": args,
+            "kwargs": kwargs,
+            "options": options,
+            **policies,
+        }
+        self._fill(name, fields, relative, app)
 
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
@@ -210,14 +157,26 @@ class Entry(ScheduleEntry):
             return written
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
-        for field, value in written.items():
-            if field not in FIELDS and field != "relative":
-                raise unknown_field(field, value).of(str(name))
-        for required, expected in _REQUIRED.items():
-            if written.get(required) is None:
-                hint = None if required in written else "the field is missing"
-                raise InvalidEntry(required, expected, None, entry=str(name), hint=hint)
-        return cls(name, **written, app=app)
+        fields = dict(written)
+        relative = fields.pop("relative", False)
+        entry = cls.__new__(cls)
+        entry._fill(name, fields, relative, app)
+        return entry
+
+    def _fill(self, name: str, fields: Mapping[str, Any], relative: bool, app: Any) -> None:
+        """Set name, app and fields of a new entry; raise InvalidEntry if one is wrong."""
+        attributes = self.__dict__
+        attributes["name"] = NAME.read("name", name)
+        attributes["app"] = app
+        try:
+            attributes.update(structs.asdict(definition_of(fields)))
+        except InvalidEntry as exc:
+            raise exc.of(name) from None
+        if isinstance(self.schedule, SpreadSchedule):
+            # The times of a spread schedule depend on the name.
+            attributes["schedule"] = self.schedule.of(name)
+        elif relative and type(self.schedule) is schedule:
+            attributes["schedule"] = schedule(self.schedule.run_every, relative=True)
 
     # -- Plan --------------------------------------------------------------------------------------
 
@@ -434,8 +393,7 @@ class Entry(ScheduleEntry):
     # -- Read-only: a change of this object would not change what is stored ------------------------
 
     def __setattr__(self, name: str, value: object) -> None:
-        is_new_name = name == "name" and name not in self.__dict__
-        if name not in _READ and not is_new_name:
+        if name not in _READ:
             is_field = name in FIELDS or name == "name"
             self._refuse(name if is_field else "field")
         self.__dict__[name] = value
@@ -443,9 +401,9 @@ class Entry(ScheduleEntry):
     if TYPE_CHECKING:
         # To a type checker these are None, so that it reports a call. As methods that never return,
         # they would only stop it from checking the lines after the call.
-        save: None
-        delete: None
-        update: None
+        save: None = None
+        delete: None = None
+        update: None = None
     else:
 
         def save(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -467,13 +425,6 @@ class Entry(ScheduleEntry):
         self.__dict__.update(attributes)
         if "schedule" in attributes or "calendar" in attributes:
             self.__dict__["_rule"] = None
-
-
-#: Fields without a default, and their values in words.
-_REQUIRED = {
-    "task": "the name of a task, a task, a signature or a Pipeline",
-    "schedule": f"{DURATION_FORMS}, or a schedule",
-}
 
 
 def written_form(schedule: BaseSchedule) -> object:

@@ -6,7 +6,7 @@ from datetime import tzinfo
 
 from .._base.errors import InvalidEntry
 from .._base.times import from_ms
-from ..expect import Expect
+from ..policies import Expect
 from ..rules import gap_over
 from .entry import Entry
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from celery.beat import BeatLazyFunc
 
 from .._base import times
-from ..expect import Expect
+from ..policies import Expect
 from ..rules import Every, Question
 from ..rules.celery_schedules import familiar
 from ..rules.cron import Cron

@@ -14,7 +14,7 @@ from ..settings import MAX_NAME
 from ..store.json_values import dumps
 from ..store.records import Stored
 from .entry import Entry
-from .fields import as_tags
+from .model import FIELDS
 
 #: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
 _WILD = frozenset("*?[")
@@ -52,7 +52,7 @@ class Selection(NamedTuple):
                 )
         checked_tag = None
         if tag is not None:
-            [checked_tag] = as_tags((tag,))
+            [checked_tag] = FIELDS["tags"].read((tag,))
         return cls(str(name), checked_tag, str(task))
 
     @classmethod

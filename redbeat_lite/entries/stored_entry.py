@@ -14,8 +14,8 @@ from ..store.keys import FORMAT
 from ..store.records import Edit, Stored
 from .definition import MAY_BE_UNSTORED
 from .entry import Entry
-from .fields import FIELDS
 from .lifecycle import due_time
+from .model import FIELDS
 from .state import EntryState
 from .unstored import UnstoredSchedule
 
@@ -67,10 +67,9 @@ def decode(name: str, definition: bytes) -> Entry:
 def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
     """Return the entry of a definition. Fields of a later version are ignored."""
     fields: dict[str, Any] = {"task": None, "schedule": None}
-    for field, forms in FIELDS.items():
-        if field in stored:
-            value = stored[field]
-            fields[field] = None if value is None else forms.load(value)
+    for field, value in stored.items():
+        if field in FIELDS:
+            fields[field] = None if value is None else FIELDS[field].kind.load(value)
     texts = stored.get("unstored", {})
     unstored = {field: str(texts[field]) for field in MAY_BE_UNSTORED if field in texts}
     if "schedule" in unstored:

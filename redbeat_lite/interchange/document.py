@@ -29,8 +29,8 @@ from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.fields import is_name
 from ..entries.freezes import Freeze
+from ..entries.model import is_name
 from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState

@@ -20,11 +20,11 @@ from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry, RedbeatError
 from .._base.times import to_ms
 from ..entries import lifecycle
+from ..entries.apply_options import check_destination
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.fields import check_destination
 from ..entries.sendable import check_arguments, serializer_of
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, readable_parts

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._base.times import message_ms
+from ..policies import Once
+from .lock_key import key_of, signature_of
 from .lock_store import DOWN, LockStore, Wanted
-from .policy import Once, key_of, signature_of
 
 #: Message header: the key of the once-lock, the policy, and whether the task id holds the lock.
 ONCE_HEADER = "redbeat_once"

@@ -23,6 +23,7 @@ from .._base.lazy import of_process
 from .._base.text import text_of
 from .._base.threads import Alarm, start_native
 from .._base.times import seconds_of
+from ..policies import Once
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, Outcome, attempt_of
 from ..settings import Settings
@@ -33,7 +34,6 @@ from .claims import deadline_ms, expires_ms, has_expired, policy_of
 from .errors import LockUnavailable, OnceSkipped
 from .lock_store import DOWN, Held, LockStore, Verdict
 from .outcomes import end_unrun, fate_of, is_final
-from .policy import Once
 
 logger = get_logger(f"celery.{__name__}")
 

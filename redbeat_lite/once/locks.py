@@ -16,14 +16,16 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
+from .._base.fields import Length
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import MAX_MS, Duration, from_ms
+from ..policies import MIN_LEASE, Once
 from ..store.redis_values import text_of_hash, texts
 from .errors import LockLost, LockUnavailable
 from .lock_client import Hold, LockClient
+from .lock_key import checked_key
 from .lock_store import Held
-from .policy import Once, check_seconds, checked_key
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -119,8 +121,8 @@ def lock(
     """
     is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
     manager = _cache_lock if is_cache else _app_lock
-    lease_seconds = check_seconds("once.lease", lease)
-    wait_seconds = check_seconds("timeout", timeout, 0)
+    lease_seconds = Length(MIN_LEASE).read("once.lease", lease)
+    wait_seconds = Length().read("timeout", timeout)
     with manager(where, checked_key(key), lease_seconds, wait_seconds) as handle:
         yield handle
 

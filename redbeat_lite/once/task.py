@@ -20,18 +20,20 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from .._base.clock import wall_ms
+from .._base.fields import Length
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import delay_ms
+from ..policies import MIN_LEASE, Conflict, Once
 from ..store.time_limits import retry_for
 from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import GUARD_LIFE, PATIENCE, Hold, LockClient
+from .lock_key import check_definition, checked_key, key_of
 from .lock_store import DOWN, Wanted
 from .outcomes import end_unrun
 from .parked_message import DELIVERY
-from .policy import Conflict, Once, check_definition, check_seconds, checked_key, key_of
 
 
 class Current:
@@ -106,7 +108,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard_life" in cls.__dict__:
-            cls.guard_life = check_seconds(f"{cls.__name__}.guard_life", cls.guard_life)
+            cls.guard_life = Length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
             # Celery turns ``@app.task(once=...)`` into a class attribute. The policy gets another
             # name, so that ``once`` is the property below, which shows the run as well.

@@ -16,11 +16,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 from .._base.actors import who
 from .._base.celery_app import own_connection
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
+from .._base.fields import Length
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import Duration
 from ..once.lock_store import DOWN
-from ..once.policy import check_seconds
 from ..store.changes import Action, Line, line_of
 from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
@@ -265,7 +265,7 @@ class PipelineRun:
             TimeoutError: the run has not ended in time.
             PipelineNotFound: no such run is known.
         """
-        longest = None if timeout is None else check_seconds("timeout", timeout, 0)
+        longest = None if timeout is None else Length().read("timeout", timeout)
         deadline = None if longest is None else time.monotonic() + longest
         pause = _FIRST_POLL
         last = None

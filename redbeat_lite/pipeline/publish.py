@@ -26,8 +26,8 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.text import describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.lock_store import DOWN
-from ..once.policy import Once
 from ..once.task import Task
+from ..policies import Once
 from ..runs.run import NESTING, Attempt, Fate, Outcome
 from ..store.json_values import pack, unpack
 from . import step_params

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from .._base.errors import InvalidEntry, check_field_names
-from .._base.public import public
-from .._base.text import nearest_hint
-from .._base.times import Duration, length_of
+from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
 from .intervals import At, Every
 from .occurrences import first_ms, next_ms
 from .rule import Question, Rule
 
-MisfirePolicy = Literal["coalesce", "skip", "all"]
-POLICIES = get_args(MisfirePolicy)
 #: Most occurrences that `all` sends in one plan without a limit. The next round plans the rest.
 CHUNK = 500
-MAX_LIMIT = 1000
 #: Milliseconds that an occurrence may be late under `skip` without a grace. A standby takes over
 #: within 4.5 s of a crash (a lease of 4 s and half a second), so a fail-over skips nothing.
 DEFAULT_GRACE_MS = 5000
@@ -39,71 +31,6 @@ WalkOn = Callable[[Sequence[int]], bool]
 def by_count(walked: Sequence[int]) -> bool:
     """Look for another occurrence until there are `WALK` of them."""
     return len(walked) < WALK
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class Misfire:
-    """Policy for occurrences that are late after an outage, a pause, or a clock that jumped ahead.
-
-    Parameters:
-        policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that
-            is later than ``grace``; ``"all"`` sends each, oldest first.
-        grace: a length of time. Occurrences that are later are skipped under every policy. None
-            means no bound, and under ``"skip"`` 5 seconds or a quarter of the time to the next
-            occurrence, whichever is less.
-        limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one
-            outage; the oldest are sent and the others skipped.
-
-    Raises:
-        InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
-    """
-
-    policy: MisfirePolicy = "coalesce"
-    grace: Duration | None = None
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            hint = nearest_hint(self.policy, POLICIES)
-            expected = '"coalesce", "skip" or "all"'
-            raise InvalidEntry("misfire.policy", expected, self.policy, hint=hint)
-        if self.grace is not None:
-            grace = length_of("misfire.grace", self.grace, "not negative, or None", 0)
-            object.__setattr__(self, "grace", grace)
-        is_number = type(self.limit) is int and 1 <= self.limit <= MAX_LIMIT
-        if self.limit is not None and not is_number:
-            raise InvalidEntry("misfire.limit", f"1 to {MAX_LIMIT}, or None", self.limit)
-
-    @classmethod
-    def of(cls, value: MisfirePolicy | Misfire | Mapping[str, Any]) -> Misfire:
-        """Return a policy from its name, from a mapping of the parameters, or itself.
-
-        Raises:
-            InvalidEntry: anything else.
-        """
-        if isinstance(value, Misfire):
-            return value
-        if isinstance(value, str):
-            return _named(value)
-        if not isinstance(value, Mapping):
-            raise InvalidEntry("misfire", "a policy's name, a Misfire or a mapping", value)
-        return cls(**check_field_names("misfire", value, cls.__slots__))
-
-    @property
-    def grace_ms(self) -> int | None:
-        # The duration was made seconds at first.
-        return None if self.grace is None else round(1000 * self.grace)  # type: ignore[arg-type]
-
-    def encode(self) -> str | dict[str, Any]:
-        """Return JSON: the policy's name alone if nothing else is set."""
-        fields = {"policy": self.policy, "grace": self.grace, "limit": self.limit}
-        stored = {name: value for name, value in fields.items() if value is not None}
-        return self.policy if len(stored) == 1 else stored
-
-
-#: One object for each name, because most entries have the same policy.
-_named = lru_cache(maxsize=8)(Misfire)
 
 
 class Range(NamedTuple):

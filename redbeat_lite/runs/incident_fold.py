@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .._base.times import from_ms
-from ..expect import Expect, Pause
+from ..policies import Expect, Pause
 from .incident import Case, Key, Kind
 from .run import Outcome, Row
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
 from kombu.utils.json import JSONEncoder, object_hook
 
 from .._base.errors import CorruptEntry, InvalidEntry
@@ -33,29 +34,13 @@ _SCALARS = frozenset({bool, type(None)})
 # Python neither writes nor reads a whole number of more than 4,300 digits.
 _TOO_LARGE = 10**4000
 
-# No check for values that contain themselves: packing has refused them as nested too deeply.
-_ENCODER = json.JSONEncoder(
-    separators=(",", ":"),
-    ensure_ascii=False,
-    allow_nan=False,
-    check_circular=False,
-)
+_ENCODER = json.JSONEncoder(allow_nan=False)
 _convert: Callable[[Any], Any] = JSONEncoder().default
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):  # Infinity, NaN, or a number such as 1e400.
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def dumps(packed: object) -> str:
     """Return the compact JSON text of a packed value."""
-    return _ENCODER.encode(packed)
+    return msgspec.json.encode(packed).decode()
 
 
 def loads(text: str | bytes) -> Any:
@@ -66,7 +51,7 @@ def loads(text: str | bytes) -> Any:
             Infinity.
     """
     try:
-        return _DECODER.decode(text if isinstance(text, str) else text.decode())
+        return msgspec.json.decode(text)
     except (ValueError, RecursionError) as exc:
         raise CorruptEntry(f"not readable as JSON: {exc}") from exc
 
@@ -187,7 +172,8 @@ def _pack_other(value: object, field: str) -> Any:
     """Return the tagged form of a value of another type; raises InvalidEntry if it has none."""
     try:
         converted = _convert(value)
-        dumps(converted)
+        # Other than dumps, this refuses objects and numbers that JSON does not have.
+        _ENCODER.encode(converted)
     except Exception as exc:
         known = "(see kombu.utils.json.register_type)"
         expected = f"a value that JSON or kombu's JSON types can hold {known}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from .._base.errors import EntryNotFound, InvalidEntry
-from .._base.times import length_of
+from .._base.fields import Length
 from ..api.selected import Selected
 from ..entries.words import counted, in_zone, listed
 from ..once.locks import locks
@@ -211,7 +212,7 @@ def freeze(call: Call) -> Response:
         pattern,
         tag=tag or None,
         task=task or "*",
-        seconds=length_of("for", length, "at least 0.001 s", 0.001),
+        seconds=Length(0.001, math.inf).read("for", length),
         note=note,
     )
     sample = call.schedules.select(**made.selection._asdict()).sample()

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from .._base.times import MAX_MS, from_ms
 from ..entries.backfill import Backfill
-from ..entries.fields import FIELDS
 from ..entries.freezes import Freeze
+from ..entries.model import FIELDS
 from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine

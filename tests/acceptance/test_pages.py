@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import redbeat_lite
-from redbeat_lite.entries.fields import FIELDS
+from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.settings import Settings
 from tests.support.cases import together
 from tests.support.pages import DOCS, document, documentation

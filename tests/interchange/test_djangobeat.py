@@ -17,8 +17,8 @@ from celery.schedules import schedule
 from django.db import transaction
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
-from redbeat_lite.entries.fields import FIELDS
 from redbeat_lite.entries.foreign_fields import INSTEAD, translated
+from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import Move, MoveIn
 from tests.support.frozen import Clock

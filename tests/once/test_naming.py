@@ -19,7 +19,7 @@ from kombu.utils.json import dumps, loads
 
 from redbeat_lite import Once
 from redbeat_lite._base.errors import InvalidEntry
-from redbeat_lite.once.policy import MAX_KEY, canonical, key_of
+from redbeat_lite.once.lock_key import MAX_KEY, canonical, key_of
 from tests.support.cases import together
 from tests.support.examples import examples
 
@@ -73,7 +73,7 @@ def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
 
 def test_every_process_writes_the_same_key() -> None:
     code = (
-        "from redbeat_lite import Once; from redbeat_lite.once.policy import key_of\n"
+        "from redbeat_lite import Once; from redbeat_lite.once.lock_key import key_of\n"
         "print(key_of(Once(), 't', (), {'b': {1, 2, 'x', (3, 4)}, 'a': {'k': b'1', 'j': None}}))"
     )
     printed = {

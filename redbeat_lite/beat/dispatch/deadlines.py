@@ -8,7 +8,7 @@ from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.expected import expected_of
-from ...expect import Expect
+from ...policies import Expect
 from .planner import Job
 
 #: Most deadlines of one kind that an entry has at once, about. If its runs are closer, only some

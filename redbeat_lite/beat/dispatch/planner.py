@@ -15,14 +15,14 @@ from ..._base.errors import ConfigOwned, NotKnownHere
 from ..._base.text import describe
 from ..._base.times import delay_ms
 from ...entries import lifecycle
+from ...entries.apply_options import check_destination
 from ...entries.entry import Entry
-from ...entries.fields import check_destination
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...once.claims import Claim, queue_of
-from ...once.policy import Once
+from ...policies import Once
 from ...rules import every
 from ...rules.misfire import Plan
 from ...store.json_values import MAX_BYTES, dumps

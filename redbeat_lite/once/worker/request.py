@@ -20,13 +20,14 @@ from ..._base.errors import InvalidEntry
 from ..._base.forks import no_forks
 from ..._base.ids import random_hex
 from ..._base.text import describe, text_of
+from ...policies import Once
 from ...runs.run import attempt_of
 from ..claims import ONCE_HEADER, is_guarded, once_header
 from ..lock_client import Hold, LockClient, record_outcome
+from ..lock_key import checked_key
 from ..lock_store import DOWN, Seen
 from ..outcomes import Result, Skipped, fate_of, has_succeeded, is_final
 from ..parked_message import DELIVERY, delivery
-from ..policy import Once, checked_key
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
 logger = get_logger(f"celery.{__name__}")

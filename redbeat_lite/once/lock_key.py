@@ -1,0 +1,211 @@
+"""Key of the once-lock of one call. Nothing here uses Redis or a Celery app."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import json
+import string
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from .._base.errors import InvalidEntry
+from ..policies import Once
+
+#: Most characters of a key. A longer key keeps its beginning, and gets a digest for the rest.
+MAX_KEY = 200
+
+#: Hexadecimal digits of a digest.
+_DIGEST = 32
+
+
+def key_of(
+    once: Once,
+    task_name: str,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    signature: inspect.Signature | None = None,
+) -> str:
+    """Return the key of one call.
+
+    Parameters:
+        signature: of the task's function. Without it, as for a task that the caller has not
+            imported, the arguments count as they are written, so ``f(1)`` and ``f(x=1)`` differ.
+
+    Raises:
+        InvalidEntry: an argument that belongs to the key cannot be written as JSON, a template
+            names an argument that the call does not have, or a callable key returned no text.
+    """
+    args = tuple(args or ())
+    kwargs = dict(kwargs or {})
+    if callable(once.key):
+        return checked_key(once.key(*args, **kwargs))
+    if once.key is not None and not once.fields_of_key:
+        return checked_key(once.key.format())
+    arguments = _bind(signature, args, kwargs)
+    if once.key is not None:
+        return checked_key(f"{task_name}:{_fill(once.key, arguments)}")
+    if not arguments:
+        return checked_key(task_name)
+    return checked_key(f"{task_name}:{digest(canonical(arguments))}")
+
+
+def checked_key(key: object) -> str:
+    """Return a key, shortened if it is too long.
+
+    Raises:
+        InvalidEntry: it is no text, it is empty, or it cannot be written as UTF-8.
+    """
+    if not isinstance(key, str) or not key:
+        raise InvalidEntry("once.key", "text that is not empty", key)
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidEntry("once.key", "text that can be written as UTF-8", key) from None
+    if len(key) <= MAX_KEY:
+        return key
+    return f"{key[: MAX_KEY - _DIGEST - 1]}#{digest(key)}"
+
+
+def check_definition(
+    once: Once,
+    function: Callable[..., Any],
+    task_name: str,
+) -> inspect.Signature | None:
+    """Check a policy against the function of its task, when the task is defined.
+
+    Returns:
+        the function's signature; ``None`` if it cannot be read.
+
+    Raises:
+        InvalidEntry: a template names an argument that the function does not have, or the key is
+            made of all arguments and the default of one cannot be written as JSON.
+    """
+    signature = signature_of(function)
+    if signature is None:
+        return None
+    parameters = signature.parameters.values()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    for name in once.fields_of_key:
+        if name not in signature.parameters and not takes_any:
+            known = ", ".join(signature.parameters) or "none"
+            expected = f"a template of the arguments of {task_name} ({known})"
+            raise InvalidEntry("once.key", expected, once.key)
+    if once.key is None:
+        for parameter in parameters:
+            if parameter.default is not parameter.empty:
+                canonical(parameter.default, f"the default of {parameter.name}")
+    return signature
+
+
+def signature_of(function: Any) -> inspect.Signature | None:
+    """Return the signature of a function; ``None`` if it cannot be read or is no function."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def canonical(value: Any, what: str = "the arguments") -> str:
+    """Return a value as JSON, the same for equal values in any process.
+
+    Raises:
+        InvalidEntry: the value has no such form.
+    """
+    try:
+        plain = _plain(value)
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        expected = f"{what} to be JSON, or a key that leaves out what is not"
+        raise InvalidEntry("once.key", expected, value) from None
+
+
+def digest(text: str) -> str:
+    """Return 128 bits of SHA-256 as hex, so that two keys never meet by chance."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+
+
+def _bind(
+    signature: inspect.Signature | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the arguments of a call by their names."""
+    if signature is not None:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            pass  # The call itself will fail, and its error says why.
+        else:
+            bound.apply_defaults()
+            return _flatten(signature, bound.arguments)
+    arguments = dict(kwargs)
+    if args:
+        arguments["*"] = list(args)
+    return arguments
+
+
+def _flatten(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Lift the items of ``**kwargs``, so that a template can name them; drop an empty ``*args``."""
+    flat: dict[str, Any] = {}
+    for name, value in arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            flat.update(value)
+        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
+            flat[name] = value
+    return flat
+
+
+def _fill(template: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        return _Template().vformat(template, (), arguments)
+    except InvalidEntry:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError) as exc:
+        expected = f"arguments that fit the template {template!r}"
+        raise InvalidEntry("once.key", expected, exc) from None
+
+
+class _Template(string.Formatter):
+    """``str.format`` that writes values other than text and numbers as JSON, not as a ``repr``."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, (str, int, float)):
+            return _as_sent(value)
+        return canonical(value)
+
+
+def _as_sent(value: object) -> str:
+    """Return a value as text, as it arrives behind the broker: an enum's member is its value."""
+    if isinstance(value, Enum):
+        value = value.value
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value made of JSON's types, the same before and after a trip through the broker."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {_as_sent(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        items = [_plain(item) for item in value]
+        return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, (datetime, date, time)):
+        return f"{type(value).__name__}:{value.isoformat()}"
+    if isinstance(value, (UUID, Decimal, timedelta)):
+        return f"{type(value).__name__}:{value}"
+    if isinstance(value, (bytes, bytearray)):
+        return f"bytes:{base64.b64encode(value).decode()}"
+    to_json = getattr(value, "__json__", None)
+    if callable(to_json):
+        return _plain(to_json())
+    raise TypeError(type(value).__name__)
