@@ -138,7 +138,7 @@ class _Subscriber:
             if kind not in self._failed:
                 self._failed.add(kind)
                 hook = f"{self._name}.{_METHODS[kind]}"
-                text = "beat: hook %s failed, which is said once: %r"
+                text = "beat: hook %s failed (logged once): %r"
                 logger.error(text, hook, exc, exc_info=True)
 
 

@@ -204,11 +204,10 @@ def log_left_behind(store: Store, settings: Settings) -> None:
     """Log which config entries go on without a beat of their owner."""
     for owner, names in left_behind(store, {*present(store, settings), settings.owner}).items():
         logger.warning(
-            "beat: %s of the configuration of %r without a beat of %r: %s; "
+            "beat: %s to the configuration of %r, which has no beat: %s; "
             "if that app was renamed, set redbeat_lite_owner = %r, "
-            "or remove what is not wanted: celery -A ... redbeat remove NAME",
-            counted(len(names), "entry", "entries"),
-            owner,
+            "or remove them: celery -A ... redbeat remove NAME",
+            counted(len(names), "entry belongs", "entries belong"),
             owner,
             listed(names),
             owner,
@@ -222,10 +221,10 @@ def log_not_stored(app: Celery, store: Store, settings: Settings, leading_owner:
     names = [name for name, _ in not_stored(app, store, settings)]
     if names:
         logger.warning(
-            "beat: not stored until a beat of %r leads, while one of %r does: %s; "
+            "beat: a beat of %r leads, so these entries of %r are not stored yet: %s; "
             "a redbeat_lite_key_prefix for each app keeps the two apart",
-            settings.owner,
             leading_owner,
+            settings.owner,
             listed(names),
         )
 
@@ -241,8 +240,12 @@ def log_differing(
     names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(
-            "beat: %s of beat_schedule differ from those that %s has stored, which count: %s",
-            counted(len(names), "entry", "entries"),
+            "beat: %s from the definition of the leader, %s, which counts: %s",
+            counted(
+                len(names),
+                "entry of beat_schedule differs",
+                "entries of beat_schedule differ",
+            ),
             leader,
             listed(names),
         )

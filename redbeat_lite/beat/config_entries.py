@@ -233,9 +233,17 @@ class ConfigEntries:
         if isinstance(exc, InvalidEntry) and exc.field == "calendar":
             self._awaited_calendars.add(str(exc.value))
         text = "beat: config entry %r is refused: %s"
-        if is_stored:
+        if is_stored and self._is_incomplete(name):
+            text = "beat: config entry %r is refused, and Redis lacks parts of it, so it waits: %s"
+        elif is_stored:
             text = "beat: config entry %r is refused and goes on as stored before: %s"
         logger.error(text, name, error, exc_info=trace)
+
+    def _is_incomplete(self, name: str) -> bool:
+        """Return whether the stored entry lacks parts that only the configuration has."""
+        [stored] = self._store.read([name])
+        existing, _ = readable_parts(stored)
+        return existing is not None and bool(existing.unstored)
 
     def _find_quarantined(self) -> set[str]:
         """Return the names of entries in quarantine for the definition that they still have.
@@ -282,7 +290,7 @@ class ConfigEntries:
         if stored.definition is None:
             return [] if name in self._quarantined else [self._fresh(wanted, stored, now)]
         if existing is None:
-            text = "beat: what Redis holds for config entry %r cannot be read and is replaced"
+            text = "beat: the stored config entry %r cannot be read and is replaced"
             logger.error(text, name)
             return [self._fresh(wanted, stored, now)]
         if not is_own:
@@ -386,7 +394,8 @@ class ConfigEntries:
         if after is not None and from_ms(after).astimezone(self._zone).date() == today:
             return
         logger.info(
-            "beat: config entry %r does not run today by its new schedule; by the old one, at %s",
+            "beat: config entry %r does not run today by its new schedule; "
+            "by the old one it would have run at %s",
             name,
             in_zone(run, self._zone),
         )

@@ -56,7 +56,7 @@ class HeartbeatUrl:
             return
         self._warned_at = self._now()
         host = urlsplit(self._url).hostname
-        logger.warning("beat: the heartbeat URL of %s cannot be asked for: %s", host, _reason(exc))
+        logger.warning("beat: the heartbeat URL of %s cannot be requested: %s", host, _reason(exc))
 
 
 def _reason(exc: Exception) -> str:

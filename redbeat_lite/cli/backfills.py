@@ -35,11 +35,13 @@ _IDLE = ("added later", "disabled", "paused", "finished")
 @changing
 @option("--from start INSTANT", "The first instant, or how long ago: 24h.", required=True)
 @option("--to end INSTANT", "The last instant, or how long ago.", required=True)
-@option("--max-active N", 'So many at once; or "none": as --rate says.', default="1")
-@option("--rate", "Messages a second without --max-active.", type=float, default=10)
-@option("--again", "1 and so on, to send what was sent before once more.", type=int, default=0)
-@option("--missing", "Leave out what has succeeded, runs or waits, by the record of runs.")
-@option("--everything", "Include idle entries, and runs from before they came.")
+@option("--max-active N", 'Most runs of an entry in flight; or "none" for no limit.', default="1")
+@option(
+    "--rate", "Messages a second of each entry, with --max-active none.", type=float, default=10
+)
+@option("--again", "Raise it to send again what earlier backfills have sent.", type=int, default=0)
+@option("--missing", "Leave out runs that have succeeded, run or wait.")
+@option("--everything", "Include idle entries, and runs from before an entry was added.")
 @note_option
 @option("--dry-run", "Show what would be sent, and send nothing.")
 @json_option
@@ -54,10 +56,12 @@ def backfill(
 ) -> None:
     """Send the runs of entries between two instants of the past, oldest first.
 
-    Each entry has a backfill. What was backfilled before is not sent again; what ran when it was
-    due is, unless with --missing. On a terminal it asks first. An instant without an offset is
-    read in the app's zone. With several entries, it leaves out entries without a run to
-    send or that are disabled, paused or finished, and runs from before an entry was added.
+    Each entry gets a backfill of its own. Runs that an earlier backfill has sent are left out. Runs
+    that were sent when they were due are sent again, unless you say --missing. On a terminal, the
+    command asks first. An instant without an offset is in the app's zone.
+
+    If you select several entries, those that are disabled, paused or finished are left out, and so
+    are runs from before an entry was added.
 
     \b
     Examples:
@@ -158,7 +162,7 @@ def _plan(
             refused.setdefault(_LEFT_OUT[exc.field], []).append(name)
     _say_left_out(refused)
     if not planned:
-        raise Failure("of none of these entries is there anything to send")
+        raise Failure("none of these entries has a run to send")
     return planned
 
 
@@ -198,10 +202,10 @@ def _say_runs(backfills: Sequence[Backfill]) -> None:
 @click.argument("id", required=False)
 @json_option
 def backfills(action: str, id: str | None) -> None:
-    """List the backfills and how far each has come; or pause, resume or cancel the one of this ID.
+    """List the backfills with their progress; or pause, resume or cancel the one of this ID.
 
-    A backfill that is resumed does not wait for runs that were sent before, because their messages
-    may be lost.
+    A resumed backfill does not wait for runs that were sent before, because their messages may be
+    lost.
 
     \b
     Examples:
@@ -209,7 +213,7 @@ def backfills(action: str, id: str | None) -> None:
       celery -A proj redbeat backfills cancel 3f9a21c0
     """
     if (action == "list") != (id is None):
-        raise Failure("an id goes with pause, resume and cancel, and with these alone")
+        raise Failure("pause, resume and cancel need an ID, and list takes none")
     stored = load_schedules().backfills
     shown = [*stored] if id is None else [getattr(stored, action)(id)]
     echo_json(shown)

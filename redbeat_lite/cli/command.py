@@ -21,7 +21,6 @@ from .._base.errors import EntryNotFound, RedbeatError
 from .._base.text import text_of
 from .._base.times import seconds_of
 from ..operate.clean_text import clean
-from ..store.redis_values import text
 from .output import JSON, say, tolerate_any_text
 
 if TYPE_CHECKING:
@@ -50,6 +49,9 @@ _SUMMARY = 1000
 
 #: Most names that the shell completes.
 _COMPLETED = 100
+
+#: Stored names among which the shell looks for them, so that a million entries cost no more.
+_SEARCHED = 20_000
 
 #: Seconds that the shell waits for the server when it completes a name.
 _COMPLETION_SECONDS = 1.0
@@ -344,7 +346,7 @@ def completed(
     return complete
 
 
-entry_names = completed(lambda store, start: (text(name) for name, _ in store.scan(start)))
+entry_names = completed(lambda store, start: store.names_beginning(start, _SEARCHED))
 
 name_argument = click.argument("name", shell_complete=entry_names)
 

@@ -47,12 +47,12 @@ _prune_option = option("--prune", "Remove the runtime entries that are not in th
 @command()
 @_path_argument
 @_prune_option
-@option("--exit-code", "Exit with 3 if there is anything to do.")
+@option("--exit-code", "Exit with 3 if there is anything to change.")
 @json_option
 def plan(path: Path, prune: bool, exit_code: bool) -> None:
     """Show what apply would change.
 
-    PATH is a file of entries in JSON or TOML; - is the input, in JSON.
+    PATH is a file of entries in JSON or TOML; - is standard input, in JSON.
 
     \b
     A file in TOML:
@@ -64,8 +64,8 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       schedule = {every = "30s"}
       args = ["hello"]
 
-    The fields are those of an entry. An exported file will do, too; its state is ignored, and so
-    are config entries, which belong to their configuration.
+    The fields are those of an entry. A file of export works, too; its states and its config entries
+    are ignored.
 
     \b
     Examples:
@@ -83,9 +83,9 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
 @_prune_option
 @json_option
 def apply(path: Path, prune: bool) -> None:
-    """Make Redis hold what a file of entries says, and show the changes as plan does.
+    """Store the entries of a file, and show the changes as plan does.
 
-    Nothing is written if anything in the file is wrong. Interrupted and repeated, it does the rest.
+    If anything in the file is wrong, nothing is written. Repeat the command if it was interrupted.
 
     \b
     Examples:
@@ -161,11 +161,11 @@ def _field_text(field: str, fields: dict[str, Any]) -> str:
 def export_(path: Path | None, **_selection: str | None) -> None:
     """Write all or some entries with their state as JSON.
 
-    They go to PATH, or to the output if PATH is left out or -. The file has definitions, pauses
-    and their notes, last and next runs, and counters; with all entries, the freezes that hold and
-    the backfills that have not ended. It has no entries that cannot be read or are in quarantine
-    (the file names them), no once-locks, no pipelines, and no messages in queues. It has the
-    arguments of tasks, so its owner alone can read PATH.
+    Without PATH, or if PATH is -, the entries go to standard output. The file has definitions,
+    pauses and their notes, last and next runs, and counters. An export of all entries also has
+    freezes and unfinished backfills. The file names entries that cannot be read or are in
+    quarantine, and lacks them; it lacks once-locks, pipelines and messages in queues, too. It has
+    the arguments of tasks, so its owner alone can read it.
 
     \b
     Examples:

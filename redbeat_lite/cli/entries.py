@@ -68,16 +68,16 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @command("list")
 @click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
 @selecting
-@option("--source TEXT", 'Only entries from here: "runtime", "config" or "config:OWNER".')
+@option("--source TEXT", 'Only entries of this source: "runtime", "config" or "config:OWNER".')
 @option(
     "--status",
-    "Only entries with this status; failing: whose last publish failed.",
+    "Only entries with this status. Of failing entries, the last publish failed.",
     type=click.Choice([*STATUSES, "failing"]),
 )
-@option("--failed", "Only entries whose last run that ended did not do its work.")
+@option("--failed", "Only entries whose last finished run failed, expired or was lost.")
 @limit_option(100, "entries")
-@option("--offset", "How many to leave out first.", type=click.IntRange(0), default=0)
-@option("--plain", "Letters for the outcomes: s is succeeded, f failed.")
+@option("--offset", "How many entries to skip.", type=click.IntRange(0), default=0)
+@option("--plain", "Letters in place of the signs, such as s for succeeded and f for failed.")
 @json_option
 def list_(
     source: str | None,
@@ -88,13 +88,12 @@ def list_(
     plain: bool,
     **selection: str | None,
 ) -> None:
-    """List the entries, next to run first. PATTERN is for names and knows * and ?.
+    """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
-    LAST is the outcome of the last runs, as workers have recorded it, the newest right:
-    ✓ succeeded, ✗ did not do its work, ▸ runs, ↻ is retried, - was not to run, · has no recorded
-    end yet.
+    LAST shows the last runs, the newest on the right: ✓ succeeded, ✗ failed, expired or was lost,
+    ▸ runs, ↻ waits for its retry, - was left out, · waits or has no recorded end.
 
-    Entries of beat_schedule that the beat refuses follow, unless other options than PATTERN filter.
+    Entries of beat_schedule that the beat refuses stand below, unless an option filters.
 
     \b
     Examples:
@@ -153,10 +152,10 @@ def why_nothing_listed(stored: int, status: str | None = None) -> str:
         status: the status that the list asks for.
     """
     if stored and status == "failing":
-        return "No publish has failed last. Entries whose last run failed: list --failed"
+        return "No entry has a failed publish. Entries whose last run failed: list --failed"
     if stored:
         return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
-    why = "No entry is stored. Those of beat_schedule come when a beat leads; add others:"
+    why = "No entry is stored. A beat stores those of beat_schedule when it leads. To add another:"
     return f"{why}\ncelery -A ... redbeat add NAME TASK --every 30s"
 
 
@@ -186,8 +185,8 @@ def _say_refused(schedules: Schedules, pattern: str) -> None:
 def show(name: str) -> None:
     """Show everything about one entry, with its last runs.
 
-    The schedule is shown as the options that make it. REFUSED is what is wrong with the entry as
-    beat_schedule has it now; the rest is as it was before.
+    SCHEDULE has the options that make the schedule. REFUSED says what is wrong with the entry in
+    beat_schedule; the other lines then show its last good definition.
 
     \b
     Examples:
@@ -295,8 +294,7 @@ def say_entry(entry: Entry, done: str) -> None:
         echo_json(entry.as_dict())
     say(f"{done} {entry.name!r}; next run: {next_run(entry, app_zone())}")
     if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
-        decides = "The misfire policy decides if it still runs; by default, at once."
-        say(f"That time has passed. {decides}")
+        say("That time has passed. By default the entry runs at once; its misfire policy decides.")
 
 
 @command()
@@ -306,7 +304,7 @@ def say_entry(entry: Entry, done: str) -> None:
 def remove(names: tuple[str, ...], note: str, **_selection: Any) -> None:
     """Remove entries, for good.
 
-    An entry of beat_schedule is soon brought back by the beat that has it; pause it instead.
+    The beat stores an entry of beat_schedule again; pause such an entry instead.
 
     \b
     Examples:
@@ -334,18 +332,18 @@ def _remove(note: str) -> None:
         sources.update(entry.source for entry in entries)
         say_changed("removed", entries.remove(note))
     for source in sorted(sources - {"runtime"}):
-        say(f"The beat that has {source} stores its entries again when it next renews its lease.")
-        say("Take an entry out of beat_schedule to be rid of it, or pause it once it is back.")
+        say(f"A beat stores the entries of {source} again when it next renews its lease.")
+        say("Take the entry out of beat_schedule, or pause it once it is back.")
 
 
 @command()
 @changing
 @note_option
-@option("--for length", "For so long, by a freeze of them: 30m, 2h, 2d.", type=Length())
+@option("--for length", "Freeze the entries for so long instead: 30m, 2h, 2d.", type=Length())
 def pause(note: str, length: float | None, **_selection: Any) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    Of several entries, paused ones keep their notes.
+    Entries that are paused already keep their notes.
 
     \b
     Examples:
@@ -370,10 +368,10 @@ def pause(note: str, length: float | None, **_selection: Any) -> None:
 
 @command()
 @changing
-@option("--catch-up", "Treat what the pause held back as missed; its misfire policy decides.")
+@option("--catch-up", "Let the misfire policy decide about the runs that the pause held back.")
 @json_option
 def resume(catch_up: bool, **_selection: Any) -> None:
-    """Let paused entries fire again, from their next instant on.
+    """Let paused entries fire again, from their next due time on.
 
     \b
     Examples:
@@ -392,8 +390,8 @@ def resume(catch_up: bool, **_selection: Any) -> None:
 @command()
 @changing
 @option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
-@option("--kwargs JSON", "The same by name: '{\"x\": 1}'.")
-@option("--at INSTANT", "As the run of this nominal time, of the past: a backfill of one.")
+@option("--kwargs JSON", "Other arguments by name, for this run alone: '{\"x\": 1}'.")
+@option("--at INSTANT", "Send the run of this past instant, by a backfill of one run.")
 @note_option
 @json_option
 def run(
@@ -403,9 +401,9 @@ def run(
     note: str,
     **_selection: Any,
 ) -> None:
-    """Send one extra task now, and leave the plan of the entry alone.
+    """Send one extra task now. The next run of the entry stays as it is.
 
-    The task has the options of the entry, and the arguments of the entry if none are given.
+    The task gets the options of the entry, and its arguments unless you give others.
 
     \b
     Examples:

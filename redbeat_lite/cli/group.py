@@ -9,26 +9,30 @@ import click
 
 from .command import Group
 
-#: Module -> the functions of its commands, in the order of the help. The name of a function ends
-#: with an underscore if Python has a word or a function of that name.
-_MODULES = {
-    ".entries": "list_ show add edit remove pause resume run",
-    ".holds": "freeze freezes thaw calendars",
-    ".backfills": "backfill backfills",
-    ".next": "next_",
-    ".watch": "watch",
-    ".history": "runs log why",
-    ".status": "status incidents ack health doctor",
-    ".repair": "quarantine locks",
-    ".pipelines": "pipelines",
-    ".documents": "plan apply export_",
-    ".moving": "import_ shadow",
-    "..web.command": "web",
+#: Section of the help -> module -> the functions of its commands, in the order of the help. The
+#: name of a function ends with an underscore if Python has a word or a function of that name. The
+#: page of the documentation has the same sections.
+_SECTIONS = {
+    "Entries": {".entries": "list_ show add edit remove"},
+    "Stop and run": {
+        ".entries": "pause resume run",
+        ".holds": "freeze freezes thaw calendars",
+        ".backfills": "backfill backfills",
+    },
+    "What comes": {".next": "next_", ".watch": "watch"},
+    "What became of runs": {".history": "runs why log", ".status": "incidents ack"},
+    "Beats": {".status": "status health doctor"},
+    "Repair": {".repair": "quarantine locks", ".pipelines": "pipelines"},
+    "Files and moving": {".documents": "plan apply export_", ".moving": "import_ shadow"},
+    "In a browser": {"..web.command": "web"},
 }
 
 #: Command -> its module, and its name there.
 _COMMANDS = {
-    name.rstrip("_"): (module, name) for module, names in _MODULES.items() for name in names.split()
+    name.rstrip("_"): (module, name)
+    for modules in _SECTIONS.values()
+    for module, names in modules.items()
+    for name in names.split()
 }
 
 #: Command -> words for it in other programs.
@@ -75,10 +79,23 @@ class _LazyGroup(Group):
         command: click.Command = getattr(import_module(module, __package__), name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, with the same columns in each."""
+        longest = max(map(len, _COMMANDS))
+        for section, modules in _SECTIONS.items():
+            rows = []
+            for function in " ".join(modules.values()).split():
+                name = function.rstrip("_")
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    rows.append((name.ljust(longest), command.get_short_help_str()))
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
 
 @click.group(cls=_LazyGroup)
 def redbeat(**_preload: Any) -> None:
-    """Look after the schedule in Redis: entries, locks, pipelines, the beats.
+    """Manage the schedule in Redis: entries, runs, beats, locks and pipelines.
 
     \b
     Examples:
@@ -86,6 +103,6 @@ def redbeat(**_preload: Any) -> None:
       celery -A proj redbeat add hello proj.say --every 30s --args '["hello"]'
       celery -A proj redbeat next --until "2026-12-01 00:00"
 
-    Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached; 3
-    and 4 as the help of a command says.
+    Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached; for 3
+    and 4, see the help of the command.
     """

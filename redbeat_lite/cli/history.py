@@ -44,15 +44,15 @@ _SECONDS = re.compile(r":\d\d:\d\d")
 @command()
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
-@option("--failed", "Only those that did not do their work: failed, expired, lost and so on.")
+@option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
 @option(
     "--outcome WORD",
-    "Only those with this outcome: succeeded, expired, lost and so on; repeatable.",
+    "Only runs with this outcome, such as succeeded or expired; repeatable.",
     type=click.Choice(OUTCOMES),
     multiple=True,
 )
-@option("--since TIME", "Only those scheduled since: 22:00, an instant, or how long ago: 24h.")
-@option("--until TIME", "Only those scheduled until then.")
+@option("--since TIME", "Only runs scheduled since: 22:00, an instant, or how long ago: 24h.")
+@option("--until TIME", "Only runs scheduled until then.")
 @limit_option(20, "runs")
 @json_option
 def runs(
@@ -63,10 +63,10 @@ def runs(
     limit: int,
     **_selection: Any,
 ) -> None:
-    """Show the runs of one entry, the newest first; or the runs of several or all entries that
-    workers have ended.
+    """Show runs with their outcomes, the newest first.
 
-    TOOK and TRIES are of the task's body.
+    Of one entry, these are all recorded runs; of several or all entries, those that have ended.
+    TOOK and TRIES count the task's body.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def runs(
     echo_json(shown[:limit])
     if not shown and not in_json():
         is_filtered = bool(outcomes or first or last)
-        say("No such run is known." if is_filtered else _why_no_runs(name))
+        say("No run matches." if is_filtered else _why_no_runs(name))
         return
     is_one = isinstance(name, str)
     headers = ["SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
@@ -118,15 +118,14 @@ def _why_no_runs(name: str | Collection[str] | None) -> str:
 
 @command()
 @click.argument("name", required=False, shell_complete=entry_names)
-@option("--since TIME", "Only what was changed since: an instant, or how long ago, such as 24h.")
+@option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
 @json_option
 def log(name: str | None, since: str | None, limit: int) -> None:
-    """Show who changed what, when and why, newest first: of all entries, or of one, which may be
-    gone.
+    """Show who changed what, when and why, the newest first.
 
-    About the last 10,000 changes are recorded; the last one of each entry is kept for as long as
-    the entry is stored.
+    NAME may be an entry that is gone. About the last 10,000 changes are recorded, and the last one
+    of each entry for as long as the entry is stored.
 
     \b
     Examples:
@@ -156,10 +155,10 @@ def log(name: str | None, since: str | None, limit: int) -> None:
 def why(name: str, instant: str | None) -> None:
     """Say why an entry did not run at INSTANT, or that it did, with the evidence.
 
-    Without INSTANT it is about the last time at which the entry should have run, and about the
-    next. An instant without an offset is read in the zone of the entry's rule, or else the app's; a
-    time of day, such as 03:00, is the last one that has passed. An INSTANT without seconds means
-    its whole minute.
+    Without INSTANT it explains the last time at which the entry should have run, and the next. An
+    instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
+    day, such as 03:00, is the last one that has passed. An INSTANT without seconds means its whole
+    minute.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ _calendar_argument = click.argument("name", shell_complete=_calendar_names)
 @click.argument("pattern", required=False)
 @selecting
 @option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length())
-@option("--until INSTANT", "Until when, if not --for.")
+@option("--until INSTANT", "Until this instant, in place of --for.")
 @note_option
 def freeze(
     pattern: str | None,
@@ -45,9 +45,9 @@ def freeze(
     until: str | None,
     note: str,
 ) -> None:
-    """Keep the entries whose names match PATTERN from firing for a time.
+    """Hold the entries whose names match PATTERN for a time.
 
-    No entry is edited, and messages that are sent already are not held.
+    A freeze edits no entry. Messages that were sent before go on.
 
     \b
     Examples:
@@ -80,13 +80,13 @@ def freeze_selection(
     held = f"{made.selection} until {when(made.until)}: {counted(number, 'entry', 'entries')}"
     say(f"froze {held}; to end it: thaw {made.id}")
     if not number:
-        say("No entry has such a name, tag and task. This holds all entries: freeze '*'")
+        say("No entry matches. To freeze all entries: freeze '*'")
 
 
 @command()
 @json_option
 def freezes() -> None:
-    """List the freezes that hold.
+    """List the freezes.
 
     \b
     Example:
@@ -103,9 +103,9 @@ def freezes() -> None:
 @command()
 @click.argument("id")
 def thaw(id: str) -> None:
-    """End a freeze before its time. What was due meanwhile is decided on as at its end.
+    """End a freeze before its time.
 
-    ID is what freeze has printed, and freezes shows.
+    The misfire policies decide about the runs that it held back. The command freezes lists the IDs.
 
     \b
     Example:
@@ -117,7 +117,9 @@ def thaw(id: str) -> None:
 
 @click.group(cls=Group)
 def calendars() -> None:
-    """Calendars: named sets of days on which entries do not run; add and edit take --calendar NAME.
+    """Manage calendars, which are named sets of days on which entries do not run.
+
+    add and edit take --calendar NAME.
 
     \b
     Examples:
@@ -159,16 +161,16 @@ def list_(name: str | None) -> None:
     "With the public holidays of DE, DE-BY, US-CA, … from the first year to the last.",
     type=(str, int, int),
 )
-@option("--until", "The last date it knows of. [default: the end of the last year]", type=_DATE)
+@option("--until", "The last date that it covers. [default: the end of its last year]", type=_DATE)
 def set_(
     name: str,
     days: Sequence[datetime],
     holidays: tuple[str, int, int] | None,
     until: datetime | None,
 ) -> None:
-    """Store a calendar of these DAYS; it replaces the one of this name.
+    """Store a calendar of these DAYS, or replace the one of this name.
 
-    Its entries are rescheduled.
+    Entries that name the calendar are rescheduled.
 
     \b
     Examples:

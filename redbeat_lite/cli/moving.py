@@ -49,8 +49,10 @@ from .output import (
 _ORIGINS = ("redbeat", "django-celery-beat")
 
 _redbeat_options = together(
-    option("--url TEXT", "redbeat: its server; by default that of its settings."),
-    option("--prefix TEXT", "redbeat: its redbeat_key_prefix; by default that of its settings."),
+    option("--url TEXT", "The server of celery-redbeat. [default: that of its settings]"),
+    option(
+        "--prefix TEXT", "The redbeat_key_prefix of celery-redbeat. [default: that of its settings]"
+    ),
 )
 
 
@@ -62,8 +64,8 @@ _redbeat_options = together(
     type=click.Choice(_ORIGINS),
 )
 @_redbeat_options
-@option("--apply", "Write; without it, only say what would be written.")
-@option("--replace", "Carry over what is stored here already, too.")
+@option("--apply", "Write. Without it, only show what would be written.")
+@option("--replace", "Overwrite entries that are stored here already.")
 @json_option
 def import_(
     path: Path | None,
@@ -73,11 +75,11 @@ def import_(
     apply: bool,
     replace: bool,
 ) -> None:
-    """Bring back what export has written, or move in from another scheduler.
+    """Restore a file of export, or move in from another scheduler.
 
-    The last runs of entries come along. PATH is a file that export has written. Nothing is written
-    without --apply, and nothing is ever written to the other scheduler's store. Stop the other
-    beat before --apply.
+    PATH is a file that export has written. Entries keep their last runs. Without --apply, nothing
+    is written. The store of the other scheduler is never changed. Stop the other beat before
+    --apply.
 
     \b
     Examples:
@@ -164,11 +166,18 @@ def _list_notes(heading: str, moves: Iterable[Move]) -> None:
 
 
 @command()
-@option("--from origin", "The scheduler that runs.", type=click.Choice(_ORIGINS), required=True)
+@option(
+    "--from origin", "The scheduler whose beat runs.", type=click.Choice(_ORIGINS), required=True
+)
 @_redbeat_options
 @option("--for length", "How long to watch, such as 1h; by default until Ctrl-C.", type=Length())
 @option("--every", "How often to look.", type=Length(0.1), default="1s")
-@option("--tolerance", "How far apart two instants may be.", type=Length(), default="2s")
+@option(
+    "--tolerance",
+    "Largest difference between two instants that agree.",
+    type=Length(),
+    default="2s",
+)
 @json_option
 def shadow(
     origin: str,
@@ -178,11 +187,11 @@ def shadow(
     every: float,
     tolerance: float,
 ) -> None:
-    """Run silently beside another beat, and say where this one would have acted otherwise.
+    """Watch another beat, and show where redbeat_lite would have sent otherwise.
 
-    It sends nothing, leads nothing and writes nothing. What the other beat has sent is read from
-    its own store: celery-redbeat stores each run as it sends it; django-celery-beat stores runs
-    every three minutes, or at once with beat_sync_every = 1.
+    The command sends nothing, leads nothing and writes nothing. It reads from the other beat's
+    store what that beat has sent: celery-redbeat stores each run as it sends it; django-celery-beat
+    stores runs every three minutes, or at once with beat_sync_every = 1.
 
     \b
     Examples:

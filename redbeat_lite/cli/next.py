@@ -39,7 +39,7 @@ _DAY = timedelta(days=1)
 @click.argument("name", required=False, shell_complete=entry_names)
 @selecting
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
-@option("--until INSTANT", "The last one. [default: a day later; for one entry 10 years]")
+@option("--until INSTANT", "The last instant. [default: a day later; for one entry 10 years]")
 @limit_option(20, "runs")
 @option("--tz ZONE", "Show all times in this zone. [default: each entry's own]")
 @json_option
@@ -51,7 +51,7 @@ def next_(
     tz: str | None,
     **_selection: str | None,
 ) -> None:
-    """Preview the runs of all entries, of several or of one, as the beat itself will plan them.
+    """Preview the runs of all entries, or of some, as the beat will plan them.
 
     An instant without an offset is read in --tz, or else in the app's zone. A run that a clock
     change moves, merges or doubles is marked.

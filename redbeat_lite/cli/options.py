@@ -23,7 +23,7 @@ selecting = together(
 #: Options of :func:`to_change`, and the same with the argument for the name.
 agreeing = together(
     selecting,
-    option("--yes", "Do not ask, however many entries they are."),
+    option("--yes", "Do not ask before several entries are changed."),
 )
 changing = together(
     click.argument("name", required=False, shell_complete=entry_names),

@@ -30,9 +30,9 @@ _id_argument = click.argument("run_id")
 
 @click.group(cls=Group)
 def pipelines() -> None:
-    """Runs of pipelines.
+    """List, show, await, cancel or resume runs of pipelines.
 
-    The beginning of an id is enough if no other id begins with it, among fewer than 1,000 runs.
+    The beginning of an id is enough if it is unique and there are fewer than 1,000 runs.
 
     \b
     Examples:
@@ -42,12 +42,12 @@ def pipelines() -> None:
 
 
 @pipelines.command("list")
-@option("--running", "Only those that have not ended.")
-@option("--failed", "Only those that have failed.")
+@option("--running", "Only runs that have not ended.")
+@option("--failed", "Only runs that have failed.")
 @limit_option(50, "runs")
 @json_option
 def list_(running: bool, failed: bool, limit: int) -> None:
-    """List the runs: those that have not ended first, then the others, the latest in front.
+    """List the runs that have not ended, then the latest that have.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def list_(running: bool, failed: bool, limit: int) -> None:
         what = ": ".join(filter(None, (run.entry, run.why))) or None
         rows.append((run.id, run.state, _stage(run), steps, run.created_at, what))
     headers = ("RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT")
-    empty = "There is no such run." if states else "No run is recorded."
+    empty = "No run matches." if states else "No run is recorded."
     echo_table(headers, rows, empty=empty, limit=limit, below=True)
 
 
@@ -113,9 +113,9 @@ def show(run_id: str) -> None:
 @option("--timeout", "How long to wait at most: 90s, 5m. [default: for ever]", type=Length())
 @json_option
 def wait(run_id: str, timeout: float | None) -> None:
-    """Wait until a run has ended, with a line for each change.
+    """Wait until a run has ended, and print a line for each change.
 
-    Exit code 3: it did not succeed, or has not ended in time.
+    Exit code 3: the run did not succeed, or has not ended in time.
 
     \b
     Example:
@@ -134,10 +134,10 @@ def wait(run_id: str, timeout: float | None) -> None:
 
 @pipelines.command()
 @_id_argument
-@option("--terminate", "Kill its steps that run; otherwise they run to their ends.")
+@option("--terminate", "Kill the steps that run. Without it, they run to their ends.")
 @note_option
 def cancel(run_id: str, terminate: bool, note: str) -> None:
-    """End a run before its time: no further step of it starts.
+    """End a run before its time. No further step of it starts.
 
     \b
     Example:
@@ -153,7 +153,7 @@ def cancel(run_id: str, terminate: bool, note: str) -> None:
 @_id_argument
 @note_option
 def resume(run_id: str, note: str) -> None:
-    """Go on with a run that failed or was cancelled: what has succeeded does not run again.
+    """Resume a run that failed or was cancelled. Steps that have succeeded do not run again.
 
     \b
     Example:

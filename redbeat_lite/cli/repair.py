@@ -19,7 +19,7 @@ _quarantined_argument = click.argument("name", shell_complete=_quarantined_names
 
 @click.group(cls=Group)
 def quarantine() -> None:
-    """Entries that were set aside, because what Redis holds for them cannot be used.
+    """List, show, release or remove entries that the beat cannot use and has set aside.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def show(name: str) -> None:
 @_quarantined_argument
 @json_option
 def release(name: str) -> None:
-    """Put an entry back, as new, once what was wrong with it is mended.
+    """Put an entry back as a new one, once its fault is mended.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def release(name: str) -> None:
 @quarantine.command()
 @_quarantined_argument
 def remove(name: str) -> None:
-    """Forget an entry in quarantine, for good.
+    """Remove an entry from quarantine, for good.
 
     \b
     Example:
@@ -104,7 +104,7 @@ def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
 
 @click.group(cls=Group)
 def locks() -> None:
-    """Once-locks: who holds which, who waits, and a way to free one.
+    """Show once-locks, with their holders and waiting tasks, or free one.
 
     \b
     Examples:
@@ -116,7 +116,7 @@ def locks() -> None:
 @locks.command("list")
 @json_option
 def list_locks() -> None:
-    """List the locks that are held or waited for. Locks that expire first come first.
+    """List the locks that are held or waited for, the first to expire first.
 
     \b
     Example:
@@ -128,14 +128,14 @@ def list_locks() -> None:
     for lock in listed:
         expires = None if lock.expires_in is None else span(lock.expires_in)
         rows.append((lock.key, lock.state, lock.holder or None, expires, len(lock.waiters)))
-    headers = ("KEY", "STATE", "HOLDER", "RUNS OUT", "WAIT")
+    headers = ("KEY", "STATE", "HOLDER", "EXPIRES", "WAIT")
     echo_table(headers, rows, empty="No lock is held or waited for.")
 
 
 @locks.command()
 @click.argument("key")
 def clear(key: str) -> None:
-    """Free a lock, whoever holds it, and wake a task that waits for it.
+    """Free a lock and wake a task that waits for it.
 
     A task that held the lock goes on running, and learns of the loss within a third of its lease.
 

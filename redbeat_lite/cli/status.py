@@ -57,7 +57,7 @@ _DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 def status(timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
-    SENT, FAILED and LEFT OUT count from when the leader's process first led. LAG is how late the
+    SENT, NOT SENT and LEFT OUT count from when the leader's process first led. LAG is how late the
     first entry in line is; OVERDUE counts entries that are late by more than a second. REFUSED are
     entries of beat_schedule with an error. DIFFERING are entries that the leader has stored with
     another definition than this app.
@@ -107,11 +107,11 @@ def _as_data(beats: Status) -> dict[str, object]:
 
 
 @command()
-@option("--open only_open", "Only those that are open.")
+@option("--open only_open", "Only open incidents.")
 @limit_option(100, "incidents")
 @json_option
 def incidents(only_open: bool, limit: int) -> None:
-    """List the open incidents, the oldest first, and then the latest that were closed.
+    """List the open incidents, the oldest first, then the latest closed ones.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ def incidents(only_open: bool, limit: int) -> None:
         shown += schedules.incidents(closed=True, limit=limit + 1)
     echo_json(shown[:limit])
     headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
-    empty = "No incident is open." if only_open else "No incident is open, and none was."
+    empty = "No incident is open." if only_open else "No incident is open, and none was closed."
     echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit, below=True)
 
 
@@ -142,9 +142,9 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
 
 @command()
 @click.argument("incident_id", metavar="ID")
-@option("--note TEXT", "Who sees to it, and how.", required=True)
+@option("--note TEXT", "Who works on it, and how.", required=True)
 def ack(incident_id: str, note: str) -> None:
-    """Say who has taken up an open incident. It stays open until its cause is gone.
+    """Say who works on an open incident. It stays open until its cause is gone.
 
     \b
     Example:
@@ -161,14 +161,14 @@ def ack(incident_id: str, note: str) -> None:
 
 
 @command()
-@option("--cluster", "Ask whether any beat leads and ticks, wherever it is.")
-@option("--incidents", "Ask whether an incident is open, of whatever kind.")
+@option("--cluster", "Ask whether any beat leads, on whichever host.")
+@option("--incidents", "Ask whether an incident is open.")
 @option(
     "--limit",
-    "For how long it may be silent; by default redbeat_lite_stall_timeout.",
+    "Longest time without a sign of life. [default: redbeat_lite_stall_timeout]",
     type=Length(),
 )
-@option("--pid", "The beat's process, where several beats run on this host.", type=int)
+@option("--pid", "The process id of the beat, if several beats run on this host.", type=int)
 @option("--timeout", "How long to wait for the server.", type=Length(0.1), default="2s")
 @json_option
 def health(
@@ -214,7 +214,7 @@ def health(
 @command()
 @json_option
 def doctor() -> None:
-    """Look for what is or will be trouble: the server, the settings, the entries.
+    """Check the server, the settings and the entries, and say what to mend.
 
     Each finding has an observation, why it matters, and what to do. Nothing is changed. Run the
     command where a beat runs, so that it looks at the clock of that machine.

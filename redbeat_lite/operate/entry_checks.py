@@ -35,10 +35,10 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
             "unreadable",
             "error",
             f"{counted(len(errors), 'entry', 'entries')} cannot be read: {listed(errors)}",
-            "They do not run. The beat quarantines each when it is due, but keeps those whose "
-            f"schedule class it does not know. The first one: {next(iter(errors.values()))}.",
-            "Add them anew, or restore them from a backup. Those of a newer redbeat_lite need that "
-            "version here.",
+            "They do not run. The beat quarantines each when it is due, unless it only lacks the "
+            f"schedule class. The first one: {next(iter(errors.values()))}.",
+            "Add them again, or restore them from a backup. If a newer redbeat_lite has stored "
+            "them, install it here.",
             tuple(errors),
         )
 
@@ -52,8 +52,8 @@ def freezes(subject: Subject) -> Iterator[Finding]:
                 "freeze",
                 "warning",
                 f"{freeze.selection}: frozen by {freeze.actor} until {until}",
-                "Nothing of it runs by itself until then.",
-                f"Nothing, if that is meant; else: celery -A ... redbeat thaw {freeze.id}",
+                "These entries do not run by themselves until then.",
+                f"Nothing, if you intend this. To end it: celery -A ... redbeat thaw {freeze.id}",
             )
 
 
@@ -121,7 +121,7 @@ def quarantined(subject: Subject) -> Iterator[Finding]:
             f"{counted(len(quarantine), 'entry is', 'entries are')} in quarantine: "
             f"{listed(quarantine)}",
             f"They could not be used and do not run. The first one: {first.get('error')}.",
-            "Mend the cause, then release them, or add them anew.",
+            "Mend the cause, then release them, or add them again.",
             tuple(quarantine),
         )
 
@@ -213,9 +213,9 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
             "note",
             f"{counted(len(failed), 'entry has', 'entries have')} failed since the last success: "
             f"{listed(failed)}",
-            "They are sent, and come to nothing: runs failed, expired or were lost.",
-            "celery -A ... redbeat runs NAME tells with what. To be told at once, have them expect "
-            "something.",
+            "Their runs are sent, but they fail, expire or are lost.",
+            "celery -A ... redbeat runs NAME shows the errors. To be alerted at once, let the "
+            "entries expect something.",
             failed,
         )
 
@@ -297,7 +297,7 @@ def clashes(subject: Subject) -> Iterator[Finding]:
             f"{listed(waiting)}",
             f"A beat of {leader.owner!r} leads, which does not know them; they run once one of "
             f"{owner_here!r} leads.",
-            "Nothing, if the two apps are to share a schedule. Else give each a "
+            "Nothing, if the two apps share a schedule. Otherwise give each a "
             "redbeat_lite_key_prefix of its own.",
             tuple(waiting),
         )
@@ -334,7 +334,7 @@ def unattended(subject: Subject) -> Iterator[Finding]:
             f"a beat of {owner!r}: {listed(names)}",
             "They go on as they were stored last. If the app was renamed, nobody will ever change "
             "or remove them.",
-            f"Nothing, if that beat is only down. Else set redbeat_lite_owner = {owner!r}, or "
+            f"Nothing, if that beat is only down. Otherwise set redbeat_lite_owner = {owner!r}, or "
             "remove each that is not wanted: celery -A ... redbeat remove NAME.",
             tuple(names),
         )

@@ -42,7 +42,7 @@ def calendars(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "calendar-ends",
                 "warning",
-                f"calendar {calendar} knows until {calendar.until}; it is that of {_of(users)}",
+                f"calendar {calendar} has days until {calendar.until}, and is used by {_of(users)}",
                 "After that they run every day.",
                 f"Store it with later days: {command}",
                 tuple(entry.name for entry in users),
@@ -52,9 +52,9 @@ def calendars(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "calendar-behind",
                 "warning",
-                f"calendar {calendar} is stored, and another revision is that of {_of(behind)}",
-                "A day of theirs may be another one.",
-                f"Store it once more: {command}",
+                f"calendar {calendar} is stored, and another revision is used by {_of(behind)}",
+                "They may leave out other days than the calendar says.",
+                f"Store it again: {command}",
                 tuple(entry.name for entry in behind),
             )
 
@@ -73,7 +73,7 @@ def clock_changes(subject: Subject) -> Iterator[Finding]:
             "note",
             sentence,
             "The wall times in between do not exist on that day.",
-            "Nothing, if that is all right. Else choose a time that exists every day, or a zone "
+            "Nothing, if you accept that. Otherwise choose a time that exists every day, or a zone "
             "without clock changes.",
             names,
         )
@@ -92,8 +92,8 @@ def either_day(subject: Subject) -> Iterator[Finding]:
             "warning",
             f"{counted(len(rules), 'entry runs', 'entries run')} if day of month or day of week "
             f"matches: {listed(rules)}",
-            "In cron either day is enough, so they may run far more often than they look.",
-            "Nothing, if meant so; two entries are clearer. The first one: "
+            "In cron either day is enough, so they may run far more often than you expect.",
+            "Nothing, if you intend this; two entries are clearer. The first one: "
             f"{next(iter(rules.values()))}.",
             tuple(rules),
         )

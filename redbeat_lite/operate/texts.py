@@ -175,7 +175,7 @@ def backfill_status(backfill: Backfill) -> str:
 def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     """Yield how the beats fare by labels."""
     if status.leader is None:
-        yield "leader", "nobody leads"
+        yield "leader", "nobody leads; start a beat: celery -A ... beat -S redbeat_lite.Scheduler"
     else:
         yield from _leader_lines(status.leader, status, zone)
     standbys = [_process(standby) for standby in status.standbys if standby.well]
@@ -192,7 +192,7 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
         until = f"{in_zone(freeze.until, zone)} ({distance(freeze.until, status.now)})"
         yield "frozen", f"{freeze.selection}, until {until}"
     if status.freezes:
-        messages = "messages: not known"
+        messages = "queued messages: not known"
         if status.messages is not None:
             messages = counted(status.messages, "message waits", "messages wait")
         yield "goes on", f"{messages}; {counted(status.pipelines, 'run', 'runs')} of pipelines"

@@ -232,7 +232,7 @@ def _removal(case: Case) -> Iterator[Reason]:
     yield case.change_reason(change, change.action)
     if change.action in STORING:
         sentence = (
-            "It is not stored any more; who removed it is not recorded, and it may have been done."
+            "It is not stored any more. Who removed it is not recorded; it may have removed itself."
         )
         yield Reason("not recorded", sentence, None, CHANGES)
 

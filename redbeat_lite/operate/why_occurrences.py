@@ -8,6 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
 from .._base.times import from_ms, to_ms
+from ..entries.change_words import change_words
 from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
@@ -16,7 +17,7 @@ from ..entries.words import counted
 from ..rules import Every, Manual, Question, Rule, next_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import ZonedRule, first_passing
-from .why_case import RULE, STATE, STORING, Case, Explanation, Reason, full
+from .why_case import CHANGES, RULE, STATE, STORING, Case, Explanation, Reason, full
 
 _DAY = 86_400_000  # ms
 
@@ -229,20 +230,20 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
     """Yield when the next occurrence comes, or why none comes, and what delays it."""
     state = entry.known_state
     if isinstance(entry.schedule, Manual):
-        yield Reason("next", "No next one comes: it is run by hand only.", None, RULE)
+        yield Reason("next", "It has no next run, because it is run by hand only.", None, RULE)
     elif state.paused:
         yield current_pause(case, entry)
     elif not entry.enabled:
-        yield Reason("next", "No next one comes: it is disabled.", None, STATE)
+        yield Reason("next", "It has no next run, because it is disabled.", None, STATE)
     elif state.nominal is None:
-        yield Reason("next", f"No next one comes: {_ended(case, entry)}.", None, STATE)
+        yield Reason("next", f"It has no next run, because {_ended(case, entry)}.", None, STATE)
     elif case.frozen(case.now):
         yield from case.hindrances(case.now)
     else:
         yield _next(case, entry, state.nominal)
         yield from current_outage(case)
     if case.refused is not None:
-        sentence = "The beat refuses it as beat_schedule has it now, so it goes on as it was stored"
+        sentence = "The beat refuses its definition in beat_schedule, so it keeps the stored one"
         yield Reason("refused", full(f"{sentence}: {case.refused}"), None, "status")
 
 
@@ -252,9 +253,12 @@ def current_pause(case: Case, entry: Entry) -> Reason:
     Its actor may not be recorded, and it may have been added paused.
     """
     change = None if case.unrecorded else case.last(None, "paused", "resumed", *STORING)
-    if change is not None and change.action != "resumed":
+    if change is not None and change.action == "paused":
         return case.change_reason(change, "paused")
     note = f": {entry.paused_note}" if entry.paused_note else ""
+    if change is not None and change.action in STORING:
+        words = change_words(change, case.zone)
+        return Reason("paused", full(f"It is paused{note}; it was {words}"), change.at, CHANGES)
     sentence = f"It is paused{note}; who did that, and when, is not recorded."
     return Reason("paused", sentence, None, STATE)
 

@@ -14,7 +14,7 @@ from .why_case import RECORD, STATE, Case, Explanation, Reason, full
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
-    "unreported": "{} was sent for {}, and nobody has said that a worker began it",
+    "unreported": "{} was sent for {}, and no worker has reported its begin",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
     "retrying": "{} ran for {} and failed; no worker has reported its retry{}",
@@ -28,7 +28,7 @@ _VERDICTS = {
     "revoked": "{} did not run to its end for {}: its task was revoked",
     "rejected": "{} did not run for {}: a worker rejected its message",
     "lost": "{} did not run to its end for {}: the process that ran it died",
-    "skipped": "{} did not run for {}: its misfire policy left that out",
+    "skipped": "{} did not run for {}: its misfire policy left it out",
     "left out": "{} did not run for {}: its once-lock was held",
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "refused": "{} did not run for {}: it failed before its body began",
@@ -36,7 +36,7 @@ _VERDICTS = {
     "no outcome": "{} did run for {}, and reported no outcome, as with Ignore or replace",
     "no end": "{} began for {}; how it ended is not recorded",
     "unknown": (
-        "whether {} ran for {} is not recorded: it was sent, and nobody told what became of it"
+        "whether {} ran for {} is not recorded: it was sent, and no worker has reported its outcome"
     ),
 }
 _SOURCES = {"record": RECORD, "schedule": STATE}

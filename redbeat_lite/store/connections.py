@@ -257,7 +257,7 @@ def _single_client(options: dict[str, Any]) -> redis.Redis:
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
-    return _SingleClient.from_pool(redis.ConnectionPool(**options))
+    return _SingleClient.from_pool(_Pool(**options))
 
 
 def _master_client(
@@ -295,6 +295,20 @@ class _NamesForeignKey:
             if error is None:
                 raise
             raise error from exc
+
+
+class _Pool(redis.ConnectionPool):
+    """Connections to one server. If nothing listens at its address, the error says what to do."""
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().get_connection(*args, **options)
+        except RedisConnectionError as exc:
+            if "connecting to" not in str(exc):
+                raise
+            reason = str(exc).removesuffix(".")
+            advice = "Start the server, or check redbeat_lite_url"
+            raise RedisConnectionError(f"{reason}. {advice}") from exc
 
 
 class _SingleClient(_NamesForeignKey, redis.Redis):

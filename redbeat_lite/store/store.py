@@ -168,19 +168,23 @@ class Store:
         """Yield all entries one by one, as :meth:`paged` reads them."""
         return chain.from_iterable(self.paged())
 
-    def scan(self, beginning: str = "") -> Iterator[tuple[bytes, float]]:
+    def scan(self) -> Iterator[tuple[bytes, float]]:
         """Yield all names with their due times, in no order, 1,000 in a round trip.
 
         A name that is stored during the whole scan is among them, even if its due time changes.
-
-        Parameters:
-            beginning: only names that begin with this text.
         """
-        pattern = None
-        if beginning:
-            pattern = re.sub(r"([*?\[\]\\])", r"\\\1", beginning) + "*"
-        pairs = self._client.zscan_iter(self.keys.due, match=pattern, count=PAGE)
+        pairs = self._client.zscan_iter(self.keys.due, count=PAGE)
         return cast(Iterator[tuple[bytes, float]], pairs)
+
+    def names_beginning(self, beginning: str, limit: int) -> Iterator[str]:
+        """Yield names that begin with a text, in no order, among about ``limit`` stored names."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", beginning) + "*"
+        cursor = 0
+        for _ in range(0, limit, PAGE):
+            cursor, pairs = self._client.zscan(self.keys.due, cursor, pattern, PAGE)
+            yield from (text(name) for name, _ in pairs)
+            if not cursor:
+                return
 
     def names(self) -> list[bytes]:
         """Return all names in due order, and by name if they are due at the same instant."""

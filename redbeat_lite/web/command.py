@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,12 +20,12 @@ from ..cli.output import say
 )
 @option("--users", "The file of users with their rights.", type=click.Path(path_type=Path))
 def web(host: str, port: int, users: Path | None) -> None:
-    """Serve the page: what runs when, what became of it, what is wrong; and the buttons to act.
+    """Serve the page, which shows the schedule in a browser and has buttons to act.
 
     Without --users the page is read-only, and for this machine alone. The command
-    `python -m redbeat_lite.web.users NAME RIGHT,...` makes a line of that file; rights are view,
-    run, pause, edit, remove, locks, freeze. The page speaks plain http: beyond this machine, put a
-    proxy with TLS before it.
+    `python -m redbeat_lite.web.users NAME RIGHT,...` prints a line for the file of users.
+    Rights are view, run, pause, edit, remove, locks and freeze. The page speaks plain http: beyond
+    this machine, put a proxy with TLS before it.
 
     \b
     Examples:
@@ -47,8 +48,7 @@ def web(host: str, port: int, users: Path | None) -> None:
     Settings.from_app(app)
     page = asgi(app, access=from_this_machine if users is None else Users(users))
     is_ipv6 = ":" in host
-    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
+    with _listen(host, port, is_ipv6=is_ipv6) as listening:
         name = f"[{host}]" if is_ipv6 else host
         note = " (read-only)" if users is None else ""
         say(f"The page is at http://{name}:{listening.getsockname()[1]}/{note}")
@@ -61,6 +61,18 @@ def web(host: str, port: int, users: Path | None) -> None:
             server_header=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int, *, is_ipv6: bool) -> socket.socket:
+    """Return a socket that listens on the port; raises Failure if the system refuses that."""
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
+        why = os.strerror(exc.errno) if exc.errno else exc
+        raise Failure(
+            f"cannot serve the page on {host}, port {port}: {why}; --port names another port"
+        ) from exc
 
 
 def _check_loopback(host: str) -> None:

@@ -102,7 +102,9 @@ def _read_users(path: Path) -> dict[str, _User]:
                 name, rights, salt, digest = text.split()
                 access = Access(name, {"view", *rights.split(",")})
                 users[name] = _User(access, bytes.fromhex(salt), bytes.fromhex(digest))
-    except (OSError, ValueError, RedbeatError) as exc:
+    except OSError as exc:
+        raise ConfigurationError(f"--users: cannot read {path}: {exc.strerror}") from None
+    except (ValueError, RedbeatError) as exc:
         expected = "lines of `python -m redbeat_lite.web.users NAME RIGHT,...`"
         raise ConfigurationError(f"--users: {where}: expected {expected}: {text_of(exc)}") from None
     if not users:

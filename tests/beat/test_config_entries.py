@@ -124,7 +124,7 @@ class TestForms:
         Schedules(app).resume("a", catch_up=True)
         beat = make_beat(make_app("elsewhere"))
         beat.run_due()
-        assert "only the beat of 'proj' knows" in (elsewhere["a"].last_error or "")
+        assert "only the configuration of 'proj' has all of its parts" in (elsewhere["a"].last_error or "")
         assert queued(client) == []
 
     @pytest.mark.usefixtures("unhurried")

@@ -80,5 +80,5 @@ def test_a_failure_is_said_once_an_hour_and_names_no_secret(
         now[0] += 60
     lines = [line.getMessage() for line in caplog.records]
     assert len(lines) == 2
-    assert lines[0].startswith("beat: the heartbeat URL of 127.0.0.1 cannot be asked for: ")
+    assert lines[0].startswith("beat: the heartbeat URL of 127.0.0.1 cannot be requested: ")
     assert "secret" not in "".join(lines)

@@ -71,8 +71,8 @@ class TestRenamedApp:
         new = make_app("new", beat_schedule={"report": entry()})
         schedules = one_turn(new, make_beat)
         assert sorted(schedules) == ["gone", "report"], "it may be another app, whose beat is down"
-        [line] = [each for each in caplog.messages if "without a beat" in each]
-        assert "1 entry of the configuration of 'old' without a beat of 'old': 'gone'; " in line
+        [line] = [each for each in caplog.messages if "belongs to the configuration" in each]
+        assert "1 entry belongs to the configuration of 'old', which has no beat: 'gone'; " in line
         assert "redbeat_lite_owner = 'old'" in line
         assert "redbeat remove NAME" in line
         caplog.clear()
@@ -134,9 +134,9 @@ class TestTwoApps:
         for _ in range(2):
             for beat in (leader, stand_by, same):
                 beat.run_due()
-        lines = [each for each in caplog.messages if "not stored until" in each]
+        lines = [each for each in caplog.messages if "not stored yet" in each]
         assert lines == [
-            "beat: not stored until a beat of 'second' leads, while one of 'first' does: 'b'; "
+            "beat: a beat of 'first' leads, so these entries of 'second' are not stored yet: 'b'; "
             "a redbeat_lite_key_prefix for each app keeps the two apart"
         ]
         leader.close()

@@ -11,7 +11,7 @@ from redbeat_lite import Schedules, every
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 
-LEFT_OUT = "beat: config entry 'job' does not run today by its new schedule; by the old one, at "
+LEFT_OUT = "beat: config entry 'job' does not run today by its new schedule; by the old one it would have run at "
 
 
 @pytest.mark.parametrize(

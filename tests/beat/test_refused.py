@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 import redis
+from celery.schedules import BaseSchedule, schedstate
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.beat.status import status
@@ -100,6 +102,24 @@ def test_a_name_that_was_lost_to_a_runtime_entry_does_not_go_on_as_stored_before
     assert {*one_turn(app, make_beat).refused()} == {"a"}
     app.conf.beat_schedule = {"a": WRONG}
     assert {*one_turn(app, make_beat).refused()} == {"a"}
+    assert "is refused and goes on" not in caplog.text
+
+
+def test_an_entry_whose_parts_redis_lacks_is_not_said_to_go_on(
+    make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Often(BaseSchedule):
+        """A class that is not registered, so Redis holds a text in its place."""
+
+        def is_due(self, last_run_at: datetime) -> schedstate:
+            return schedstate(False, 5)
+
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": Often()}})
+    one_turn(app, make_beat)
+    assert Schedules(make_app("another process"))["a"].unstored
+    app.conf.beat_schedule = {"a": WRONG}
+    one_turn(app, make_beat)
+    assert "config entry 'a' is refused, and Redis lacks parts of it, so it waits: " in caplog.text
     assert "is refused and goes on" not in caplog.text
 
 

@@ -64,7 +64,7 @@ def test_a_stand_by_of_another_release_says_once_what_differs(
     for _ in range(3):
         newer.run_due()
     [message] = told(caplog)
-    assert f"3 entries of beat_schedule differ from those that {LEADER} has stored, " in message
+    assert f"3 entries of beat_schedule differ from the definition of the leader, {LEADER}, " in message
     assert message.endswith(": 'billing', 'gone', 'report'")
 
 

@@ -53,7 +53,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert cli("backfills", "resume", started["id"]).lines[1].endswith("running")
     assert cli("backfills", "cancel", started["id"]).lines[1].endswith("cancelled")
     assert "has ended: cancelled" in cli("backfills", "resume", started["id"], code=1).err
-    assert "an id goes with pause" in cli("backfills", "resume", code=1).err
+    assert "pause, resume and cancel need an ID" in cli("backfills", "resume", code=1).err
     assert "no backfill 'x' is stored" in cli("backfills", "cancel", "x", code=1).err
     assert "whole number" in cli("backfill", "a", *SPAN, "--max-active", "two", code=1).err
 
@@ -76,7 +76,7 @@ def test_several(cli: Cli, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     assert [each["name"] for each in cli("backfill", "[bc]", *paced, "--json").json] == ["b", "c"]
     assert cli("backfill", "[bc]", *paced, code=1).err.splitlines() == [
         "left out, with a backfill that goes on: 'b', 'c'",
-        "Error: of none of these entries is there anything to send",
+        "Error: none of these entries has a run to send",
     ]
     said = cli("backfill", "*", *paced)
     assert said.err.splitlines() == [

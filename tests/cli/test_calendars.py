@@ -119,7 +119,7 @@ def test_the_doctor_tells_of_an_end_60_days_before(app: Celery, schedules: Sched
     schedules.add("b", "add", DAILY, calendar="soon")
     [finding] = found(app, "calendar-ends")
     assert finding.entries == ("b",)
-    assert f"calendar soon@1 knows until {TODAY + timedelta(days=55)}" in finding.what
+    assert f"calendar soon@1 has days until {TODAY + timedelta(days=55)}" in finding.what
 
 
 def test_the_doctor_names_entries_that_missed_a_revision(

@@ -128,7 +128,7 @@ class TestSchedules:
         assert "past" not in cli("add", "later", "add", "--at", "2h").out
         assert cli("add", "late", "add", "--at", "2020-01-01").lines == [
             "added 'late'; next run: 2020-01-01 00:00:00+01:00",
-            "That time has passed. The misfire policy decides if it still runs; by default, at once.",
+            "That time has passed. By default the entry runs at once; its misfire policy decides.",
         ]
         cli("add", "here", "add", "--at", "2090-12-01 09:00")
         cli("add", "there", "add", "--at", "2090-12-01 09:00", "--tz", "Asia/Tokyo")

@@ -25,7 +25,7 @@ from tests.support.run_rows import RunRows
 
 PAGE = document("cli.md")
 DAY = timedelta(days=1)
-_EXITS = {"show nigthly": 1, "show old": 1}
+_EXITS = {"show nigthly": 1}
 
 
 @pytest.fixture
@@ -84,6 +84,21 @@ def test_every_command_prints_what_the_page_shows(
                 client.delete(KEYS.changes, KEYS.changed)  # these have the server's time, which goes on
             if block.language == "console":
                 follow(app, block.text, run_cli)
+
+
+def test_the_help_groups_the_commands_as_the_page_does(app: Celery, run_cli: Callable[..., Said]) -> None:
+    said = run_cli(app, "--help").out
+    sections = re.findall(r"^(\w[\w ]*):$", said.partition("Options:")[2], re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert sections == headings[headings.index("Entries") :]
+    text = PAGE.read_text()
+    for section, rows in zip(
+        sections, re.split(r"^\w[\w ]*:$", said, flags=re.MULTILINE)[-len(sections) :], strict=True
+    ):
+        chapter = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+        commands = re.findall(r"^  (\w+)  ", rows, re.MULTILINE)
+        assert commands
+        assert not [name for name in commands if not re.search(rf"\b{name}\b", chapter)], section
 
 
 def follow(app: Celery, text: str, run_cli: Callable[..., Said]) -> None:

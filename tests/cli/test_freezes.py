@@ -178,7 +178,7 @@ def test_commands(cli: Cli, billing: Schedules) -> None:
     assert "say which entries: a PATTERN" in run(cli, "freeze", "--for", "2h", code=1)
     assert "froze tag fast until" in run(cli, "freeze", "--tag", "fast", "--for", "2h")
     assert "a length of time" in run(cli, "freeze", "*", "--for", "soon", code=1)
-    assert run(cli, "freeze", "all", "--for", "2h").endswith("This holds all entries: freeze '*'")
+    assert run(cli, "freeze", "all", "--for", "2h").endswith("To freeze all entries: freeze '*'")
     assert "until 2100-01-01 01:00:00+01:00" in run(cli, "freeze", "z", "--until", "2100-01-01T00:00Z")
     assert "until 2100-01-01 01:00:00+01:00" in run(cli, "log", "--limit", "1")
 

@@ -42,7 +42,7 @@ def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], case
 
 
 def test_where_there_is_none_that_is_said(cli: Callable[..., Said]) -> None:
-    assert cli("incidents").out == "No incident is open, and none was.\n"
+    assert cli("incidents").out == "No incident is open, and none was closed.\n"
     assert cli("incidents", "--open").out == "No incident is open.\n"
 
 

@@ -205,7 +205,7 @@ def test_a_file_is_planned_and_applied(shell: Shell, live: Schedules, live_url: 
 
 
 def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) -> None:
-    assert "Look after the schedule" in shell("--help").out
+    assert "Manage the schedule" in shell("--help").out
     words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": "celery redbeat qu", "COMP_CWORD": "2"}
     script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
     env = {**shell.env, **words}

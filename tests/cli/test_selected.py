@@ -124,7 +124,7 @@ def test_what_the_configuration_brings_back_is_said(cli: Cli, shop: Schedules, c
     client.hset("{redbeat-lite}:entries", "mail", json.dumps({**raw, "owner": "proj"}, separators=(",", ":")))
     said = cli("remove", "--tag", "eu").lines
     assert said[0] == "removed 2 entries"
-    assert said[1].startswith("The beat that has config:proj stores its entries again")
+    assert said[1].startswith("A beat stores the entries of config:proj again")
 
 
 def test_a_broker_that_is_away_is_told_of(cli: Cli, shop: Schedules, app: Celery, server: object) -> None:
@@ -171,7 +171,7 @@ def test_runs_are_those_of_the_entries(cli: Cli, shop: Schedules, client: redis.
     said = cli("runs", "b*", "--failed").lines
     assert said[0].split()[:3] == ["SCHEDULED", "ENTRY", "OUTCOME"]
     assert len(said) == 3
-    assert cli("runs", "b*", "--since", "1s").out == "No such run is known.\n"
+    assert cli("runs", "b*", "--since", "1s").out == "No run matches.\n"
     assert [run.name for run in shop.runs(["mail"])] == ["mail"]
     assert shop.runs([]) == []
 

@@ -277,7 +277,7 @@ GAPPED = {
     ),
     "it was added paused": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00: imported.",
+        "It is paused; it was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00: imported.",
         state={**MISSED, "paused": True},
         known={"changes": (change(t(1, 12), "added", note="imported"), PAUSED, ADDED)},
     ),
@@ -311,7 +311,7 @@ GAPPED = {
     "it is done, and its runs of that time are not kept": History(
         "Whether 'nightly' ran at 2026-02-04 03:00:00+01:00 is not recorded any more.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
         at=t(4, 3, month=2),
         stored=False,
         known={"runs": (RAN,)},
@@ -320,7 +320,7 @@ GAPPED = {
         "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
         "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
         at=None,
         stored=False,
         known={"runs": (RAN,)},
@@ -328,7 +328,7 @@ GAPPED = {
     "it is done, and nobody told of its run": History(
         "'nightly' does not run: it is not stored.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more; who removed it is not recorded, and it may have been done.",
+        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
         at=None,
         stored=False,
     ),

@@ -19,7 +19,7 @@ FROZE = "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy."
 
 HISTORIES = {
     "it was held, and its policy left it out": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n" + FROZE,
         fields={"misfire": "skip"},
         known={"runs": (run(NIGHT, "skipped"), RAN), "freezes": (OTHERS, NIGHTLY)},

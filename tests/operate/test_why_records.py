@@ -50,7 +50,7 @@ def test_what_was_sent_long_ago_is_not_told_to_have_been_left_out(
     )
     between = sent[5] - timedelta(seconds=30)
     assert why(app, "often", between).verdict == (
-        f"'often' did not run for {in_zone(between, UTC)}: its misfire policy left that out."
+        f"'often' did not run for {in_zone(between, UTC)}: its misfire policy left it out."
     )
 
 
@@ -61,7 +61,7 @@ def test_one_that_is_done_is_told_with_who_added_it(app: Celery, inner_beat: Sch
     verdict, added, unknown = sentences(why(app, "once"))
     assert verdict == "'once' does not run: it is not stored."
     assert added.startswith("It was added by alice (api) at ")
-    assert unknown == "It is not stored any more; who removed it is not recorded, and it may have been done."
+    assert unknown == "It is not stored any more. Who removed it is not recorded; it may have removed itself."
     assert why(app, "once", due + timedelta(minutes=1)).verdict.startswith("Whether 'once' ran at ")
 
 
@@ -77,7 +77,7 @@ def test_a_time_without_a_leader_is_told_by_the_term_after_it(
     make_beat(app).run_due()
     missed = (now - timedelta(minutes=20)).replace(second=0)
     verdict, policy, nobody, *_ = sentences(why(app, "often", missed))
-    assert verdict == f"'often' did not run for {in_zone(missed, UTC)}: its misfire policy left that out."
+    assert verdict == f"'often' did not run for {in_zone(missed, UTC)}: its misfire policy left it out."
     assert policy.startswith("It was missed, and with 'skip'")
     assert nobody.startswith(f"Nobody led: a leader last gave a sign of life at {in_zone(from_ms(died), UTC)}, and at ")
     assert nobody.endswith(f" beat of {socket.gethostname()} began to lead.")

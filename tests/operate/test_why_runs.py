@@ -95,7 +95,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "failed", error="OnceRejected: taken"),)},
     ),
     "it waits, and no worker takes it": History(
-        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and nobody has said that a worker began it.\n"
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported its begin.\n"
         "No worker reports that it takes from queue 'slow' now; those without install() do not report.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),
@@ -130,13 +130,13 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "lost", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
     "nobody told what became of it": History(
-        "Whether 'nightly' ran for 2026-03-02 03:00:00+01:00 is not recorded: it was sent, and nobody told "
-        "what became of it.\n"
+        "Whether 'nightly' ran for 2026-03-02 03:00:00+01:00 is not recorded: it was sent, and no worker "
+        "has reported its outcome.\n"
         "Nothing more is recorded of it.",
         known={"runs": (run(NIGHT, "unknown", source="schedule"),)},
     ),
     "it was too late after a time without a leader": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n"
         "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
         "04:10:00+01:00 beat of beat-2 began to lead.",
@@ -144,7 +144,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "skipped"), RAN), "gaps": (GAP,)},
     ),
     "a pause made it late": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'coalesce' only the latest of missed occurrences is sent. So were all 2 "
         "occurrences from 2026-03-01 03:00:00+01:00 to 2026-03-02 03:00:00+01:00.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 00:00:00+01:00: moving house.\n"
@@ -155,7 +155,7 @@ HISTORIES = {
         },
     ),
     "it was later than its grace, and nothing says why": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'all' an occurrence may be 30 s late.\n"
         "What made it late is not recorded.\n"
         'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: misfire default → "all".',
@@ -166,7 +166,7 @@ HISTORIES = {
         },
     ),
     "its policy was another then": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left that out.\n"
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed; with 'all', as it is now, it would have been sent.\n"
         "What made it late is not recorded.\n"
         'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: misfire "skip" → "all".',

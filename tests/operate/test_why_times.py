@@ -18,14 +18,14 @@ HISTORIES = {
     "it is run by hand only, and nobody has told of a run": History(
         "'nightly' is run by hand only, and no run of it is recorded.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "No next one comes: it is run by hand only.",
+        "It has no next run, because it is run by hand only.",
         at=None,
         **BY_HAND,
     ),
     "it is run by hand only, and was": History(
         "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
         "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
-        "No next one comes: it is run by hand only.",
+        "It has no next run, because it is run by hand only.",
         at=None,
         known={"runs": (RAN,)},
         **BY_HAND,
@@ -134,7 +134,7 @@ HISTORIES = {
     "it is still to come": History(
         "'nightly' has not run at 2026-03-04 03:00:00+01:00: that is still to come.\n"
         "The next one is due at 2026-03-03 03:00:00+01:00.\n"
-        "The beat refuses it as beat_schedule has it now, so it goes on as it was stored: expire: expected a "
+        "The beat refuses its definition in beat_schedule, so it keeps the stored one: expire: expected a "
         "known field, got 60.",
         at=t(4, 3),
         known={"refused": "expire: expected a known field, got 60"},
@@ -149,7 +149,7 @@ HISTORIES = {
     "the last one ran, and it is finished": History(
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
-        "No next one comes: it is finished after its max_runs of 9, the last at 2026-03-02 03:00:00+01:00.",
+        "It has no next run, because it is finished after its max_runs of 9, the last at 2026-03-02 03:00:00+01:00.",
         at=None,
         fields={"max_runs": 9},
         state={"nominal": None},
@@ -172,7 +172,7 @@ HISTORIES = {
     "the next one will wait, as it is disabled": History(
         "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
-        "No next one comes: it is disabled.",
+        "It has no next run, because it is disabled.",
         at=None,
         fields={"enabled": False},
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},

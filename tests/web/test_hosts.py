@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -451,10 +452,19 @@ def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Sch
     [
         (["--host", "0.0.0.0"], "Error: --host 0.0.0.0 is open to others: say who may do what by --users FILE"),
         (["--host", "localhost"], "Error: --host: expected an IP address, got 'localhost'"),
-        (["--users", "nope.txt"], "Error: --users: nope.txt: expected lines of"),
+        (["--users", "nope.txt"], "Error: --users: cannot read nope.txt: No such file or directory"),
+        (["--users", "setup.cfg"], "Error: --users: setup.cfg, line 1: expected lines of"),
     ],
 )
 def test_the_command_refuses_what_is_unsafe_or_wrong(
     app: Celery, run_cli: Callable[..., Any], words: list[str], said: str
 ) -> None:
     assert said in run_cli(app, "web", *words, code=1).err
+
+
+def test_the_command_says_that_its_port_is_taken(app: Celery, run_cli: Callable[..., Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = run_cli(app, "web", "--port", str(port), code=1).err
+    assert said.startswith(f"Error: cannot serve the page on 127.0.0.1, port {port}: Address already in use")
+    assert "redis" not in said

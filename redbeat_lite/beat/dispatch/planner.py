@@ -221,7 +221,7 @@ class Planner:
         """Return the entry that is stored; raise if it cannot be used here."""
         entry = self._completed(self._decoded_entry(stored))
         if entry.unstored:
-            raise ConfigOwned(f"holds what only the beat of {entry.owner!r} knows")
+            raise ConfigOwned(f"only the configuration of {entry.owner!r} has all of its parts")
         return entry
 
     def _decoded_entry(self, stored: Stored) -> Entry:

@@ -1,0 +1,45 @@
+"""Names that begin with a text are found within a bound, and errors of a dead address say what to do."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat_lite import Schedules, every
+from redbeat_lite.settings import Settings
+from redbeat_lite.store.store import Store
+from tests.support.in_process import MakeApp
+from tests.support.server import free_port
+
+
+def test_names_are_found_by_their_beginning(make_app: MakeApp) -> None:
+    app = make_app()
+    schedules = Schedules(app)
+    for name in ("report:1", "report:2", "rep*rt", "other"):
+        schedules.add(name, "t", every(60))
+    store = Store.of(Settings.from_app(app))
+    assert sorted(store.names_beginning("report", 1000)) == ["report:1", "report:2"]
+    assert [*store.names_beginning("rep*", 1000)] == ["rep*rt"]
+    assert len([*store.names_beginning("", 1000)]) == 4
+
+
+def test_the_search_for_names_ends_though_none_matches(make_app: MakeApp, client: redis.Redis) -> None:
+    client.zadd("{redbeat-lite}:due", {f"entry:{number}": number for number in range(20_000)})
+    store = Store.of(Settings.from_app(make_app()))
+    calls = _scans(client)
+    assert [*store.names_beginning("none", 3000)] == []
+    assert 0 < _scans(client) - calls <= 3
+
+
+def _scans(client: redis.Redis) -> int:
+    calls: int = client.info("commandstats").get("cmdstat_zscan", {"calls": 0})["calls"]
+    return calls
+
+
+@pytest.mark.parametrize("call", [lambda it: it.add("a", "t", every(5)), lambda it: it["a"], lambda it: it.pause("a")])
+def test_an_address_where_nothing_listens_is_said_with_its_setting(call: object) -> None:
+    app = Celery("away", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
+    with pytest.raises(redis.ConnectionError, match=r"Start the server, or check redbeat_lite_url$"):
+        call(Schedules(app))  # type: ignore[operator]
+    app.close()
