@@ -38,7 +38,7 @@ MAX_WAITERS = 1_000_000
 
 @public
 class Misfire(Model, frozen=True):
-    """Policy for occurrences that are late after an outage, a pause, or a clock that jumped ahead.
+    """Policy for occurrences that are late after an outage, a pause, or a server's clock set ahead.
 
     Parameters:
         policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that

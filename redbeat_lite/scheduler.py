@@ -11,7 +11,7 @@ import click
 from celery.beat import ScheduleEntry, SchedulingError
 from celery.utils.log import get_logger
 
-from ._base.clock import elapsed, wall_ms
+from ._base.clock import elapsed
 from ._base.errors import ConfigurationError
 from ._base.public import public
 from .beat.parts import build_parts
@@ -139,7 +139,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         longest = min(float(self.max_interval), parts.leadership.longest_wait)
         if upcoming is None:
             return longest
-        return min(max((upcoming - wall_ms()) / 1000, 0.0), longest)
+        left = upcoming - parts.leader.clock.now_ms()
+        return min(max(left / 1000, 0.0), longest)
 
     def _wait(self, seconds: float, *, after_failure: bool = False) -> None:
         """Wait for so many seconds, or until a change or a stop."""

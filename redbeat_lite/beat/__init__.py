@@ -58,6 +58,12 @@ The server extends the lease after that time was read, so the window closes befo
 expire, and before another beat can begin. The eighth covers clocks that run at different rates, and
 a slow reply. The local clock has no other part in the election.
 
+The clock
+=========
+
+The leader plans by the clock of the server, which each renewal reads (:mod:`.server_clock`). So the
+clocks of the beats' machines do not matter, and two leaders cannot disagree about the time.
+
 Messages that may be sent twice
 ===============================
 
@@ -83,8 +89,8 @@ Failures
 - One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
 - Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
   its configuration again (:mod:`.repair`, :mod:`.config_entries`).
-- Somebody sets the clock, or the app's time zone changes: the leader reschedules the entries that
-  it affects (:mod:`.repair`).
+- The server's clock is set back, or the app's time zone changes: the leader reschedules the entries
+  that it affects (:mod:`.repair`).
 - A signal asks the process to stop: the loop commits the batch under way, releases the lease and
   ends. If messages are sent one by one, it commits those that were sent (:mod:`.stop`).
 - The process is killed: its lease expires.

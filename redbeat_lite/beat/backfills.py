@@ -16,7 +16,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
-from .._base.clock import elapsed, wall_ms
+from .._base.clock import elapsed
 from .._base.errors import CorruptEntry, NotKnownHere
 from .._base.text import describe
 from ..entries.backfill import Backfill, backfill_of, room, times, went_out
@@ -269,7 +269,7 @@ class Backfills:
             BrokerDown: the broker cannot be reached; the step stays due.
             Lost: another process leads.
         """
-        now = wall_ms()
+        now = self._leader.clock.now_ms()
         if due is None:
             self._state.backfill_left = 0
             return upcoming

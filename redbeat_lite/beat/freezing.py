@@ -7,7 +7,6 @@ from datetime import tzinfo
 
 from celery.utils.log import get_logger
 
-from .._base.clock import wall_ms
 from .._base.errors import UnsupportedFormat
 from .._base.times import to_ms
 from ..entries.freezes import Freezes
@@ -116,7 +115,7 @@ class Freezing:
     def _restore_lost(self, text: bytes) -> bool:
         """Restore freezes that the server has lost; return whether there were any."""
         stored = Freezes.of(text)
-        lost = stored.lost(Freezes.of(self._seen), wall_ms())
+        lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
             # If an older beat leads that ignores freezes, this one restores them when it leads.

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from .._base.clock import wall_ms
 from .._base.times import to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import recorded
@@ -92,14 +91,11 @@ class Workers:
         self._queues: set[str] = set()
         #: Whether one of them records runs.
         self.records = False
-        #: Milliseconds by which the clock here is ahead of the server's.
-        self.ahead = 0
 
     def read(self, client: Any) -> None:
         """Read the reports of the workers, in two round trips."""
         reports = client.hgetall(self._key)
         now = server_ms(client)
-        self.ahead = wall_ms() - now
         workers = heard_of(reports, now / 1000).values()
         self._queues = {queue for worker in workers for queue in worker.queues}
         self.records = any(worker.records for worker in workers)
@@ -110,9 +106,7 @@ class Workers:
         return None if queue in self._queues else queue
 
 
-def find_fresh_starts(
-    store: Store, entries: Mapping[str, Entry], now: int, ahead: int
-) -> dict[str, int]:
+def find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
     """Return the instants in epoch ms from which entries owe their next success.
 
     Such an instant is a change of the entry, its resumption, or the end of a freeze. For an entry
@@ -121,18 +115,13 @@ def find_fresh_starts(
     Parameters:
         entries: entries from which a success is overdue. There are few, so the record of changes is
             read for each look.
-        ahead: milliseconds by which the clock here is ahead of the server's, which dates changes.
     """
-    starts: dict[str, int] = {}
     if not entries:
-        return starts
-    for name, changed_at in _last_changes(store, [*entries]).items():
-        starts[name] = changed_at + ahead
+        return {}
+    starts = _last_changes(store, [*entries])
     lines = newest_first(store.backend.client, store.keys.changes, decode_change, PAGE)
     for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
-        # The server dates a thaw. The planned end of a freeze is by the clock here.
-        end = to_ms(freeze.end) + (ahead if freeze.thawed else 0)
-        end = min(end, now)
+        end = min(to_ms(freeze.end), now)
         for name, entry in entries.items():
             if freeze.selection.covers(entry):
                 starts[name] = max(starts.get(name, end), end)

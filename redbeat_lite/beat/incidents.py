@@ -10,7 +10,6 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
-from .._base.clock import wall_ms
 from .._base.lazy import lazy
 from .._base.threads import Ticker
 from .._base.times import from_ms
@@ -121,8 +120,8 @@ class IncidentWatch:
 
     def _look(self, term: Term) -> bool:
         """Read one page and write what follows from it; return whether to read another at once."""
-        now = wall_ms()
-        look = self._incidents.look(now, self._workers.ahead)
+        now = self._leader.clock.now_ms()
+        look = self._incidents.look(now)
         entries = self._read_entries(look)
         failed = {
             deadline.name: deadline
@@ -232,7 +231,7 @@ class IncidentWatch:
             for deadline in overdue
             if deadline.nominal is None
         }
-        starts = find_fresh_starts(self._store, owing, now, self._workers.ahead)
+        starts = find_fresh_starts(self._store, owing, now)
         for deadline in overdue:
             if deadline.nominal is None:
                 since = starts.get(deadline.name)

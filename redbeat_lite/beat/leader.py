@@ -8,7 +8,6 @@ expire. Terms, and stepping down in doubt, follow River's leadership package.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import threading
@@ -30,6 +29,7 @@ from ..store.records import Lost, Term
 from ..store.scripts import Scripts
 from .beat_state import BeatState
 from .beat_token import Beat, beat_of, token_of
+from .server_clock import ServerClock
 from .stop import Stop
 
 logger = get_logger(f"celery.{__name__}")
@@ -81,9 +81,11 @@ class Leader:
         self.least = 0
         #: Stamp of the last pause or resumption of an entry.
         self.pauses = b""
-        #: Latest wall clock in epoch ms by which an earlier leader planned; 0 if there was none.
-        self.last_clock = 0
-        #: Time zones by which it planned, as :mod:`redbeat_lite.beat.repair` noted them.
+        #: Clock by which this beat plans.
+        self.clock = ServerClock()
+        #: Mark of a server's clock that was set back, until all entries have been rescheduled.
+        self.set_back = b""
+        #: Time zones by which an earlier leader planned, as :mod:`.repair` noted them.
         self.last_zones = ""
 
     def acquire(self) -> float:
@@ -96,10 +98,10 @@ class Leader:
         self._token = self._token or token_of(self._owner)
         sent = elapsed()
         reply = self._request_lease()
+        self.clock.read(reply[1], sent)
         if reply[0] == 0:
-            return max(float(reply[1]) / 1000, 0.001)
-        _, number, clock, ahead, zones = reply
-        self.last_clock = max(_milliseconds(clock), _milliseconds(ahead))
+            return max(float(reply[2]) / 1000, 0.001)
+        _, _, number, zones, self.set_back = reply
         self.last_zones = zones.decode(errors="replace")
         term = Term(self._token, int(number))
         self._renewal = _Renewal(self, self._backend, self._keys, term, self._lease, self._state)
@@ -220,10 +222,6 @@ class Leader:
             renewal.join()
 
 
-def _milliseconds(raw: bytes) -> int:
-    return int(raw) if re.fullmatch(rb"[0-9]{1,18}", raw) else 0
-
-
 class _Renewal:
     """One term: the thread that renews its lease, and the window in which it is trusted."""
 
@@ -302,6 +300,7 @@ class _Renewal:
                 least=self._leader.least,
                 silent_ms=silent_ms,
                 report=report,
+                planned_by=self._leader.clock.now_ms(),
             )
         except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
@@ -313,13 +312,15 @@ class _Renewal:
             self._trusted_until = 0.0
             return False
         self.why = ""
-        self._take_news(reply)
+        self._take_news(reply, sent)
         self.trust_from(sent)
         return True
 
-    def _take_news(self, reply: Any) -> None:
+    def _take_news(self, reply: Any, sent: float) -> None:
         """Hand the news from a renewal to the main loop."""
-        result, entries, due, pauses, backfills = reply
+        result, entries, due, pauses, backfills, now, set_back = reply
+        self._leader.clock.read(now, sent)
+        self._leader.set_back = set_back
         self._leader.damaged = result == 2
         self._leader.pauses = pauses
         self._state.entries = entries

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
-from .._base.clock import elapsed, wall_ms
+from .._base.clock import elapsed
 from ..entries.words import counted
 from ..settings import Settings
 from ..store.keys import check_types
@@ -22,7 +22,7 @@ from .config_check import log_differing, log_left_behind, log_not_stored
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
-from .repair import ClockWatch, Repair, Replanning
+from .repair import Repair, Replanning
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -34,7 +34,7 @@ class Leadership:
     """Way of one beat into its terms, through them and out of them.
 
     As leader it stores the configuration, restores lost parts of the schedule, and reschedules
-    entries after a change of the clock or the time zone.
+    entries after a change of the server's clock or the time zone.
 
     Parameters:
         added: returns the entries that code gave to the scheduler, by name.
@@ -58,9 +58,10 @@ class Leadership:
         self._added = added
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
         self.freezing = Freezing(store, leader, state, zone)
-        self.replanning = Replanning(store, zone, self.config.completed, leader.checkpoint)
+        self.replanning = Replanning(
+            store, zone, leader.clock, self.config.completed, leader.checkpoint
+        )
         self._repair = Repair(store, zone, leader.checkpoint, self.config.pauses)
-        self._clock = ClockWatch()
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
         #: Whether a server has answered.
@@ -120,7 +121,8 @@ class Leadership:
     def has_work(self) -> bool:
         """Whether the leader has something to do that cannot wait for the next due time."""
         has_news = self._has_new_pauses or self.config.has_new_additions
-        return self._leader.damaged or self._clock.was_set or has_news
+        was_set_back = self.replanning.is_new(self._leader.set_back)
+        return self._leader.damaged or was_set_back or has_news
 
     @property
     def _has_new_pauses(self) -> bool:
@@ -143,9 +145,9 @@ class Leadership:
                 self._make_whole(term)
         if self._has_new_pauses:
             self.config.pauses.look(self._leader.pauses)
-        set_back = self._clock.look()
-        if set_back:
-            self.replanning.clock_went_back(term, set_back)
+        set_back = self._leader.set_back
+        if self.replanning.is_new(set_back):
+            self.replanning.clock_went_back(set_back)
         self.replanning.advance(term)
 
     def _check_services(self) -> None:
@@ -190,9 +192,8 @@ class Leadership:
     def _begin(self, term: Term) -> None:
         """Prepare to lead. If the server fails in between, the next turn does it again."""
         self._make_whole(term)
-        self.replanning.begin(term, self._leader.last_clock, self._leader.last_zones)
+        self.replanning.begin(term, self._leader.last_zones)
         log_left_behind(self._store, self._settings)
-        self._clock.look()
         number = counted(self._store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, number)
         self.standing_by = False
@@ -201,7 +202,7 @@ class Leadership:
 
     def _make_whole(self, term: Term) -> None:
         """Restore lost parts of the schedule, and store the configuration."""
-        now = wall_ms()
+        now = self._leader.clock.now_ms()
         self._leader.progress("reading the configuration")
         self._repair.run(term, now)
         # This flag says that config entries were removed by hand. It is cleared before the names

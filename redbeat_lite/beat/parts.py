@@ -92,11 +92,11 @@ def build_parts(
     leader = Leader(backend, store.keys, settings, state, stop)
     leadership = Leadership(app, store, settings, leader, state, added)
     freezing = leadership.freezing
-    publisher = Publisher(app, settings, scheduler, module)
+    publisher = Publisher(app, settings, leader.clock, scheduler, module)
     incidents = IncidentWatch(app, settings, leader, state)
 
     locks = LockStore(backend.client, settings.key_prefix)
-    log = BatchLog(app, state, incidents.deadlines)
+    log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = _build_planner(app, settings, store, leader, leadership)
     once_locks = OnceLocks(locks)
     steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone, log)

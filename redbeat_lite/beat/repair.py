@@ -1,9 +1,9 @@
 """Repair of the schedule as a whole, by the leader.
 
 :class:`Repair` restores parts that the server has lost. :class:`Replanning` reschedules all entries
-after a change of the clock or of the app's time zone. A large schedule takes seconds, so the leader
-does it in slices between its dispatches, in the order of due times. Unfinished work is noted in
-Redis, for the next leader.
+after a change of the server's clock or of the app's time zone. A large schedule takes seconds, so
+the leader does it in slices between its dispatches, in the order of due times. Unfinished work is
+noted in Redis, for the next leader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
-from .._base.clock import elapsed, wall_ms
+from .._base.clock import elapsed
 from .._base.errors import CorruptEntry, InvalidEntry
 from ..entries import lifecycle
 from ..entries.entry import Entry
@@ -28,15 +28,12 @@ from ..store.json_values import dumps, loads_as
 from ..store.leader_store import LeaderStore
 from ..store.records import PAGE, Edit, Stored, Term, chunks
 from .config_entries import ConfigPauses
+from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
 #: Seconds that dispatches wait for a slice, or for one page of entries if that takes longer.
 _SLICE = 0.1
-
-#: Milliseconds by which the wall clock may differ from the time that passed before it counts as
-#: set.
-SLACK = 1000
 
 
 class Repair:
@@ -109,9 +106,10 @@ class Repair:
 
 
 class Replanning:
-    """Reschedules all entries, because another clock or time zone has planned them.
+    """Reschedules all entries after a change of the server's clock or of the app's time zone.
 
     Parameters:
+        clock: the clock by which the beat plans.
         completed: returns an entry with the parts that only the app's configuration holds.
         progress: called for each page of entries, with a text for the log.
     """
@@ -120,15 +118,19 @@ class Replanning:
         self,
         store: LeaderStore,
         zone: tzinfo,
+        clock: ServerClock,
         completed: Callable[[Entry], Entry],
         progress: Callable[[str], None],
     ) -> None:
         self._store = store
         self._zone = zone
+        self._clock = clock
         self._completed = completed
         self._progress = progress
-        #: Latest wall clock in epoch ms that may have planned an entry, if it is ahead; else 0.
-        self._ahead = 0
+        #: Mark of the last change of the server's clock because of which entries are rescheduled.
+        self._mark = b""
+        #: Whether entries are still to be rescheduled because the server's clock was set back.
+        self._is_set_back = False
         #: Other time zones that may have planned an entry.
         self._zones: list[tzinfo] = []
         #: Pages that are still to be rescheduled.
@@ -137,20 +139,17 @@ class Replanning:
     @property
     def unfinished(self) -> bool:
         """Whether :meth:`advance` has something left to do."""
-        return bool(self._ahead or self._zones)
+        return bool(self._is_set_back or self._zones)
 
-    def begin(self, term: Term, clock: int, zones: str) -> None:
-        """Find out what a new leader must reschedule, and note its own time zone.
+    def begin(self, term: Term, zones: str) -> None:
+        """Find out whether a new leader uses another time zone, and note its own.
 
         Parameters:
-            clock: latest wall clock that planned entries, in epoch ms; 0 if none is known.
             zones: time zones that planned entries, as an earlier leader noted them.
         """
-        self._ahead = 0
+        self._mark = b""
+        self._is_set_back = False
         self._pages = None
-        ahead = clock - wall_ms()
-        if ahead > SLACK:
-            self.clock_went_back(term, ahead)
         own = zone_name(self._zone)
         names = [name for name in loads_as(list, zones) if isinstance(name, str)]
         others = [name for name in names if name != own]
@@ -166,13 +165,16 @@ class Replanning:
             planned_by = [*others, own] if self._zones else [own]
             self._store.remember("zones", dumps(planned_by), term)
 
-    def clock_went_back(self, term: Term, milliseconds: int) -> None:
-        """Begin to reschedule entries that would wait too long, because the clock was set back."""
-        seconds = milliseconds / 1000
-        logger.warning("beat: the clock went back by %.1f s; rescheduling every entry", seconds)
-        self._ahead = max(self._ahead, wall_ms() + milliseconds)
+    def is_new(self, mark: bytes) -> bool:
+        """Return whether this mark of the server's clock is of a change that was not handled."""
+        return bool(mark) and mark != self._mark
+
+    def clock_went_back(self, mark: bytes) -> None:
+        """Begin to reschedule entries that would wait until the clock is as far again."""
+        logger.warning("beat: the clock of the server went back; rescheduling every entry")
+        self._mark = mark
+        self._is_set_back = True
         self._pages = None
-        self._store.remember("ahead", str(self._ahead), term)
 
     def advance(self, term: Term) -> None:
         """Reschedule entries for a tenth of a second, if any are left."""
@@ -186,11 +188,11 @@ class Replanning:
             if elapsed() >= until:
                 self._pages = pages
                 return
-        if self._ahead:
-            self._store.remember("ahead", "", term)
+        if self._is_set_back:
+            self._store.remember("set_back", "", term)
         if self._zones:
             self._store.remember("zones", dumps([zone_name(self._zone)]), term)
-        self._ahead = 0
+        self._is_set_back = False
         self._zones = []
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
@@ -207,7 +209,7 @@ class Replanning:
 
     def _edits(self, stored: Stored) -> list[Edit]:
         try:
-            return self._edit(stored, wall_ms())
+            return self._edit(stored, self._clock.now_ms())
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             return []
@@ -217,14 +219,14 @@ class Replanning:
         entry, state = parts_of(stored)
         entry = self._completed(entry)
         moved = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
-        if self._ahead:
+        if self._is_set_back:
             moved = lifecycle.pulled_back(entry, moved, now, self._zone)
         edit = edit_of(entry, moved, self._zone, expected=stored.state)
         if moved is not state:
             return [edit]
         # A failed publish does not change the state, but by the earlier clock its next try may be
         # far away.
-        is_retry = self._ahead and _is_sooner(edit.score, stored.score)
+        is_retry = self._is_set_back and _is_sooner(edit.score, stored.score)
         return [edit] if is_retry else []
 
 
@@ -239,35 +241,3 @@ def _find_zones(names: list[str]) -> list[tzinfo]:
         with suppress(InvalidEntry):
             zones.append(zone_of(name))
     return zones
-
-
-class ClockWatch:
-    """Compares the wall clock with the time that has passed, to notice that somebody has set it."""
-
-    def __init__(self) -> None:
-        #: Wall clock in epoch ms and :func:`elapsed` at the last look.
-        self._seen: tuple[int, float] | None = None
-
-    @property
-    def was_set(self) -> bool:
-        """Whether the clock was set since the last look, forwards or back."""
-        return abs(self._shift()) > SLACK
-
-    def look(self) -> int:
-        """Remember the time; return the milliseconds by which the clock went back, or 0.
-
-        If the clock still shows a later time than at the last look, no instant comes a second time,
-        so the result is 0.
-        """
-        now = wall_ms()
-        back = -self._shift()
-        went_back = self._seen is not None and back > SLACK and now < self._seen[0]
-        self._seen = (now, elapsed())
-        return back if went_back else 0
-
-    def _shift(self) -> int:
-        """Return the milliseconds by which the clock was set since the last look."""
-        if self._seen is None:
-            return 0
-        wall, passed = self._seen
-        return wall_ms() - wall - round(1000 * (elapsed() - passed))

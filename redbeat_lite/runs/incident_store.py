@@ -76,12 +76,11 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int, ahead: int = 0) -> Look:
+    def look(self, now: int) -> Look:
         """Read what is new, in two round trips. If the feed was never read, its content is skipped.
 
         Parameters:
-            now: epoch milliseconds.
-            ahead: milliseconds by which this clock is ahead of the server's, which dates the ends.
+            now: the server's time, in epoch milliseconds.
         """
         keys = self.keys
         schedule = self._schedule
@@ -106,7 +105,7 @@ class IncidentStore:
         for line in readable(lines if read else (), Line.decode):
             # Runs of backfills are not expected to be in time, and do not count as failures.
             if line.row.task_id[14:15] != BACKFILLED:
-                ends.append(_end(line, ahead))
+                ends.append(_end(line))
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
@@ -256,10 +255,11 @@ def _cases(fields: Mapping[Any, Any]) -> list[Case]:
     return [*readable(fields.items(), lambda field, raw: Case.decode(field.decode(), raw))]
 
 
-def _end(line: Line, ahead: int) -> End:
+def _end(line: Line) -> End:
     row = line.row
-    at = _ms(row.feed) + ahead
-    return End(at, line.name, row.nominal, row.outcome, row.begin, row.duration, line.error or "")
+    error = line.error or ""
+    at = _ms(row.feed)
+    return End(at, line.name, row.nominal, row.outcome, row.begin, row.duration, error)
 
 
 def _ms(line: str | bytes) -> int:

@@ -22,7 +22,6 @@ a script may use them together.
 ``{p}:meta`` (hash)
     - ``format``: version of the schedule
     - ``term``: number of the last term
-    - ``clock``: last reading of the leader's wall clock
     - ``ticked``: last sign of life of any leader's loop, in epoch ms of the server
     - ``commit``: id of the leader's last commit, and the reply to it
     - ``config:<owner>``: JSON list of the names of that owner's config entries
@@ -33,7 +32,8 @@ a script may use them together.
       config entries are paused
     - ``freezes``: text of :class:`redbeat_lite.entries.freezes.Freezes`
     - ``zones``: JSON list of the time zones that entries were planned by
-    - ``ahead``: clock reading, if entries were planned by a clock that was ahead of the leader's
+    - ``set_back``: when the server's clock was found to be set back, in epoch ms, until all entries
+      have been rescheduled
     - ``mark``: random; by it the leader recognises this database through its connection to the
       broker
     - ``feed``: id up to which a leader has read the ends of runs

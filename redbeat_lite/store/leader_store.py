@@ -68,7 +68,6 @@ class LeaderStore(Store):
     def commit(
         self,
         term: Term,
-        now: int,
         advances: Sequence[Advance],
         deadlines: str = "",
         revision: bytes = ANY_REVISION,
@@ -95,7 +94,7 @@ class LeaderStore(Store):
         if any(new_deadlines):
             place = lists.setdefault(deadlines, 6)
             encoded = json.dumps(new_deadlines)
-        args: list[Any] = [*term, now, random_hex(), place, encoded, revision]
+        args: list[Any] = [*term, random_hex(), place, encoded, revision]
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from redbeat_lite.beat.incident_inputs import Workers
 from tests.beat.incidents import Stage
 from tests.beat.ways import WAYS, Setup
 from tests.support.frozen import Clock
@@ -53,9 +52,6 @@ def stage(
     client: redis.Redis,
     clock: Clock,
     request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Stage:
     """A beat that watches runs; its app has the settings that the test is given."""
-    # Workers are played, who date what they tell by the clock of the test: to the beat it is that of the server.
-    monkeypatch.setattr(Workers, "ahead", property(lambda _: 0, lambda *_: None), raising=False)
     return Stage(make_app(**getattr(request, "param", {})), make_beat, client, clock)

@@ -66,11 +66,11 @@ class Batches(list[list[str]]):
         self.told: list[str] = []
         commit, progress = LeaderStore.commit, beat.leader.progress
 
-        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
+        def noted(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
             self.append([advance.name.decode() for advance in advances])
             self.seconds.append(watch.seconds)
             watch.seconds = 0.0
-            return commit(store, term, now, advances, *args)
+            return commit(store, term, advances, *args)
 
         def heard(doing: object, within: float = 0.0) -> None:
             self.told.append(str(doing))

@@ -215,11 +215,11 @@ def test_nothing_goes_out_in_one_step_once_it_is_frozen(
     turns.schedules.add("b", "add", every(10))
     commit = LeaderStore.commit
 
-    def frozen_first(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
+    def frozen_first(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
         monkeypatch.undo()
         turns.schedules.freezes.add("a", seconds=100)
         assert locks(turns.schedules._app).list()
-        return commit(store, term, now, advances, *args)
+        return commit(store, term, advances, *args)
 
     monkeypatch.setattr(LeaderStore, "commit", frozen_first)
     turns.until(11)

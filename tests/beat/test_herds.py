@@ -108,8 +108,8 @@ class Journal(list[tuple[float, list[Advance]]]):
         self.batches: list[float] = []
         commit, plan = LeaderStore.commit, Planner.plan
 
-        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
-            results = commit(store, term, now, advances, *args)
+        def noted(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
+            results = commit(store, term, advances, *args)
             self.append((time.time(), [*advances]))
             return results
 

@@ -9,7 +9,6 @@ import pytest
 from redbeat_lite import Expect, InvalidEntry, every
 from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.times import from_ms
-from redbeat_lite.beat.incident_inputs import Workers
 from redbeat_lite.runs.run import EXPECT_HEADER, Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.store.redis_values import server_ms
@@ -80,29 +79,3 @@ def test_a_beat_whose_clock_is_a_minute_behind_changes_no_outcome_and_no_order(s
     assert [run.outcome for run in stage.schedules.runs()] == [*reversed(outcomes)]
     assert stage.schedules["e"].failures_in_a_row == 1
     stage.listener.hears("failed e", "-failed e")
-
-
-@pytest.mark.parametrize("anew", [False, True], ids=["after a success", "after it was resumed"])
-def test_a_beat_whose_clock_is_ahead_misses_no_success_that_came_in_time(
-    stage: Stage, anew: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(Workers, "ahead")
-    stage.clock.set(from_ms(server_ms(stage.client)) + timedelta(seconds=20))
-    stage.schedules.add("e", "add", every(60), expect={"succeed_every": 70, "failures": 9})
-    stage.turn()
-    stage.turn(60)
-    if anew:
-        stage.schedules.pause("e")
-        stage.turn(55)
-        stage.schedules.resume("e")
-        stage.turn(18)
-    else:
-        stage.clock.set(from_ms(server_ms(stage.client)) + timedelta(seconds=20))
-        run = Attempt("e", stage.worker.nominal_of("e"), "id", 0, 9, expected=True)
-        assert RunStore(stage.client, "redbeat-lite").record([Fate(run, "succeeded", elapsed())]) == (0, "")
-        stage.turn()
-        stage.turn(60)
-    assert stage.schedules.incidents() == []
-    if not anew:  # The clock is further ahead with each turn, and with it what the server has dated.
-        stage.turn(73)
-        assert [each.kind for each in stage.schedules.incidents()] == ["no_success"]

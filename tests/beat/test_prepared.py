@@ -26,8 +26,10 @@ from kombu import serialization
 
 import redbeat_lite.scheduler
 from redbeat_lite import Entry, Scheduler, every
+from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.dispatch.message_templates import obstacle
 from redbeat_lite.beat.dispatch.publisher import Publisher
+from redbeat_lite.beat.server_clock import ServerClock
 from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.store.records import Command
 from tests.support.examples import examples
@@ -105,6 +107,12 @@ def connected(scheduler: Scheduler) -> Publisher:
 @pytest.fixture(scope="module")
 def publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
     """A publisher that prepares, and one that takes the full way."""
+    # Celery goes by this clock, so that of the server must show the same to the millisecond.
+    with mock.patch.object(ServerClock, "now_ms", side_effect=wall_ms):
+        yield from make_publishers(app)
+
+
+def make_publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
     schedulers = []
     for number, dispatch in enumerate(("auto", "batch")):
         app.conf.update(redbeat_lite_dispatch=dispatch, redbeat_lite_key_prefix=f"{app.main}-{number}")

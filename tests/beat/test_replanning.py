@@ -149,15 +149,15 @@ class TestZone:
 class TestClockBehind:
     @pytest.fixture
     def ahead(self, client: redis.Redis, clock: Clock) -> Callable[..., None]:
-        """Makes it seem that another beat led until now, whose clock is so much ahead."""
+        """Makes it seem that entries were planned while the server's clock was so much ahead."""
 
-        def make(seconds: float, nominals: dict[str, int]) -> None:
+        def make(nominals: dict[str, int]) -> None:
             for name, nominal in nominals.items():
                 version, generation, _, _, _, *rest = client.hget(KEYS.state, name).decode().split("|")  # type: ignore[union-attr]
                 state = "|".join([version, generation, str(nominal), str(nominal - 10_000), "5", *rest])
                 client.hset(KEYS.state, name, state)
                 client.zadd(KEYS.due, {name: nominal})
-            client.hset(KEYS.meta, "clock", round((clock.now.timestamp() + seconds) * 1000))
+            client.hset(KEYS.meta, "set_back", "1")
 
         return make
 
@@ -173,7 +173,7 @@ class TestClockBehind:
         now = round(clock.now.timestamp() * 1000)
         draw = random.Random(7)
         planned = {f"e{number}": now + 30_000 + draw.randrange(1, 10_000) for number in range(200)}
-        ahead(30, planned)
+        ahead(planned)
         inner_beat.run_due()
         scores = {name.decode(): score for name, score in client.zrange(KEYS.due, 0, -1, withscores=True)}
         assert scores == {name: nominal - 30_000 for name, nominal in planned.items()}
@@ -191,14 +191,14 @@ class TestClockBehind:
         schedules.add_many(Entry(f"e{number}", "add", every(86_400)) for number in range(2500))
         schedules.add("soon", "add", every(10))
         now = round(clock.now.timestamp() * 1000)
-        ahead(3600, {"soon": now + 3_610_000})
+        ahead({"soon": now + 3_610_000})
         waits = []
         while not waits or waits[-1] == 0.0:
             waits.append(inner_beat.run_due())
             clock.forward(10)
         assert len(waits) == 1 + 3 + 3, "pages in due order, and the names once more"
         assert nominals(client, "soon") == [10, 20, 30, 40, 50, 60]
-        assert client.hget(KEYS.meta, "ahead") == b""
+        assert client.hget(KEYS.meta, "set_back") == b""
 
     @pytest.mark.usefixtures("small_pages")
     def test_is_remembered_until_every_entry_is_planned(
@@ -214,11 +214,10 @@ class TestClockBehind:
         monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
         schedules.add_many(Entry(f"e{number:04}", "add", every(10)) for number in range(150))
         now = round(clock.now.timestamp() * 1000)
-        ahead(3600, {f"e{number:04}": now + 3_601_000 + number for number in range(150)})
+        ahead({f"e{number:04}": now + 3_601_000 + number for number in range(150)})
         first = make_beat(app)
         first.run_due()
-        # It commits by its own clock, and dies in the middle.
-        client.hset(KEYS.meta, "clock", now)
+        # It dies in the middle.
         first.close()
         assert client.zcount(KEYS.due, "-inf", now + 10_000) == 100
         second = make_beat(app)
@@ -235,7 +234,7 @@ class TestClockBehind:
         ahead: Callable[..., None],
     ) -> None:
         schedules.add("a", "add", every(10))
-        ahead(3600, {"a": round(clock.now.timestamp() * 1000) + 3_605_000})
+        ahead({"a": round(clock.now.timestamp() * 1000) + 3_605_000})
         page, broken = LeaderStore.page, []
 
         def breaking(store: LeaderStore, *span: int) -> Any:

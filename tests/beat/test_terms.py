@@ -172,13 +172,15 @@ class TestAStalledLeader:
             old._parts.leadership._repair.run(term, wall_ms())
         assert contents() == before
 
-    def test_in_planning_anew_after_its_clock_went_back(
+    def test_in_rescheduling_after_the_clock_went_back(
         self, asleep: tuple[Scheduler, Term], contents: Callable[[], dict[bytes, bytes | None]]
     ) -> None:
         old, term = asleep
         before = contents()
+        replanning = old._parts.leadership.replanning
+        replanning.clock_went_back(b"1")
         with pytest.raises(Lost):
-            old._parts.leadership.replanning.begin(term, wall_ms() + 7_200_000, "")
+            replanning.advance(term)
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(

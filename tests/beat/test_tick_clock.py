@@ -1,8 +1,7 @@
-"""A wall clock that is set back or forward, or that is behind another's: nobody waits too long, nothing runs twice."""
+"""A server's clock that is set back or forward: nobody waits too long, nothing runs twice."""
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
@@ -13,10 +12,12 @@ from celery import Celery
 from celery.schedules import schedstate
 
 from redbeat_lite import Misfire, Scheduler, Schedules, at, cron, every
+from redbeat_lite.store.redis_values import server_ms
 from tests.beat.moments import after, nominals
 from tests.beat.poison import CannotTell
-from tests.support.frozen import NOW, Clock
-from tests.support.in_process import MakeBeat
+from tests.support.beats import KEYS
+from tests.support.frozen import Clock
+from tests.support.in_process import MakeBeat, tell_set_back
 from tests.support.messages import of_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -35,6 +36,7 @@ class TestClock:
         clock.forward(60)
         inner_beat.run_due()
         clock.forward(-7200)
+        tell_set_back(inner_beat)
         inner_beat.run_due()
         waits = {entry.name: (entry.next_run_at - clock.now).total_seconds() for entry in schedules.list()}
         assert waits["interval"] <= 60
@@ -58,6 +60,7 @@ class TestClock:
             clock.forward(7200)
             inner_beat.run_due()  # The retry is planned by a clock that is two hours ahead.
         clock.forward(-7200)
+        tell_set_back(inner_beat)
         inner_beat.run_due()
         inner_beat.run_due()
         assert nominals(client, "interval") == [60]
@@ -68,6 +71,7 @@ class TestClock:
         schedules: Schedules,
         make_beat: MakeBeat,
         clock: Clock,
+        client: redis.Redis,
     ) -> None:
         schedules.add("a", "add", every(60))
         beat = make_beat(app)
@@ -75,6 +79,7 @@ class TestClock:
         beat.run_due()
         beat.close()
         clock.forward(-7200)
+        client.hset(KEYS.meta, "ticked", server_ms(client) + 7_200_000)
         make_beat(app).run_due()
         assert schedules["a"].next_run_at == clock.now + timedelta(seconds=60)
 
@@ -89,7 +94,7 @@ class TestClock:
         ],
         ids=str,
     )
-    def test_of_the_next_leader_that_is_behind_sends_no_occurrence_twice(
+    def test_set_back_between_two_leaders_sends_no_occurrence_twice(
         self,
         app: Celery,
         schedules: Schedules,
@@ -109,6 +114,7 @@ class TestClock:
         beat.run_due()
         beat.close()
         clock.forward(-behind)
+        client.hset(KEYS.meta, "set_back", "1")
         successor = make_beat(app)
         successor.run_due()
         assert schedules["a"].next_run_at == schedules["moved"].next_run_at == after(3161 + gap)
@@ -145,37 +151,11 @@ class TestClock:
                 inner_beat.run_due()
                 clock.forward(60)
             clock.forward(-300)
+            tell_set_back(inner_beat)
         assert len(of_entry(client, "minutely")) > 5
         assert len(of_entry(client, "daily")) == 1
         assert len(of_entry(client, "interval")) > 5
         assert len(queued(client)) == len({message.id for message in queued(client)})
-
-    def test_set_forward_while_the_beat_waits_ends_the_wait(
-        self, schedules: Schedules, inner_beat: Scheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ahead = [0]
-        begun = time.clock_gettime(time.CLOCK_MONOTONIC)
-        noon = round(NOW.timestamp() * 1000)
-
-        def wall_ms() -> int:
-            passed = time.clock_gettime(time.CLOCK_MONOTONIC) - begun
-            return noon + round(1000 * passed) + ahead[0]
-
-        wait = inner_beat._parts.wakeup.wait
-
-        def set_meanwhile(*args: Any, **more: Any) -> None:
-            ahead[0] = 7_200_000
-            wait(*args, **more)
-
-        for module in ("scheduler", "beat.dispatch.dispatcher", "beat.repair"):
-            monkeypatch.setattr(f"redbeat_lite.{module}.wall_ms", wall_ms)
-        monkeypatch.setattr(inner_beat._parts.wakeup, "wait", set_meanwhile)
-        schedules.add("a", "add", every(60))
-        inner_beat.run_due()
-        inner_beat.tick()
-        inner_beat.run_due()
-        assert time.clock_gettime(time.CLOCK_MONOTONIC) - begun < 30
-        assert len(queued(client)) == 1
 
     @pytest.mark.parametrize(("misfire", "runs"), [("coalesce", 1), ("skip", 0), (Misfire("all", limit=7), 7)])
     def test_set_forward_two_hours_is_one_catch_up_by_policy(
@@ -211,25 +191,6 @@ class TestClock:
         beat.run_due()
         assert schedules["a"].next_run_at == after(7000)
         clock.forward(-3600)
+        tell_set_back(beat)
         beat.run_due()
         assert schedules["a"].next_run_at == after(7000 - 3600)
-
-    def test_set_back_between_two_terms_of_a_beat_is_the_affair_of_the_one_that_led_then(
-        self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        Schedules(app).add("a", "t", every(60))
-        first, second = make_beat(app), make_beat(app)
-        first.run_due()
-        client.hset(first.store.keys.leader, mapping={"token": "successor", "term": 99})
-        first.run_due()
-        assert not first.leader.in_office
-        client.delete(first.store.keys.leader)
-        clock.forward(-7200)
-        second.run_due()
-        clock.forward(60)
-        second.run_due()
-        second.close()
-        caplog.clear()
-        first.run_due()
-        assert first.leader.leading
-        assert "clock went back" not in caplog.text

@@ -88,9 +88,9 @@ class TestMisfires:
         clock.forward(600)
         steps, commit = [], LeaderStore.commit
 
-        def noted(store: LeaderStore, term: Term, now: int, advances: Sequence[Advance], *args: Any) -> Any:
+        def noted(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
             steps.append(sum(len(advance.commands) for advance in advances))
-            return commit(store, term, now, advances, *args)
+            return commit(store, term, advances, *args)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
         inner_beat.run_due()

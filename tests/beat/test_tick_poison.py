@@ -10,7 +10,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule
 from tests.beat.moments import after, nominals, seconds
 from tests.beat.poison import CannotTell, poison
 from tests.support.frozen import Clock
-from tests.support.in_process import KEY, MakeBeat
+from tests.support.in_process import KEY, MakeBeat, tell_set_back
 from tests.support.messages import by_entry, queued
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -80,6 +80,7 @@ class TestPoison:
         beat = make_beat(app)
         beat.run_due()
         clock.forward(-7200)
+        tell_set_back(beat)
         beat.run_due()
         clock.forward(10)
         beat.run_due()

@@ -32,8 +32,8 @@ LINES = {
     "two configurations": ("two beats have different configurations", "The leader's configuration counts."),
     "two versions": ("beats of two versions run, and the leader is killed again and again", "They take turns."),
     "clock": (
-        "the machine's clock is set two hours ahead, and back again",
-        "Ahead: what lies between is missed. Back: all entries are rescheduled.",
+        "the clock of the beats' machine is set two hours ahead, behind, and right",
+        "Nothing: beats go by the clock of the server.",
     ),
     "clocks": ("the clock of the next leader is two hours ahead or behind", "The same."),
     "restart stopped": (

@@ -44,9 +44,6 @@ CRASH = 0.5 + PERIOD
 #: Milliseconds by which a message may arrive before its nominal time, because of rounding.
 SLACK_MS = 2
 
-#: Milliseconds by which tests shift a beat's clock.
-SHIFT_MS = 7_200_000
-
 ONCE_KEYS = OnceKeys("redbeat-lite")
 RUN_KEYS = RunKeys("redbeat-lite")
 
@@ -266,8 +263,8 @@ class Scenario:
             period: the interval in ms; None where a fault changes the phase of entries, so that
                 losses cannot be counted.
             delivery: ``exactly``, or ``at least`` where a run may be sent twice.
-            shifted: whether the clock of beats is shifted, so that nominal times say nothing about
-                lateness, and beats cannot say when they began to lead.
+            shifted: whether the clock of beats is shifted, so that they cannot say when they began
+                to lead.
             strays: how many messages may come from a beat that has not noticed yet that it no
                 longer leads.
             batch: how many messages a beat may have sent last without a commit; None for any
@@ -296,10 +293,8 @@ class Scenario:
         bounds = {}
         if silent is not None:
             bounds["silent"] = bound(silent)
-        if shifted:
-            setup["slack"] += SHIFT_MS
-        else:
-            bounds["punctual"] = bound(late)
+        bounds["punctual"] = bound(late)
+        if not shifted:
             self.log.append(*self.beats.terms())
         self.log.append(setup)
         self._note_begins(entries, bounds)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import tarfile
-import time
-from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
@@ -17,17 +15,11 @@ from tests.faults.scenario import Scenario, load
 from tests.support.processes import ROOT, Process
 
 
-def hand_over_to(
-    scenario: Scenario,
-    follower: Process,
-    lease: float,
-    *,
-    new_phase: bool = False,
-) -> None:
+def hand_over_to(scenario: Scenario, follower: Process, lease: float) -> None:
     """Kill the leader a moment after this beat stands by, and wait until it leads and sends."""
     follower.says("standing by")
     scenario.pause(0.2, 1)
-    scenario.note_fault(lease + 1.5, new_phase=new_phase)
+    scenario.note_fault(lease + 1.5)
     scenario.beats.kill(scenario.beats.leader())
     follower.says("beat: leading")
     scenario.await_message()
@@ -109,7 +101,7 @@ def test_beats_whose_clocks_are_two_hours_apart(
     tmp_path: Path,
 ) -> None:
     """One that goes wrong leads, one that goes right follows it, and again; ahead and behind."""
-    scenario = scenario_on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    scenario = scenario_on(own_server())
     scenario.beats.start()
     scenario.begin()
     clocks = itertools.count()
@@ -118,9 +110,8 @@ def test_beats_whose_clocks_are_two_hours_apart(
             clock = tmp_path / f"clock {next(clocks)}"
             clock.write_text(shift)
             follower = scenario.beats.start(PROJ_CLOCK=str(clock))
-            hand_over_to(scenario, follower, lease, new_phase=True)
-    # An interval, the time until another beat leads, and the time until rescheduled entries run.
-    verdict = scenario.verdict(period=None, shifted=True, silent=1 + lease + 0.5 + 2)
+            hand_over_to(scenario, follower, lease)
+    verdict = scenario.verdict(shifted=True)
     assert verdict.handovers == verdict.faults
     publish("clocks", verdict)
 
@@ -128,24 +119,18 @@ def test_beats_whose_clocks_are_two_hours_apart(
 def test_a_clock_that_is_set_by_two_hours(
     own_server: StartServer, scenario_on: MakeScenario, publish: Publish, tmp_path: Path
 ) -> None:
-    """Ahead: one catch-up by policy. Back: no entry waits for longer than its own interval."""
+    """Nobody notices: beats go by the clock of the server."""
     clock = tmp_path / "clock"
-    scenario = scenario_on(own_server(), conf={"beat_schedule": load(misfire="coalesce")})
+    scenario = scenario_on(own_server())
     scenario.beats.start(PROJ_CLOCK=str(clock))
     scenario.beats.start(PROJ_CLOCK=str(clock))
     leader = scenario.begin()
-    began = time.monotonic()
-    for shift in ("7200", "0"):
-        scenario.pause(1.5, 2.5)
-        scenario.note_fault(2, new_phase=True)
+    for shift in ("7200", "-7200", "0"):
+        scenario.pause(1, 2)
+        scenario.note_fault(0)
         clock.write_text(shift)
-    # An interval until the next message was due, half a second until a waiting beat looks at its
-    # clock, and an interval from then on.
-    verdict = scenario.verdict(period=None, shifted=True, silent=2.8)
-    assert len(leader.lines("beat: leading")) == 1, "a lease does not care about wall clocks"
+    verdict = scenario.verdict(shifted=True)
+    assert len(leader.lines("beat: leading")) == 1
     assert verdict.handovers == 0
-    assert len(leader.lines("WARNING.*the clock went back")) == 1
-    most = max(Counter(message.entry for message in scenario.collector.messages).values())
-    print(f"at most {most} messages of one entry")
-    assert most <= time.monotonic() - began + 2 + 1, "no burst: two hours are one catch-up, and so is the way back"
+    assert leader.lines("went back") == []
     publish("clock", verdict)

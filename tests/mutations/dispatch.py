@@ -44,7 +44,7 @@ DISPATCH = (
     Mutation(
         name="commit sends although a freeze has begun",
         file=_COMMIT,
-        old="if ARGV[7] ~= '|' and ARGV[7] ~= string.match(freezes, '^[^|]*') then",
+        old="if ARGV[6] ~= '|' and ARGV[6] ~= string.match(freezes, '^[^|]*') then",
         new="if false then",
         promise="test_guarantees.py::TestIsolation::test_a_frozen_schedule_sends_nothing",
         room=_FREEZES,
@@ -52,7 +52,7 @@ DISPATCH = (
     Mutation(
         name="commit that is sent twice is done twice",
         file=_COMMIT,
-        old="if string.find(last, ARGV[4], 1, true) == 1 then",
+        old="if string.find(last, ARGV[3], 1, true) == 1 then",
         new="if false then",
         promise="test_delivery.py::TestLostReplies::test_a_message_whose_reply_was_lost_keeps_its_once_lock",
         acceptance=("tests/faults/test_proxied.py",),

@@ -18,7 +18,7 @@ ENTRIES = (
         file="entries/state.py",
         old='changes.update(generation=random_hex(4), deltas="")',
         new='changes.update(deltas="")',
-        promise="test_delivery.py::TestClocks::test_a_clock_that_is_set_back_repeats_no_id",
+        promise="test_delivery.py::TestClocks::test_an_edit_by_a_clock_that_is_far_behind_repeats_no_id",
         room=_CLOCK,
     ),
     Mutation(

@@ -14,7 +14,7 @@ _LEADER = "beat/leader.py"
 _BEGINS = "beat/leadership.py"
 _OUTAGE = "beat/outage.py"
 _WAKEUP = "beat/wakeup.py"
-_CALLS = "return self._leader.damaged or self._clock.was_set or has_news"
+_CALLS = "return self._leader.damaged or was_set_back or has_news"
 
 LEADERSHIP = (
     Mutation(
@@ -102,18 +102,19 @@ LEADERSHIP = (
         name="a damaged schedule does not end a wait",
         file=_BEGINS,
         old=_CALLS,
-        new="return self._clock.was_set or has_news",
+        new="return was_set_back or has_news",
         promise="test_guarantees.py::TestIsolation::test_lost_parts_of_the_schedule_are_mended",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,
     ),
     Mutation(
-        name="a clock that was set does not end a wait",
-        file=_BEGINS,
-        old=_CALLS,
-        new="return self._leader.damaged or has_news",
-        promise="test_delivery.py::TestClocks::test_a_clock_that_is_set_forward_ends_the_wait",
-        room=("tests/beat/test_tick_clock.py",),
+        name="the leader goes by the clock of its machine",
+        file="beat/server_clock.py",
+        old="        return int(self._ahead + 1000 * elapsed())\n",
+        new="        return wall_ms()\n",
+        promise="test_delivery.py::TestClocks::test_a_beat_whose_clock_is_wrong_sends_in_time",
+        acceptance=("tests/faults/test_companions.py",),
+        room=("tests/simulation/test_seeds.py",),
     ),
     Mutation(
         name="the subscription to the wake channel is not awaited",

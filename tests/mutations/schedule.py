@@ -137,7 +137,7 @@ SCHEDULE = (
     Mutation(
         name="freezes are forgotten with the server's data",
         file=_FREEZING,
-        old="        lost = stored.lost(Freezes.of(self._seen), wall_ms())\n",
+        old="        lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())\n",
         new="        lost = []\n",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_holds_after_a_flush",
         acceptance=_FLUSH,

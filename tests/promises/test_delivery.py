@@ -232,24 +232,28 @@ class TestClocks:
         assert len(times) == hours
         assert {after - before for before, after in pairwise(times)} == {timedelta(hours=1)}
 
-    def test_a_clock_that_is_set_forward_ends_the_wait(self, stage: Stage, clock: Clock) -> None:
-        """A wall clock that jumps forward counts as being down."""
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_a_beat_whose_clock_is_wrong_sends_in_time(self, stage: Stage, clock: Clock, seconds: float) -> None:
+        """The beat goes by the clock of its Redis server."""
         stage.schedules.add("later", "proj.add", every(3600), start_at=datetime.now(UTC) + timedelta(minutes=50))
-        # Without renewals, nothing but the clock ends the wait.
-        beat = stage.beat(proj_clock=str(clock.path), redbeat_lite_lease=600)
-        beat.says("beat: leading")
-        clock.set(3600)
-        stage.waits_for("later")
-
-    def test_a_clock_that_is_set_back_repeats_no_id(self, stage: Stage, clock: Clock) -> None:
-        """A clock that jumps back delays no entry by more than its own interval."""
-        stage.schedules.add("stream", "proj.add", every(TICK), misfire="all", expires=600)
+        stage.schedules.add("stream", "proj.add", every(TICK))
+        clock.set(seconds)
         stage.beat(proj_clock=str(clock.path))
         stage.waits_for("stream", 5)
-        clock.set(-3)
-        eventually(lambda: repeated(stage.messages("stream")) > 2)
-        ids = [message.id for message in stage.messages("stream")]
-        assert len(ids) == len(set(ids))
+        assert stage.messages("later") == []
+        assert all(message.scheduled_at <= datetime.now(UTC) for message in stage.messages("stream"))
+
+    def test_a_clock_that_is_set_leaves_out_and_repeats_no_run(self, stage: Stage, clock: Clock) -> None:
+        """The clocks of the beats' machines do not matter."""
+        stage.schedules.add("stream", "proj.add", every(TICK), misfire="all", expires=600)
+        stage.beat(proj_clock=str(clock.path))
+        for seconds in (-3, 7200, 0):
+            sent = len(stage.messages("stream"))
+            stage.waits_for("stream", sent + 5)
+            clock.set(seconds)
+        stage.waits_for("stream", sent + 10)
+        times = sorted(message.scheduled_at for message in stage.messages("stream"))
+        assert {after - before for before, after in pairwise(times)} == {timedelta(seconds=TICK)}
 
     def test_an_edit_by_a_clock_that_is_behind_repeats_no_run(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +270,22 @@ class TestClocks:
         sent = len(stage.messages("stream"))
         stage.waits_for("stream", sent + 2)
         assert not repeated(stage.messages("stream"))
+
+    def test_an_edit_by_a_clock_that_is_far_behind_repeats_no_id(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An entry passes through the same times again, under other task ids."""
+        every_second = cron("* * * * * *", tz="UTC")
+        stage.schedules.add("stream", "proj.add", every_second, misfire="all", expires=600)
+        stage.beat()
+        stage.waits_for("stream", 4)
+        machine_time = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: machine_time() - 90)
+            stage.schedules.update("stream", schedule=every(1, align=True))
+        eventually(lambda: repeated(stage.messages("stream")) > 2)
+        ids = [message.id for message in stage.messages("stream")]
+        assert len(ids) == len(set(ids))
 
 
 def repeated(messages: list[Message]) -> int:
@@ -286,18 +306,18 @@ class TestBacklogs:
         names = [name for name, _ in stage.occurrences()]
         assert names.index("new") < 10
 
-    def test_entries_that_make_up_for_much_take_turns(self, stage: Stage, clock: Clock) -> None:
+    def test_entries_that_make_up_for_much_take_turns(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         """A backlog delays nobody."""
-        for number in range(2):
-            stage.schedules.add(f"much{number}", "proj.add", every(1), misfire="all", expires=None)
-        stage.schedules.add("little", "proj.add", every(28_800))
+        machine_time = time.time
+        with monkeypatch.context() as patch:
+            # These have been due for a day.
+            patch.setattr(time, "time", lambda: machine_time() - 86_400)
+            for number in range(2):
+                stage.schedules.add(f"much{number}", "proj.add", every(1), misfire="all", expires=None)
+            stage.schedules.add("little", "proj.add", every(28_800))
         # There is always an entry that has just come due.
-        tomorrow = datetime.now(UTC) + timedelta(days=1)
-        streams = [Entry(f"stream{number}", "proj.add", every(0.05), start_at=tomorrow) for number in range(10)]
-        stage.schedules.add_many(streams)
-        # By the clock of the beat a day has passed since.
-        clock.set(86_400)
-        beat = stage.beat(redbeat_lite_batch_size=2, proj_clock=str(clock.path))
+        stage.schedules.add_many(Entry(f"stream{number}", "proj.add", every(0.05)) for number in range(10))
+        beat = stage.beat(redbeat_lite_batch_size=2)
         stage.waits_for("little")
         beat.kill()
         names = [name for name, _ in stage.occurrences()]

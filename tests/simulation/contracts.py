@@ -96,20 +96,22 @@ RECORDED = "rows feed deadlines incidents"
 
 CONTRACTS: dict[str, list[Contract]] = {
     "leader/acquire": [Contract("leader meta beats changes", "token lease word small format change")],
-    "leader/renew": [Contract("leader due entries state meta beats backfills", "token term lease small small json")],
+    "leader/renew": [
+        Contract("leader due entries state meta beats backfills", "token term lease small small json now")
+    ],
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/calendar": [Contract("calendars", "name state state")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
     "schedule/commit": [
         Contract(
             "leader due entries state meta queue rows deadlines",
-            "token term now uuid eight nothing revision",
+            "token term uuid eight nothing revision",
             each_arg="name advance state push json keep uuid_push range",
             items=1,
         ),
         Contract(
             "leader due entries state meta queue rows deadlines",
-            "token term now uuid eight runs revision",
+            "token term uuid eight runs revision",
             each_arg="name lone state",
             items=1,
         ),

@@ -30,9 +30,6 @@ from tests.simulation.world import MICROS, Process, World
 from tests.support.audit import Record
 from tests.support.messages import Message, parse
 
-#: Milliseconds by which a clock that was set may be wrong.
-CLOCK_MS = 1000
-
 #: Milliseconds that a message may be on its way where it is not sent in one step with the schedule.
 PUBLISH_MS = 15_000
 
@@ -125,7 +122,7 @@ class Scenario:
     def _run(self) -> None:
         setup = self.setup
         self.story.tell(f"{setup}")
-        slack = CLOCK_MS + 100 if "clock" in setup.faults else 100
+        slack = 100
         if not setup.work.is_one_step:
             slack += PUBLISH_MS
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults

@@ -178,7 +178,7 @@ class Model:
         as_known = self.known == self.freezes
         try:
             revision = self.known[:-3]
-            results = self.store.commit(Term("leader", 1), 0, self.advances(), "deadlines", revision)
+            results = self.store.commit(Term("leader", 1), self.advances(), "deadlines", revision)
         except Refrozen:
             assert not as_known
             return
@@ -206,7 +206,7 @@ class Model:
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
-            self.store.commit(Term("leader", 0), 0, self.advances(), "deadlines")
+            self.store.commit(Term("leader", 0), self.advances(), "deadlines")
 
     def turn(self, name: str) -> None:
         """A peek, and at once its commit."""

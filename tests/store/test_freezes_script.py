@@ -81,10 +81,10 @@ def test_commit_refuses_what_was_planned_under_another_revision(
     store.set_freezes(b"", b"r1|[]")
     for known in (b"", b"r", b"r2"):
         with pytest.raises(Refrozen):
-            store.commit(leading, 1000, [step], revision=known)
+            store.commit(leading, [step], revision=known)
     assert not client.exists("queue")
-    assert store.commit(leading, 1000, [step], revision=b"r1") == [True]
-    assert store.commit(leading, 1000, [step]) == [False], "whatever the revision, for what is out"
+    assert store.commit(leading, [step], revision=b"r1") == [True]
+    assert store.commit(leading, [step]) == [False], "whatever the revision, for what is out"
     assert client.llen("queue") == 1
 
 

@@ -20,6 +20,7 @@ from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.keys import UNDERSTOOD
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Bad, Edit, Lost, Stored, Term
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS
 from tests.support.messages import heard
 from tests.support.proxy import Proxy
@@ -185,7 +186,7 @@ class TestCommit:
     def test_advances_and_sends_in_one_step(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         state = put(store, "a", 1000)
         commands = (("lpush", "queue", "message"), ("pexpire", "queue", 60_000))
-        assert store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=commands)]) == [True]
+        assert store.commit(leading, [self.advance("a", state, nominal=2000, commands=commands)]) == [True]
         assert client.lrange("queue", 0, -1) == [b"message"]
         assert 0 < client.pttl("queue") <= 60_000
         assert client.zscore(KEYS.due, "a") == 2000
@@ -197,14 +198,14 @@ class TestCommit:
         told = [range_command(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
         told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
-        assert store.commit(leading, 1000, [step._replace(ranges=told)]) == [True]
+        assert store.commit(leading, [step._replace(ranges=told)]) == [True]
         assert client.llen("queue") == client.zcard("rows-1000") == 1
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
     def test_the_same_commit_twice_sends_once(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
-        assert store.commit(leading, 1000, [step]) == [True]
-        assert store.commit(leading, 1000, [step]) == [False]
+        assert store.commit(leading, [step]) == [True]
+        assert store.commit(leading, [step]) == [False]
         assert client.llen("queue") == 1
 
     def test_a_reply_that_is_lost_sends_nothing_twice(
@@ -216,9 +217,9 @@ class TestCommit:
         ]
         backend = Backend(Settings(url=proxy.url))
         behind_proxy = LeaderStore(backend, KEYS)
-        assert behind_proxy.commit(leading, 1000, steps[:1]) == [True]
+        assert behind_proxy.commit(leading, steps[:1]) == [True]
         proxy.lose_reply_to = re.compile(b"EVALSHA")
-        assert behind_proxy.commit(leading, 1000, steps[1:]) == [True]
+        assert behind_proxy.commit(leading, steps[1:]) == [True]
         assert proxy.lost == 1
         assert client.lrange("queue", 0, -1) == [b"b", b"a"]
         backend.close()
@@ -234,7 +235,7 @@ class TestCommit:
             self.advance("edited", edited, nominal=2000, commands=send),
             self.advance("removed", removed, nominal=2000, commands=send),
         ]
-        assert store.commit(leading, 1000, steps) == [False, False]
+        assert store.commit(leading, steps) == [False, False]
         assert client.zrange(KEYS.due, 0, -1, withscores=True) == [(b"edited", 7000.0)]
         assert not client.exists("queue")
         assert not client.hexists(KEYS.state, "removed")
@@ -245,7 +246,7 @@ class TestCommit:
         state = put(store, "a", 1000)
         client.hset(KEYS.leader, "term", 2)
         with pytest.raises(Lost):
-            store.commit(leading, 1000, [self.advance("a", state, nominal=2000, commands=(("lpush", "q", "m"),))])
+            store.commit(leading, [self.advance("a", state, nominal=2000, commands=(("lpush", "q", "m"),))])
         assert client.zscore(KEYS.due, "a") == 1000
         assert not client.exists("q")
 
@@ -258,7 +259,7 @@ class TestCommit:
             self.advance("bad", bad, nominal=2000, commands=(("lpush", "fine", "m"), ("lpush", "broken", "m"))),
             self.advance("good", good, nominal=2000, commands=(("lpush", "fine", "n"),)),
         ]
-        assert store.commit(leading, 1000, steps) == ["the queue is a string, not a list", True]
+        assert store.commit(leading, steps) == ["the queue is a string, not a list", True]
         assert client.lrange("fine", 0, -1) == [b"n"]
         assert client.zscore(KEYS.due, "bad") == 1000
 
@@ -283,7 +284,15 @@ class TestLease:
         about = {"host": "host", "pid": 1, "format": 1, "change": line_of(BEAT, "term begun").change}
         return backend.scripts.run("leader/acquire", KEYS, token=token, lease_ms=lease, **about)
 
-    def renew(self, backend: Backend, token: str = "one", term: int = 1, least: int = 0, silent_ms: int = 0) -> Any:
+    def renew(
+        self,
+        backend: Backend,
+        token: str = "one",
+        term: int = 1,
+        least: int = 0,
+        silent_ms: int = 0,
+        planned_by: int = 0,
+    ) -> Any:
         return backend.scripts.run(
             "leader/renew",
             KEYS,
@@ -294,26 +303,34 @@ class TestLease:
             least=least,
             silent_ms=silent_ms,
             report="{}",
+            planned_by=planned_by,
         )
 
     def resign(self, backend: Backend, token: str) -> Any:
         return backend.scripts.run("leader/resign", KEYS, token=token, wake=KEYS.wake)
 
+    def led_by(self, backend: Backend, token: str) -> object:
+        """The number of the term in which this beat leads."""
+        leads, now, term, *_ = self.acquire(backend, token)
+        assert leads == 1
+        assert abs(now - server_ms(backend.client)) < 1000
+        return term
+
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
-        assert self.acquire(backend, "one")[:2] == [1, 1]
-        answer = self.acquire(backend, "two")
-        assert answer[0] == 0
-        assert 0 < answer[1] <= 4000
+        assert self.led_by(backend, "one") == 1
+        leads, _, left = self.acquire(backend, "two")
+        assert leads == 0
+        assert 0 < left <= 4000
 
     def test_acquiring_again_keeps_the_term(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
-        assert self.acquire(backend, "one")[:2] == [1, 1]
+        assert self.led_by(backend, "one") == 1
         assert client.xlen(KEYS.changes) == 1, "sent again, as where the reply was lost"
 
     def test_terms_grow(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         client.delete(KEYS.leader)
-        assert self.acquire(backend, "two")[:2] == [1, 2]
+        assert self.led_by(backend, "two") == 2
 
     def test_renews_for_its_holder_only(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one", lease=2000)
@@ -344,7 +361,24 @@ class TestLease:
         put(store, "to come", 10**15)
         client.zadd(KEYS.of_backfills.due, {"past": 1000, "past too": 1000, "to come": 10**15})
         reply = self.renew(backend)
-        assert reply == [1, 2, 1, b"", 2]
+        assert reply[:5] == [1, 2, 1, b"", 2]
+
+    def test_a_renewal_notices_that_the_clock_was_set_back(self, backend: Backend, client: redis.Redis) -> None:
+        def mark(planned_by: int) -> object:
+            return self.renew(backend, planned_by=planned_by)[6]
+
+        self.acquire(backend, "one")
+        assert mark(server_ms(client)) == b""
+        assert mark(server_ms(client) + 5000) != b""
+        assert mark(server_ms(client)) != b"", "until all entries have been rescheduled"
+        client.hset(KEYS.meta, "set_back", "")
+        assert mark(server_ms(client)) == b""
+
+    def test_the_next_leader_notices_that_the_clock_was_set_back(self, backend: Backend, client: redis.Redis) -> None:
+        assert self.acquire(backend, "one")[4] == b""
+        client.delete(KEYS.leader)
+        client.hset(KEYS.meta, "ticked", server_ms(client) + 5000)
+        assert self.acquire(backend, "two")[4] != b""
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
@@ -374,7 +408,7 @@ class TestLease:
 
     def test_a_lease_without_an_end_is_given_one(self, backend: Backend, client: redis.Redis) -> None:
         client.hset(KEYS.leader, "token", "ghost")
-        assert self.acquire(backend, "one") == [0, 4000]
+        assert self.acquire(backend, "one")[::2] == [0, 4000]
         assert 0 < client.pttl(KEYS.leader) <= 4000
 
     def test_a_newer_format_is_not_touched(self, backend: Backend, client: redis.Redis) -> None:

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from freezegun import api, freeze_time
+
+from redbeat_lite._base.clock import wall_ms
+from redbeat_lite.beat.server_clock import ServerClock
 
 #: Where the frozen clock stands at first: a Monday, no minute or hour that any rule would find special.
 NOW = datetime(2026, 3, 2, 12, 7, 19, tzinfo=UTC)
@@ -66,7 +70,10 @@ if hasattr(api, "_get_module_attributes_hash"):
 
 @contextmanager
 def frozen_clock(instant: datetime = NOW) -> Iterator[Clock]:
-    """Freeze the wall clock at ``instant``."""
+    """Freeze the wall clock at ``instant``, and what beats in this process take for the clock of the server."""
     # What waits for the server or for a condition must not wait for a clock that stands still.
-    with freeze_time(instant, ignore=["redis", "tests.support.waiting"]) as frozen:
+    with (
+        freeze_time(instant, ignore=["redis", "tests.support.waiting"]) as frozen,
+        mock.patch.object(ServerClock, "now_ms", side_effect=wall_ms),
+    ):
         yield Clock(frozen)

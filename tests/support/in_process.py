@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,6 +112,11 @@ def inner_beat(app: Celery, make_beat: MakeBeat) -> Scheduler:
 def schedules(app: Celery) -> Schedules:
     """The schedules of the shared app."""
     return Schedules(app)
+
+
+def tell_set_back(beat: Scheduler) -> None:
+    """Tell a beat that its server's clock was set back, as a renewal does."""
+    beat.leader.set_back = f"{time.monotonic_ns()}".encode()
 
 
 def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:

@@ -8,7 +8,6 @@ from datetime import tzinfo
 from celery import Celery
 from celery.utils.log import get_logger
 
-from ..._base.clock import wall_ms
 from ..._base.times import from_ms
 from ...entries import lifecycle
 from ...entries.message import may_lose_retries
@@ -17,6 +16,7 @@ from ...entries.words import counted
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...store.records import Bad
 from ..beat_state import BeatState
+from ..server_clock import ServerClock
 from .deadlines import Deadlines
 from .planner import Job
 
@@ -26,9 +26,12 @@ logger = get_logger(f"celery.{__name__}")
 class BatchLog:
     """Reports of one beat's batches."""
 
-    def __init__(self, app: Celery, state: BeatState, deadlines: Deadlines) -> None:
+    def __init__(
+        self, app: Celery, state: BeatState, clock: ServerClock, deadlines: Deadlines
+    ) -> None:
         self._app = app
         self._state = state
+        self._clock = clock
         self._zone: tzinfo = app.timezone
         self._deadlines = deadlines
         #: Entries whose lost retries were warned of.
@@ -69,7 +72,7 @@ class BatchLog:
         state.sent += sum(len(job.plan.emit) for job in done)
         state.skipped += sum(job.plan.skipped + len(job.left_out) for job in done)
         if done and state.announcer.listening:
-            now = wall_ms()
+            now = self._clock.now_ms()
             state.announce(*(event for job in done for event in self._events(job, now)))
 
     def _log_advanced(self, job: Job) -> None:

@@ -276,7 +276,7 @@ class BatchSender:
             return []
         advances = [self._steps.advance(job, now) for job in jobs]
         revision = self._freezing.known.revision if one_step else ANY_REVISION
-        return self._store.commit(term, now, advances, self._deadlines_key, revision)
+        return self._store.commit(term, advances, self._deadlines_key, revision)
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..._base.clock import elapsed, wall_ms
+from ..._base.clock import elapsed
 from ...store.records import Refrozen, Stored
 from ..freezing import Freezing
 from ..leader import Leader
@@ -50,7 +50,7 @@ class Dispatcher:
         while True:
             self._leader.stop.check()
             term = self._leader.term
-            now = wall_ms()
+            now = self._leader.clock.now_ms()
             self._leader.progress("looking for due entries")
             limit = min(self._batch_size, self._sender.most)
             due, upcoming = self._freezing.peek(term, now, limit)

@@ -30,7 +30,6 @@ from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
 from kombu.serialization import registry
 
-from ..._base.clock import wall_ms
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, expires_with_gap, traceparent
@@ -133,9 +132,9 @@ class Templates:
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
         self._now = 0
 
-    def begin(self) -> None:
-        """Begin a batch: lifetimes count from now, and tasks are checked again."""
-        self._now = wall_ms()
+    def begin(self, now: int) -> None:
+        """Begin a batch at ``now`` (epoch ms), from which lifetimes count; check tasks again."""
+        self._now = now
         self._plain_tasks.clear()
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:

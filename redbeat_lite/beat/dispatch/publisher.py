@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from ..._base.celery_app import broker_connection, publish_timeouts
-from ..._base.clock import elapsed, wall_ms
+from ..._base.clock import elapsed
 from ..._base.text import text_of
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, emission
@@ -30,6 +30,7 @@ from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
 from ...store.records import Command, Lost, Term
+from ..server_clock import ServerClock
 from .message_templates import Templates, obstacle
 from .redis_batch import RedisBatch, puts_as_kombu
 
@@ -59,9 +60,15 @@ class Publisher:
     """
 
     def __init__(
-        self, app: Celery, settings: Settings, scheduler: Emitter, module: ModuleType
+        self,
+        app: Celery,
+        settings: Settings,
+        clock: ServerClock,
+        scheduler: Emitter,
+        module: ModuleType,
     ) -> None:
         self._app = app
+        self._clock = clock
         self._scheduler = scheduler
         self._module = module
         self._timeout = settings.publish_timeout
@@ -200,7 +207,7 @@ class Publisher:
         if self._templates is not None:
             channel = type(self._producer.channel)
             self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
-            self._templates.begin()
+            self._templates.begin(self._clock.now_ms())
         # Beat never waits for results. Without this, a result backend would subscribe to a channel
         # for each.
         with denied_join_result():
@@ -260,7 +267,9 @@ class Publisher:
     def _make_message(self, occurrence: Occurrence) -> tuple[list[Command], str]:
         """Make a message; return its commands, and its destination if no queue is bound to it."""
         try:
-            emitted = emission(occurrence, wall_ms(), expect=self._expect, traced=self._traced)
+            emitted = emission(
+                occurrence, self._clock.now_ms(), expect=self._expect, traced=self._traced
+            )
             self._scheduler.emit(emitted, self._producer)
             return self._take()
         except BaseException:

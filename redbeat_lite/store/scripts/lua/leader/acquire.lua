@@ -4,10 +4,11 @@
 -- ARGS: token lease_ms host pid format change
 --   format: the highest that this process understands
 --   change: what the record tells of a term that begins
--- returns {1, term, clock, ahead, zones} leading, the last three as the leader before left them in meta, or ''
---       | {0, ms until the lease runs out} somebody else leads
+-- returns {1, now_ms, term, zones, set_back} leading, the last two as the leader before left them in meta, or ''
+--       | {0, now_ms, ms until the lease runs out} somebody else leads
 --       | {-1, format} a newer process has been here
 local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
+local TOLERANCE = 1000 -- ms by which this clock may be behind the last leader's sign of life before it counts as set back
 
 local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
 if stored and stored > tonumber(format) then
@@ -29,22 +30,20 @@ if redis.call('EXISTS', leader) == 1 and redis.call('HGET', leader, 'token') ~= 
     left = tonumber(lease_ms)
   end
   expected(left)
-  return {0, left}
+  return {0, ms, left}
 end
 
 expected(0) -- as each renewal will say
 if redis.call('EXISTS', leader) == 0 then
-  local before = redis.call('HMGET', meta, 'term', 'ticked', 'clock')
+  local before = redis.call('HMGET', meta, 'term', 'ticked')
   local term = redis.pcall('HINCRBY', meta, 'term', 1)
   if type(term) == 'table' then -- an error: it was no number
     redis.call('HSET', meta, 'term', 1)
     term = 1
   end
   local ticked = string.format('%.0f', ms)
-  -- Renewals are a quarter of a lease apart, commits are not: whichever is later, by a clock that may be ahead of this.
-  local clock = math.min(tonumber(before[3]) or 0, ms)
-  if before[2] and clock > (tonumber(before[2]) or 0) then
-    before[2] = string.format('%.0f', clock)
+  if (tonumber(before[2]) or 0) > ms + TOLERANCE then
+    redis.call('HSET', meta, 'set_back', ticked)
   end
   redis.call('HSET', meta, 'format', stored or 1, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since',
@@ -53,5 +52,5 @@ if redis.call('EXISTS', leader) == 0 then
   note_change(changes, '', change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
-local left = redis.call('HMGET', meta, 'clock', 'ahead', 'zones')
-return {1, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or '', left[3] or ''}
+local left = redis.call('HMGET', meta, 'zones', 'set_back')
+return {1, ms, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or ''}

@@ -1,13 +1,17 @@
 -- needs now leads
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
 -- KEYS: leader due entries state meta beats backfills_due
--- ARGS: token term lease_ms least silent_ms report
+-- ARGS: token term lease_ms least silent_ms report planned_by
 --   least: how many entries the leader's configuration holds
 --   silent_ms: since the leader's loop last gave a sign of life
+--   planned_by: the time by which the leader plans, in epoch ms
 -- returns {0} lost
---       | {1, entries, due, pauses, backfills} renewed; how many are stored and how many are due by now, the stamp of the
---         last pause or resumption, and how many backfills are due
---       | {2, entries, due, pauses, backfills} renewed, but part of the schedule is gone, or a config entry removed
+--       | {1, entries, due, pauses, backfills, now_ms, set_back} renewed; how many are stored and how many are due by now,
+--         the stamp of the last pause or resumption, how many backfills are due, the time, and when this clock was found to
+--         be set back, '' if all entries have been rescheduled since
+--       | {2, ...} renewed, but part of the schedule is gone, or a config entry removed
+local TOLERANCE = 1000 -- ms by which this clock may be behind the leader's before it counts as set back
+
 if not leads(leader, token, term) then
   return {0}
 end
@@ -22,6 +26,9 @@ local removed = redis.call('HGET', meta, 'removed')
 whole = whole and (not removed or removed == '')
 if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
+  if tonumber(planned_by) > now + TOLERANCE then
+    redis.call('HSET', meta, 'set_back', string.format('%.0f', now))
+  end
 else
   whole = false
 end
@@ -31,5 +38,5 @@ redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
 redis.call('PEXPIRE', beats, 3600000)
 local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))
 local backfills = redis.call('ZCOUNT', backfills_due, '-inf', string.format('%.0f', now))
-local pauses = redis.call('HGET', meta, 'pauses')
-return {whole and 1 or 2, count, late, pauses or '', backfills}
+local noted = redis.call('HMGET', meta, 'pauses', 'set_back')
+return {whole and 1 or 2, count, late, noted[1] or '', backfills, now, noted[2] or ''}

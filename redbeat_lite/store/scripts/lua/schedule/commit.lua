@@ -1,14 +1,14 @@
--- needs chunks leads
+-- needs chunks leads now
 -- Advance entries that were planned, each only if the term still runs and the entry is still what was planned;
 -- where broker and schedule share a database, send its messages in the same step. What the plan decides against is put
 -- down in the rows of the entry.
 -- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta
 -- KEYS[6..] lists of the broker, rows of entries, and the deadlines
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] id of this call: the reply to the last one is kept in meta, and
--- a leader that lost it and sends the call again is given the same  ARGV[5] index-of-KEYS of the deadlines  ARGV[6] JSON,
+-- ARGV[1] token  ARGV[2] term  ARGV[3] id of this call: the reply to the last one is kept in meta, and
+-- a leader that lost it and sends the call again is given the same  ARGV[4] index-of-KEYS of the deadlines  ARGV[5] JSON,
 -- '' for none: for each entry a list of numbers, of each run its nominal time, by when it begins and by when it ends,
 -- ms, 0 for whenever; and one more if some run is to succeed by then. Those are set that are not there
--- ARGV[7] the revision of the freezes that this was planned under, '|' where another one does not matter; then for each
+-- ARGV[6] the revision of the freezes that this was planned under, '|' where another one does not matter; then for each
 -- entry, none of them twice, as few arguments as can be, for each costs the beat more than a look at it here:
 --   name, 'new-due-time number-of-commands guard', where its state must begin with the guard, new state or '' to remove it,
 --   and for each command two: 'lpush index-of-KEYS' payload | 'pexpire index-of-KEYS' ms | 'publish channel' payload
@@ -19,22 +19,22 @@
 --       | {1, result, ...} per entry: 1 advanced, 0 not what was planned, text: its messages were refused, because of this
 local known = redis.call('HMGET', KEYS[5], 'commit', 'freezes')
 local last, freezes = known[1] or '', known[2] or ''
-if string.find(last, ARGV[4], 1, true) == 1 then
-  return cjson.decode(string.sub(last, #ARGV[4] + 1))
+if string.find(last, ARGV[3], 1, true) == 1 then
+  return cjson.decode(string.sub(last, #ARGV[3] + 1))
 end
 if not leads(KEYS[1], ARGV[1], ARGV[2]) then
   return {0}
 end
-if ARGV[7] ~= '|' and ARGV[7] ~= string.match(freezes, '^[^|]*') then
+if ARGV[6] ~= '|' and ARGV[6] ~= string.match(freezes, '^[^|]*') then
   return {-2, freezes}
 end
 -- Written first: a server that takes no writes says so before anything is out.
-redis.call('HSET', KEYS[5], 'clock', ARGV[3])
+redis.call('HSET', KEYS[5], 'ticked', string.format('%.0f', now_ms()))
 local due, entries, state = KEYS[2], KEYS[3], KEYS[4]
 
 -- Of each entry: its name, new due time, guard, new state, and where its commands begin and end.
 local names, dues, guards, afters, begins, ends = {}, {}, {}, {}, {}, {}
-local i = 8
+local i = 7
 while i <= #ARGV do
   local n, score, count, guard = #names + 1, string.match(ARGV[i + 1], '^(%S+) (%d+) (.*)$')
   names[n], dues[n], guards[n], afters[n], begins[n], ends[n] = ARGV[i], score, guard, ARGV[i + 2], i + 3, i + 2 * count + 2
@@ -46,8 +46,8 @@ local function states_from(n)
 end
 
 local kinds, payloads, states, scores, gone, later, ranges, recorded, deadlines = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local where = KEYS[tonumber(ARGV[5])]
-local set = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}
+local where = KEYS[tonumber(ARGV[4])]
+local set = ARGV[5] ~= '' and cjson.decode(ARGV[5]) or {}
 
 -- The name of the command at c, and the key or the channel that it is for; few differ.
 local words = {}
@@ -210,5 +210,5 @@ for _, c in ipairs(recorded) do
   local _, rows = command(c)
   pcall(drop_recorded, rows, ARGV[c + 1])
 end
-redis.call('HSET', KEYS[5], 'commit', ARGV[4] .. cjson.encode(results))
+redis.call('HSET', KEYS[5], 'commit', ARGV[3] .. cjson.encode(results))
 return results
