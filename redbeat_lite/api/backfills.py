@@ -21,7 +21,7 @@ from ..entries.model import is_name
 from ..entries.state import storable_note
 from ..entries.words import in_zone
 from ..once.lock_store import OnceKeys
-from ..once.worker_reports import heard_of
+from ..once.worker_reports import recent_reports
 from ..settings import MAX_HISTORY
 from ..store.changes import line_of
 from ..store.records import Edit
@@ -139,7 +139,7 @@ class Backfills:
         """Check that a worker records the ends of runs, which ``max_active`` needs."""
         client = cast(Any, self._store.backend.client)
         reports = client.hgetall(OnceKeys(self._store.keys.prefix).workers)
-        workers = heard_of(reports, server_ms(client) / 1000).values()
+        workers = recent_reports(reports, server_ms(client) / 1000).values()
         are_recorded = any(worker.records for worker in workers)
         expected = (
             "None (--max-active none), as no worker that records runs was heard of within a minute"

@@ -17,7 +17,7 @@ from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
 from ..entries.stored_entry import entry_of, state_of
 from ..once.lock_store import OnceKeys
-from ..once.worker_reports import heard_of
+from ..once.worker_reports import recent_reports
 from ..policies import Expect
 from ..runs.incident_fold import Watched
 from ..store.changes import decode_change, decode_last
@@ -96,7 +96,7 @@ class Workers:
         """Read the reports of the workers, in two round trips."""
         reports = client.hgetall(self._key)
         now = server_ms(client)
-        workers = heard_of(reports, now / 1000).values()
+        workers = recent_reports(reports, now / 1000).values()
         self._queues = {queue for worker in workers for queue in worker.queues}
         self.records = any(worker.records for worker in workers)
 

@@ -17,7 +17,7 @@ from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
 from ..once.lock_store import OnceKeys
-from ..once.worker_reports import WorkerReport, heard_of
+from ..once.worker_reports import WorkerReport, recent_reports
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
 from ..store.json_values import loads_as
@@ -224,7 +224,7 @@ def asking(keys: Keys) -> Call:
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
     """Decode the reports of workers with ``install()`` within the last minute, by node name."""
-    return heard_of(_pairs(reply[8]), reply[0] / 1000)
+    return recent_reports(_pairs(reply[8]), reply[0] / 1000)
 
 
 def status_in(reply: Sequence[Any]) -> Status:

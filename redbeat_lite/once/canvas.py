@@ -1,4 +1,4 @@
-"""A canvas as the argument of the task that applies it, for processes without a worker."""
+"""A canvas as the one argument of the task that applies it. Needs no worker's modules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from celery.canvas import Signature
 
 from ..store.json_values import dumps, pack
 
-#: Name of the task that applies a canvas, its one argument.
+#: Name of the task that applies a canvas. The canvas is its one argument.
 CANVAS = "redbeat_lite.canvas"
 
-#: Names of tasks by which Celery writes a canvas.
+#: Names of Celery's own tasks that stand for a canvas in a signature.
 CANVASES = {"celery.chain", "celery.group", "celery.chord"}
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of a signature without Celery's classes, also of the signatures in it."""
+    """Return a copy of a signature, and of all signatures in it, as plain dicts and lists."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -28,24 +28,26 @@ def plain(value: Any) -> Any:
 
 
 def call_text(task: str, args: Any) -> str:
-    """Return what a call does, for people: its task, or its canvas as Celery writes it."""
+    """Return a call as people read it: the task's name, or the canvas as Celery prints it."""
     if task != CANVAS:
         return task
     with suppress(Exception):  # The stored argument may be anything.
-        # Celery writes into the signature that it reads, so it gets a copy.
+        # Celery changes the signature that it reads, so give it a copy.
         return repr(Signature.from_dict(plain(args[0])))
     return task
 
 
 def sent(task: str, args: Any) -> set[str]:
-    """Return the names of the tasks that a call sends: its own, and those of its canvas."""
+    """Return the names of all tasks that a call sends, with the tasks in its canvas."""
     names = {task}
 
     def add_task(item: dict[str, Any]) -> dict[str, Any]:
+        """Note the task of a JSON object, if the object is a signature."""
         if "subtask_type" in item:
             names.add(str(item.get("task")))
         return item
 
     if task == CANVAS:
+        # The JSON decoder calls add_task for each object, however deep it lies.
         json.loads(dumps(pack(args, "args")), object_hook=add_task)
     return names - CANVASES

@@ -1,15 +1,15 @@
 """The lock of a message: the headers that name it, and how the beat acquires it.
 
-The beat acquires the lock of a due entry before it publishes the message. To acquire a lock is
-idempotent for one task id. Nevertheless the beat releases the lock of a message that it could not
-publish, because it may publish a later occurrence next, under another id. A lock that a dead beat
-leaves behind runs out, or is kept while its queue is not empty.
+The beat acquires the lock of a due entry before it publishes the message. Acquiring a lock twice
+under one task id does no harm. If the beat cannot publish the message, it still releases the lock,
+because the next occurrence that it publishes may have another id. If the beat dies, the lock
+expires, unless workers keep it because its queue is not empty.
 
-An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires nothing here and is always
-published. The worker decides in the first case, and parks the message until its turn in the second.
+An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires no lock here, and is always
+published. With ``"run"`` the worker decides; with ``"wait"`` it parks the message until its turn.
 
-Parameters named ``fields`` are those of a message as a request holds them: its headers, its
-arguments and where it came from.
+Parameters named ``fields`` are the attributes of a message's request: its headers, its arguments
+and where it came from.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class Claim:
     """One occurrence that needs its lock.
 
     Parameters:
-        entry_name: shown as the holder while the task is queued.
+        entry_name: name that lists show as the holder while the task is queued.
         task: the registered task, if this process has it. Then ``f(1)`` and ``f(x=1)`` are one key.
-        queue: of the message, so that a worker of that queue can look whether it is empty.
-        delay_ms: until the message may run.
-        life_ms: how long the message lives from then on; 0 for no end.
-        yields_ms: after which another task may take the lock if this one is still queued; 0: never.
-        key: the key of the lock, made from the other fields.
+        queue: queue of the message. Its workers keep the lock while the queue is not empty.
+        delay_ms: ms until the message may run.
+        life_ms: ms after that until the message expires; 0: never.
+        yields_ms: ms after which another task may acquire the lock if this task is still queued;
+            0: never.
+        key: key of the lock, made from the other fields.
     """
 
     entry_name: str
@@ -69,14 +70,14 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
     """Acquire the locks of a batch, in one round trip.
 
     Returns:
-        for each claim, whether it may be published: its lock was acquired, now or before by the
-        same task id, or the worker acquires it. ``False`` if another task of its key is queued,
-        running or waiting.
+        for each claim, whether its message may be published: this task id has the lock now, or
+        the worker will acquire it. ``False`` if another task of its key is queued, running or
+        waiting.
 
     Raises:
-        redis.exceptions.RedisError: the server did not answer. If only its reply was lost, the
-            locks are released if it answers then; otherwise they may or may not be acquired. To
-            acquire them again is safe.
+        redis.exceptions.RedisError: the server did not answer. The locks are released, in case only
+            the reply was lost. If that fails too, they may or may not be acquired. Acquiring them
+            again is safe.
     """
     at_publish = [claim for claim in claims if claim.once.at_publish]
     if not at_publish:
@@ -111,14 +112,14 @@ def headers(claim: Claim) -> dict[str, Any]:
 
 def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
     """Return the value of ``ONCE_HEADER``."""
-    # The key itself is sent, so the policy needs no template, and a callable could not be sent.
+    # The header has the finished key. So leave out the policy's own, which may be a callable.
     return {"key": key, "policy": once.but(key=None).encode(), "queued": queued}
 
 
 def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
     """Release the locks of occurrences that were not published after all, in one round trip.
 
-    A worker wakes their waiters within a second.
+    A worker's lock sweeper publishes the waiters of these locks within a second.
     """
     store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.once.at_publish])
 
@@ -126,7 +127,9 @@ def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
 def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:
     """Return the queue that a message goes to; empty if that is unknown.
 
-    The options of its task, if this process has it, come first, as Celery merges them.
+    Parameters:
+        task: the registered task; ``None`` if this process does not have it.
+        options: options of the call, which override the task's.
     """
     if task is not None:
         try:
@@ -142,11 +145,10 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
 
 
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
-    """Return whether the guard looks after a message.
+    """Return whether the guard drops copies of this message.
 
-    The guard looks after messages of our task class, and after every message that brings a
-    once-lock. A broadcast is meant for each worker, so all of its copies run unless its task has a
-    once-lock.
+    It does so for messages of our task class, and for every message whose headers name a once-lock.
+    A broadcast is meant for each worker, so all of its copies run unless its task has a once-lock.
     """
     if fields.get(ONCE_HEADER):
         return True
@@ -156,18 +158,18 @@ def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
-    exchange = (fields.get("delivery_info") or {}).get("exchange")
-    if not exchange:  # Celery's default exchange, which reaches the queue of its routing key.
-        return False
+    name = (fields.get("delivery_info") or {}).get("exchange")
+    if not name:
+        return False  # The default exchange delivers to one queue.
     exchanges = (queue.exchange for queue in app.amqp.queues.values())
-    return any(known.name == exchange and known.type == "fanout" for known in exchanges)
+    return any(exchange.name == name and exchange.type == "fanout" for exchange in exchanges)
 
 
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
-    """Return the policy and the key of the lock that a message asks for.
+    """Return the policy and the key of the lock that a message needs; ``None`` if it needs none.
 
     Raises:
-        InvalidEntry: the arguments give no key.
+        InvalidEntry: no key can be made from the arguments.
     """
     header = fields.get(ONCE_HEADER)
     if header:
@@ -180,20 +182,20 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
 
 
 def has_expired(fields: Mapping[str, Any], now: int) -> bool:
-    """Return whether a parked message that is too old has expired, rather than passed its deadline.
+    """Return why a parked message is too old: ``True`` if it has expired, ``False`` by deadline.
 
     Parameters:
-        now: epoch ms, in place of the deadline if the message has none.
+        now: epoch ms, compared with the expiry if the message has no deadline.
     """
     return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
 
 
 def deadline_ms(fields: Mapping[str, Any]) -> int:
+    """Return the epoch ms after which a message is too old to run; 0: never."""
     return int(fields.get(DEADLINE_HEADER) or 0)
 
 
 def expires_ms(fields: Mapping[str, Any]) -> int:
+    """Return the epoch ms at which a message expires; 0: never."""
     expires = fields.get("expires")
-    if not expires:
-        return 0
-    return message_ms(expires)
+    return message_ms(expires) if expires else 0

@@ -7,13 +7,14 @@ from .._base.public import public
 
 
 class _KeyError(RedbeatError):
-    """An error about one key.
+    """An error about the lock of one key.
 
-    The class pickles through its arguments, because Celery stores exceptions of tasks in the result
-    backend and rebuilds them from ``args``.
+    ``args`` holds all parameters, because Celery stores an exception of a task by its ``args`` and
+    makes it again from them.
 
     Parameters:
-        message: what happened; the docstring of the class by default.
+        message: text of the error; the docstring of the class by default.
+        key: key of the lock.
         holder: id of the task that has the lock, if it is known.
     """
 
@@ -44,7 +45,7 @@ class OnceRejected(_KeyError):
 
 @public
 class LockLost(_KeyError):
-    """The lock ran out or was cleared, and may be held by somebody else."""
+    """The lock expired or was cleared, so another task may hold it."""
 
 
 @public

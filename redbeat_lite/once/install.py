@@ -1,4 +1,4 @@
-"""``install(app)``: the worker's side, and the tasks of other classes and of canvases."""
+"""``install(app)`` for workers, locks for tasks of other classes, and the task of a canvas."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def install(app: Celery) -> None:
     """Prepare an app for its workers.
 
     Call it once where the app is made; a second call does nothing. In a beat or a web process it
-    costs nothing.
+    costs nothing. No connection is opened before a worker starts.
 
-    A worker of this app then releases the locks of tasks that crash, expire or are revoked, wakes
-    tasks that wait, and keeps the locks of queued tasks. The worker keeps a Redis broker from
+    A worker of this app then releases the locks of tasks that crash, expire or are revoked. It
+    publishes waiting tasks, and keeps the locks of queued tasks. It keeps a Redis broker from
     redelivering messages that the worker still has. It locks and guards tasks of other classes
     whose entry says ``once``. It records the outcomes of the runs of entries, and applies the
     canvases of entries.
-    No connection is opened before the worker starts.
 
     Parameters:
         app: the Celery app.
@@ -61,9 +60,11 @@ def _leave(
     expired: bool = False,
     **_: Any,
 ) -> None:
-    """Release the lock or place of a message that was revoked or has expired."""
+    """Release the lock of a message that was revoked or has expired, or its place in the line."""
     if terminated:
-        return  # The run releases its lock itself, or the main process does when its child is gone.
+        # The run was killed. It releases its lock itself, or the main process does so once the
+        # child is gone.
+        return
     fields = request.__dict__
     task_id = str(request.id)
     outcome: Outcome = "expired" if expired else "revoked"
@@ -73,12 +74,13 @@ def _leave(
     try:
         policy = policy_of(sender, fields)
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
-        # The lease frees the lock.
+        # The lock is free when its lease ends.
         logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
         return
-    # The lock is released under every policy, because a retry that waits holds its lock too.
+    # Every policy may have a lock to release, because a retry that waits holds its lock.
     if policy is not None:
-        LockClient.of(sender.app).leave(policy[1], task_id)
+        key = policy[1]
+        LockClient.of(sender.app).leave(key, task_id)
 
 
 def _record_rejected(
@@ -100,24 +102,26 @@ def _record_rejected(
 
 
 def adopt(task: Any) -> None:
-    """Let a task of another class acquire the lock that its message brings, and store STARTED late.
+    """Let a task of another class acquire the lock that its message names.
 
-    The beat or ``once_key`` has put the lock into the message. A second call does nothing.
+    The beat or ``once_key`` has put the lock into the message. The task stores STARTED only after
+    it has the lock. A second call does nothing.
     """
     task.track_started = False
     if not hasattr(task.run, _ADOPTED):
-        # The body is wrapped in the task and not in its class, because Celery may have put its own
-        # retry around the body, in the task as well.
+        # Wrap the body of the task object, and not of its class, because Celery may have wrapped
+        # the body of the object in its own retry.
         task.run = _releasing(task, task.run)
     original = type(task).before_start
     if hasattr(original, _ADOPTED):
         return
 
-    # The hook is ``before_start``. Celery swallows what a signal's receiver raises, and would run
-    # the body without the lock.
+    # Use the hook ``before_start``, and no signal: Celery ignores an exception of a signal's
+    # receiver, and would run the body without the lock.
     @wraps(original)
     def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        # If the class calls a base class that was adopted as well, the second call does nothing.
+        # If ``original`` calls the hook of a base class that was adopted too, begin() is called
+        # twice, and the second call does nothing.
         begin(self)
         original(self, *args, **kwargs)
 
@@ -126,7 +130,9 @@ def adopt(task: Any) -> None:
 
 
 def _releasing(task: Any, body: Any) -> Any:
-    # A function, because tools that inspect tasks expect one.
+    """Return a body that releases its lock before Celery publishes the next task of a chain."""
+
+    # This is a function and no partial(), because tools that inspect tasks expect a function.
     @wraps(body)
     def run_body(*args: Any, **kwargs: Any) -> Any:
         return run_and_release(task, body, *args, **kwargs)
@@ -137,18 +143,18 @@ def _releasing(task: Any, body: Any) -> Any:
 
 # -- the task that applies a canvas ----------------------------------------------------------------
 
-#: Names the members and groups of a canvas while Celery applies it in this context. The group of a
-#: chord within another canvas takes no id from outside.
-_name: ContextVar[Callable[[], str]] = ContextVar("redbeat_lite_canvas_ids", default=uuid)
-canvas.uuid = lambda: _name.get()()
+#: Source of the ids that Celery gives to the tasks and groups of a canvas, in this context. Celery
+#: has no parameter for all of these ids, so this module replaces the function that makes them.
+_make_id: ContextVar[Callable[[], str]] = ContextVar("redbeat_lite_canvas_ids", default=uuid)
+canvas.uuid = lambda: _make_id.get()()
 
 
 @shared_task(name=CANVAS, **PUBLISHES)  # type: ignore[untyped-decorator]
 def apply_canvas(self: Any, signature: dict[str, Any]) -> None:
-    """Apply a canvas under ids made from this task's, so that a copy publishes the same ones."""
+    """Apply a canvas with ids made from this task's id, so that a copy publishes the same tasks."""
     ids = (str(uuid5(NAMESPACE_OID, f"{self.request.id}/{number}")) for number in count())
-    token = _name.set(partial(next, ids))
+    token = _make_id.set(partial(next, ids))
     try:
         self.app.signature(signature).apply_async()
     finally:
-        _name.reset(token)
+        _make_id.reset(token)

@@ -37,14 +37,14 @@ from .outcomes import end_unrun, fate_of, is_final
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds for which a lock is asked for, or released, while the server does not answer.
+#: Seconds for which acquiring or releasing a lock is retried while the server does not answer.
 PATIENCE = 8.0
 
 #: Seconds for which the guard remembers which tasks have run, unless their class says otherwise.
-#: Three days, so that a queue that stood still over a weekend still runs.
+#: Three days, so that the tasks of a queue without workers over a weekend still run.
 GUARD_LIFE = 3 * 86_400.0
 
-#: Policy in calls for a run without a lock, which ignore the policy.
+#: Policy of a run without a lock. The server does not read it.
 _ANY_POLICY = Once()
 
 #: Renewals within one lease. Two may fail before the lock is lost.
@@ -66,17 +66,17 @@ class Hold:
     """One run's lock and record of the guard, with the local side of the lease.
 
     Parameters:
-        once: the policy; ``None`` if the run has no lock.
-        begun: monotonic time at which the lock was asked for.
-        renewed: monotonic time at which the last good renewal was *sent*; the lease counts from it.
-        locked: the same for the lock alone. After ``max_hold`` only the record is renewed.
-        let_go: whether the lock is not renewed any more.
-        lost: whether the lock ran out, or another task has it.
+        held: the lock and the record.
+        once: policy of the lock; ``None`` if the run has no lock.
+        begun: monotonic time at which the run asked for the lock.
+        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
+        locked: the same time for the lock alone. After ``max_hold`` only the record is renewed.
+        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
+        lost: whether the lock expired, or another task has it.
         failing: whether the last renewal failed.
-        in_body: whether the body has begun, if the rest of a chain or a link comes after it.
-        run: the attempt of a run that is to be recorded.
-        late_ms: how long after it is due the message of the retry may come, if another process
-            publishes it; else 0.
+        in_body: whether the body has begun, if Celery publishes another task at its end.
+        run: attempt whose outcome is to be recorded; ``None``: none.
+        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
     """
 
     held: Held
@@ -98,18 +98,21 @@ class Hold:
 
     @property
     def lease(self) -> float:
-        """In seconds."""
+        """Length of the lease in seconds."""
         return self.held.lease_ms / 1000
 
     def start(self, now: float) -> None:
-        """Start the lease before the server is asked, so that it ends no later here than there."""
+        """Start the local lease now, before the server is asked.
+
+        So the lease ends no later here than on the server.
+        """
         self.begun = self.renewed = self.locked = now
 
     def keeps_lock(self, now: float) -> bool:
-        """Return whether the lock is still to be renewed.
+        """Return whether the lock must be renewed. After ``max_hold`` it need not.
 
-        The guard's record is renewed until the run ends, because a copy of the task has to stand by
-        for as long as it runs.
+        The guard's record is renewed until the run ends, so that no copy of the task runs beside
+        it.
         """
         if self.let_go:
             return False
@@ -120,11 +123,11 @@ class Hold:
 class Renewer:
     """Thread that renews the holds of this process.
 
-    It starts with the first run, after a fork, and has a connection of its own. A run that ends
-    before a third of its lease has passed costs nothing here.
+    The thread starts with the first run, so after a worker has forked, and has its own connection.
+    A run that ends within a third of its lease is never renewed.
 
     Parameters:
-        connect: opens a lock store with a connection of its own; called in the thread.
+        connect: function that opens a lock store with its own connection. The thread calls it.
     """
 
     def __init__(self, connect: Callable[[], LockStore]) -> None:
@@ -141,13 +144,15 @@ class Renewer:
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
         elif hold.lease < _IDLE * PER_LEASE:
+            # The thread may be asleep for longer than a third of this lease.
             self._alarm.ring()
 
     def remove(self, hold: Hold) -> None:
-        """Stop renewing a hold. A renewal in flight may still arrive, and finds that it ended."""
+        """Stop renewing a hold. If a renewal is in flight, the server ignores it after the end."""
         self._holds.pop(hold.held.token, None)
 
     def _run(self) -> None:
+        """Renew each hold when a third of its lease has passed, for ever."""
         while True:
             self._alarm.wait(self._pause())
             for hold in list(self._holds.values()):
@@ -157,6 +162,7 @@ class Renewer:
                         self._renew(hold, now)
 
     def _pause(self) -> float:
+        """Return the seconds until the next renewal is due."""
         now = time.monotonic()
         holds = list(self._holds.values())
         left = [hold.renewed + hold.lease / PER_LEASE - now for hold in holds]
@@ -164,40 +170,42 @@ class Renewer:
 
     def _renew(self, hold: Hold, now: float) -> None:
         """Renew one lock and its guard's record, and note whether the run still has the lock."""
-        # After a whole lease without a good renewal, another task may have had the lock and
-        # released it. So this run has lost the lock, even if it is free.
+        # After a whole lease without a good renewal, another task may have acquired the lock and
+        # released it. Then this run has lost the lock, even if it is free.
         is_late = now - hold.renewed >= hold.lease
-        keeps = hold.keeps_lock(now)
+        keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
-            guard, ours = self._store.renew(hold.held, revive=not is_late, lock=keeps)
+            has_guard, has_lock = self._store.renew(hold.held, revive=not is_late, lock=keeps_lock)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
             self._note_failure(hold, now, exc)
             return
         hold.failing = False
         if hold.held.token not in self._holds:
             return  # The run ended while the renewal was in flight.
-        if guard:
+        if has_guard:
             hold.renewed = now
         else:
             self.remove(hold)
-        if guard and keeps and ours:
+        if has_guard and keeps_lock and has_lock:
             hold.locked = now
             hold.lost = False
-        elif keeps or not guard:
+        elif keeps_lock or not has_guard:
             self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
         elif now - hold.locked >= hold.lease:
             self._lose(hold, "it was held for max_hold")
 
     def _note_failure(self, hold: Hold, now: float, exc: Exception) -> None:
-        # The thread tries ten times a second while the server is away. It warns once.
+        """Log the first of several failed renewals, and count the lock as lost after its lease."""
+        # The thread tries ten times a second while the server does not answer.
         log = logger.debug if hold.failing else logger.warning
         log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
         hold.failing = True
-        # If the server comes back with the lock still ours, it was not lost after all.
+        # A later good renewal may show that this run still has the lock, and clears this again.
         hold.lost = hold.let_go or now - hold.locked >= hold.lease
 
     def _lose(self, hold: Hold, why: str) -> None:
+        """Note once that a run has lost its lock for good."""
         if not hold.let_go:
             hold.lost = True
             hold.let_go = True
@@ -230,9 +238,9 @@ class LockClient:
         return LockStore(client, self.settings.key_prefix)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
-        """Return what a run of this message has to hold; nothing is acquired yet.
+        """Return the lock and the guard's record that a run of this message needs.
 
-        The result is the same in every process that looks at the message.
+        Nothing is acquired yet. Every process makes the same hold of one message.
         """
         once, key = policy_of(task, fields) or (None, None)
         lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
@@ -251,17 +259,17 @@ class LockClient:
         return Hold(held, once, run=self.attempt(fields))
 
     def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
-        """Return the attempt of a run that a message is for, if it is to be recorded."""
+        """Return the attempt that a message starts; ``None`` if its run is not recorded."""
         return Attempt.of(fields, self.settings.history)
 
     # -- one run -----------------------------------------------------------------------------------
 
     def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
-        """Acquire what a run needs, and wait for a server that restarts.
+        """Acquire the lock and the guard's record of a run.
 
         Parameters:
-            text: the encoded message, in case it has to be parked.
-            on_conflict: instead of the policy's.
+            text: the encoded message, to be parked if the run has to wait.
+            on_conflict: overrides the policy's ``on_conflict``.
 
         Raises:
             LockUnavailable: the server did not answer for about eight seconds.
@@ -288,7 +296,7 @@ class LockClient:
         )
         # The reply may have been in flight for longer than the lease.
         hold.lost = time.monotonic() - hold.locked >= hold.lease
-        self.recorder.failed(verdict.unrecorded)
+        self.recorder.count_unrecorded(verdict.unrecorded)
         return verdict
 
     def end(
@@ -300,17 +308,17 @@ class LockClient:
         patient: bool = False,
         fate: Fate | None = None,
     ) -> None:
-        """Release what a run holds, and wake the next waiter.
+        """End a run: release its lock, record its end, and publish the next waiter.
 
-        Never raises. A lock that cannot be released runs out with its lease.
+        Never raises. If the lock cannot be released, it is free when its lease ends.
 
         Parameters:
-            again: whether a copy of the task may run.
-            hold_ms: how long to keep the lock for the task's retry.
-            patient: whether to try for about eight seconds while the server does not answer.
-                Nothing is renewed meanwhile. A lock that runs out and is acquired by another task
-                is not touched, because it is released by its token.
-            fate: the record of the run.
+            again: whether a copy of the task may run, because this run did not do its work.
+            hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
+            patient: retry for about eight seconds while the server does not answer. The lock is
+                not renewed meanwhile. If it expires and another task acquires it, this run cannot
+                release it, because a lock is released by its token.
+            fate: end of the run for the record of runs; ``None``: nothing is recorded.
         """
         self.renewer.remove(hold)
         release = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms, fate=fate)
@@ -322,24 +330,25 @@ class LockClient:
             why = text_of(exc)
             logger.warning("Task %s could not give back its lock, the lease will: %s", task_id, why)
             if fate is not None:
-                self.recorder.tell(fate)
+                self.recorder.enqueue(fate)  # The release would have recorded it.
             return
-        self.recorder.failed(ended.unrecorded)
+        self.recorder.count_unrecorded(ended.unrecorded)
         if ended.standby:
             self.wake_standbys([task_id])
         if ended.waiters and hold.held.key is not None:
             self.wake([hold.held.key])
 
     def release(self, hold: Hold) -> None:
-        """Release the lock of a run whose body has ended, and wake the next waiter. Never raises.
+        """Release the lock of a run whose body has ended, and publish the next waiter.
 
-        A renewal in flight may reach the server after the release. The guard's record shows it that
-        the lock was not lost by a flush, so the renewal does not restore the lock.
+        Never raises. A renewal in flight may reach the server after the release. The renewal does
+        not restore the lock, because the guard's record shows that no flush has removed it.
         """
         hold.let_go = True
         if hold.held.key is None:
             return
-        # The id of the record is nobody's, so that the guard's record of the run stays.
+        # store.end() ends the guard's record, too. This id belongs to no task, so the guard's
+        # record of the run stays.
         lock_alone = replace(hold.held, guard_id=f"released:{hold.held.token}")
         try:
             if self.store.end(lock_alone).waiters:
@@ -349,7 +358,7 @@ class LockClient:
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str) -> None:
-        """Release the lock or the place of a task that will not run. Never raises."""
+        """Release the lock of a task that will not run, or its place in the line. Never raises."""
         try:
             if self.store.leave(key, task_id):
                 self.wake([key])
@@ -373,6 +382,8 @@ class LockClient:
         Never raises, because the lock sweeper tries again.
         """
         for key in keys:
+            # Tasks that have waited for too long. _wake_first() ends them and adds them here, so
+            # they are known even if it fails halfway.
             ended: list[tuple[Any, Context]] = []
             try:
                 self._wake_first(key, ended)
@@ -382,7 +393,7 @@ class LockClient:
                 logger.warning("Waking %s failed, trying again: %s", what, why)
             for task, request in ended:
                 # Send the signal that a worker sends for an expired message. Send it last, because
-                # our own receiver wakes the next waiter.
+                # our own receiver calls wake() again.
                 signals.task_revoked.send(
                     task,
                     request=request,
@@ -392,7 +403,11 @@ class LockClient:
                 )
 
     def _wake_first(self, key: str, ended: list[tuple[Any, Context]]) -> None:
-        """Publish the first waiter that is not too old, and end those before it."""
+        """Publish the first waiter that is not too old, and end the waiters before it.
+
+        Parameters:
+            ended: list to which each ended waiter is added.
+        """
         turn = self.store.wake(key)
         while turn is not None and turn.too_old:
             ended.append(self._end_waiter(key, turn.message))
@@ -402,9 +417,9 @@ class LockClient:
             logger.debug("Task %s gets the once-lock %r", task_id, key)
 
     def _end_waiter(self, key: str, text: str) -> tuple[Any, Context]:
-        """End a task that has waited for too long, and then let it leave.
+        """End a task that has waited for too long: store its result, and then remove the waiter.
 
-        If this process dies between the two steps, another one repeats both.
+        If this process dies between the two steps, another process repeats both.
         """
         request = parked_message.request_of(self.app, text)
         # Another app with the same prefix may know the task, and this one may not.
@@ -443,16 +458,16 @@ def record_outcome(
     began: float | None = None,
     retry_ms: int | None = None,
 ) -> None:
-    """Record the outcome of a message, if its run is recorded.
+    """Queue the outcome of a message for the record of runs, if its run is recorded.
 
-    Waits for nothing, and never raises.
+    Does not wait for the server, and never raises.
     """
     if "scheduled_at" not in fields:
-        return  # Most messages come from no entry.
+        return  # The message comes from no entry, as most do.
     try:
         client = LockClient.of(app)
     except ConfigurationError:
         return  # The worker has logged this error already.
     fate = fate_of(client.attempt(fields), (outcome, error), fields, began, retry_ms)
     if fate is not None:
-        client.recorder.tell(fate)
+        client.recorder.enqueue(fate)

@@ -1,6 +1,6 @@
 """The once-locks and the guard's records in Redis: their keys, and one method for each script.
 
-All keys begin with the scheduler's prefix in braces, like those of the schedule. So they share a
+All keys begin with the scheduler's prefix in braces, as the schedule's keys do. So they lie in one
 hash slot on Redis Cluster, and a script may use a lock, its waiters and the guard together.
 
 =========================  ======  =================================================================
@@ -49,8 +49,8 @@ from ..store.records import chunks
 from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts
 
-#: Milliseconds after which a waiter or a standby that was woken and did not start is woken again.
-#: Each pause is twice as long as the one before it.
+#: Milliseconds after which a waiter or a standby that was published and has not begun is published
+#: again. Each pause is twice as long as the one before it.
 RESEND_MS = 5_000
 
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
@@ -59,11 +59,12 @@ RESEND_MAX_MS = 3_600_000
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
-#: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua unpacks a few thousand.
+#: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua can unpack only a few
+#: thousand.
 TAKE_BATCH = 500
 
-#: Milliseconds after which a lock leaves the index if no worker looks at it. The waiters of its key
-#: come back with the next task of that key.
+#: Milliseconds after which a key leaves the index if no worker sweeps. Its waiters are then
+#: published only after the next task of that key.
 KEPT_MS = 7 * 86_400_000
 
 
@@ -99,15 +100,15 @@ class Held:
     """The lock and the guard's record of one running task, as the scripts need them.
 
     Parameters:
-        token: name of this copy of this run; each delivery gets a new one.
+        token: name of this copy of this run. Each delivery gets a new token.
         attempt: number that grows with each retry and each ``replace`` of the same task id.
-        lease_ms: how long lock and record last without renewal.
-        key: of the once-lock; ``None`` for a run that has the guard's record alone.
-        fence: the fencing number, once the lock is acquired.
+        lease_ms: ms for which the lock and the record last without a renewal.
+        key: key of the once-lock; ``None`` for a run that has the guard's record alone.
+        fence: fencing number, once the lock is acquired.
         holder: host and process of the run, for people.
-        deadline_ms: when the message is too old to run, in ms of the server's clock; 0 for never.
-        expires_ms: when the message expires, likewise.
-        life_ms: how long the guard remembers a run that has no deadline.
+        deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
+        expires_ms: when the message expires, in epoch ms of the server; 0: never.
+        life_ms: ms for which the guard remembers a run that has no deadline.
         guard_id: name of the guard's record instead of ``task_id``, to release the lock alone.
     """
 
@@ -149,9 +150,10 @@ class Wanted(NamedTuple):
     """A lock for a task that is about to be published.
 
     Parameters:
-        delay_ms: until the message may run; the lease counts from then.
-        life_ms: how long the message lives from then on, and the lock at least; 0 for no end.
-        yields_ms: after which another task may take the lock if this one is still queued; 0: never.
+        delay_ms: ms until the message may run. The lease counts from then.
+        life_ms: ms after that until the message expires; the lock lasts as long. 0: never.
+        yields_ms: ms after which another task may acquire the lock if this task is still queued;
+            0: never.
     """
 
     key: str
@@ -168,8 +170,8 @@ class Verdict(NamedTuple):
     """Decision of :meth:`LockStore.begin`.
 
     Parameters:
-        word: one of the verdicts in ``once/begin.lua``.
-        text: text that the script returns with the word, such as the holder of the lock.
+        word: a verdict of ``once/begin.lua``: ``"run"``, or the reason why the task may not run.
+        text: the fencing number after ``"run"``; otherwise the holder of the lock or its like.
         unrecorded: why the run could not be recorded; empty if it was.
     """
 
@@ -183,7 +185,7 @@ class Ended(NamedTuple):
 
     Parameters:
         standby: whether a parked copy of the task has to be published.
-        released: whether the lock was ours.
+        released: whether this run had the lock.
         waiters: whether a task waits for the lock.
         unrecorded: why the run could not be recorded; empty if it was.
     """
@@ -208,11 +210,11 @@ class Turn(NamedTuple):
 class Seen(IntEnum):
     """Answer of ``guard/state.lua`` about a message."""
 
-    #: The message is the first of its attempt, or the copy before it died.
+    #: No copy of this attempt has begun, or the copy that began has died.
     NEVER = 0
     #: This attempt, or a later one, runs or has ended.
     COPY = 1
-    #: An earlier copy was refused, and may have died before it could store that result.
+    #: An earlier copy was refused its lock. It may have died before it stored that result.
     REFUSED = 2
 
 
@@ -224,7 +226,7 @@ class _Record(NamedTuple):
     left_ms: float
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self.state == b"running"
 
     def has_ended(self, attempt: int) -> bool:
@@ -265,15 +267,19 @@ class LockStore:
         return taken
 
     def leave(self, key: str, task_id: str) -> bool:
-        """Release a queued task's lock or place; return whether a task may wait for the lock."""
+        """Release a queued task's lock, or its place among the waiters.
+
+        Returns:
+            whether another task may be waiting for the lock.
+        """
         [waited] = self.leave_all([(key, task_id)])
         return waited
 
     def leave_all(self, places: Sequence[tuple[str, str]]) -> list[bool]:
-        """Release the locks or places of queued tasks, ``TAKE_BATCH`` per round trip.
+        """Do the same as :meth:`leave` for many tasks, ``TAKE_BATCH`` per round trip.
 
         Parameters:
-            places: key and task id of each.
+            places: key and task id of each task.
         """
         waited: list[bool] = []
         for chunk in chunks(places, TAKE_BATCH):
@@ -288,11 +294,11 @@ class LockStore:
         """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
 
         Parameters:
-            places: key and task id of each, and whether its message is still queued. The lock of a
-                lost message is kept for at most half a lease.
+            places: key and task id of each task, and whether its message is still in the queue. If
+                the message is lost, the lock is kept for at most half a lease.
 
         Returns:
-            for each, whether the task is still queued.
+            for each task, whether its lock still says that it is queued.
         """
         locks = [self.keys.lock(key) for key, *_ in places]
         tasks: list[Any] = []
@@ -311,11 +317,13 @@ class LockStore:
         message: str = "",
         fate: Fate | None = None,
     ) -> Verdict:
-        """Claim a task id, and acquire the lock if ``held`` names one; set ``held.fence``.
+        """Claim a task id, and acquire the lock if ``held`` names one.
+
+        If the task may run, ``held.fence`` is set.
 
         Parameters:
-            message: the message, in case it has to be parked; empty if it is not encoded yet.
-            fate: the record of the run, for the case that it may go ahead.
+            message: the message, to be parked if the task has to wait; empty if it is not encoded.
+            fate: start of the run for the record of runs, written if the task may run.
         """
         reply = self._scripts.run(
             "once/begin",
@@ -341,16 +349,17 @@ class LockStore:
         return verdict
 
     def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
-        """Renew what a run holds for another lease.
+        """Renew a run's lock and its record of the guard for another lease.
 
         Parameters:
-            revive: whether to take again what a flush of the server took away, if nobody else has
-                it. False if the last good renewal is a lease ago or longer, because another task
-                may have come and gone meanwhile.
-            lock: whether the lock is renewed too, if the run has one.
+            revive: whether to write the lock and the record again if a flush of the server removed
+                them and no other task has them. Must be false if the last good renewal was sent a
+                lease ago or longer, because another task may have begun and ended meanwhile.
+            lock: whether to renew the lock too, if the run has one.
 
         Returns:
-            whether the guard's record is ours, and whether the lock is ours or was not renewed.
+            whether this run still has the guard's record; and whether it still has the lock, or the
+            lock was not renewed.
         """
         guard, ours = self._scripts.run(
             "once/renew",
@@ -378,9 +387,9 @@ class LockStore:
 
         Parameters:
             again: whether a copy of this task may run, because this run did not do its work.
-            hold_ms: how long to keep the lock for the task's retry.
-            fate: the record of the run. With ``again`` it is written only if no copy of the task
-                runs by now.
+            hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
+            fate: end of the run for the record of runs. With ``again`` it is written only if no
+                copy of the task runs yet.
         """
         standby, released, waiters, unrecorded = self._scripts.run(
             "once/end",
@@ -401,7 +410,7 @@ class LockStore:
     # -- waiters and copies ------------------------------------------------------------------------
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
-        """Return the waiter whose turn it is, so that the caller publishes or ends it."""
+        """Return the waiter whose turn it is, for the caller to publish or to end."""
         reply = self._run(
             "once/wake",
             lock=self.keys.lock(key),
@@ -432,7 +441,7 @@ class LockStore:
         self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
     def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
-        """Return the keys of locks and the task ids that the lock sweeper has to look at now."""
+        """Return the keys of the locks, and the task ids, that the lock sweeper must handle now."""
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):
@@ -441,10 +450,10 @@ class LockStore:
         return texts(keys), texts(ids)
 
     def clear(self, key: str) -> tuple[bool, bool]:
-        """Release a lock, no matter which task has it, and record who did so.
+        """Release a lock, no matter which task has it, and write a line of the record of changes.
 
         Returns:
-            whether it was held, and whether a task waits for it.
+            whether a task had the lock, and whether a task waits for it.
         """
         schedule_keys = Keys.of(self.keys.prefix)
         change = line_of(who(), "lock cleared").change
@@ -455,18 +464,18 @@ class LockStore:
     # -- the guard's records -----------------------------------------------------------------------
 
     def seen(self, task_id: str, attempt: int) -> Seen:
-        """Return what the guard knows of this attempt of a task."""
+        """Return whether the guard has seen this attempt of a task."""
         return Seen(self._run("guard/state", guard=self.keys.guard(task_id), attempt=attempt))
 
     def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
         """Return for each task whether its worker still renews the guard's record."""
         records = self._records(task_ids)
-        return {task_id: record.runs and record.left_ms > 0 for task_id, record in records}
+        return {task_id: record.is_running and record.left_ms > 0 for task_id, record in records}
 
     def lapsed(self, task_ids: Iterable[str]) -> set[str]:
         """Return the tasks that run by the guard's record, but whose worker does not renew it."""
         records = self._records([*task_ids])
-        return {task_id for task_id, record in records if record.runs and record.left_ms <= 0}
+        return {task_id for task_id, record in records if record.is_running and record.left_ms <= 0}
 
     def ended(self, attempts: Mapping[str, int]) -> set[str]:
         """Return the tasks whose attempt, or a later one, has ended by the guard's record.
@@ -481,8 +490,8 @@ class LockStore:
         """Return the guard's record of each task."""
         if not task_ids:
             return []
-        # The time is asked for first, so that no task looks dead because the reply took long. It is
-        # not part of the pipeline, because that of a cluster takes no command without a key.
+        # Ask for the time first, so that no task looks dead because its record came late. Ask
+        # outside the pipeline, because a cluster's pipeline allows no command without a key.
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:

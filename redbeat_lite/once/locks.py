@@ -32,8 +32,8 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
 
-#: A cache lock is not deleted in the last seconds of its lease, because another holder may have
-#: acquired it by then. At most a quarter of the lease.
+#: Seconds before the end of its lease from which on a cache lock is not deleted, because another
+#: holder may have acquired it by then. A shorter lease has a margin of a quarter.
 _MARGIN = 3.0
 
 #: Locks per round trip of a listing.
@@ -45,7 +45,10 @@ _PAGE = 500
 
 @public
 class LockHandle:
-    """Lock of a block, given by ``with lock(...) as held``; true if the lock was acquired."""
+    """Lock of a block of code, as ``with lock(...) as held`` yields it.
+
+    The handle is true if the lock was acquired.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class LockHandle:
 
     @property
     def fence(self) -> int | None:
-        """Fencing number; ``None`` without the lock, and for a cache, which has none."""
+        """Fencing number; ``None`` without the lock, and for a lock in a cache."""
         if self._hold is None or not self._taken:
             return None
         return self._hold.held.fence
@@ -78,10 +81,10 @@ class LockHandle:
         return self._hold is not None and self._hold.lost
 
     def check(self) -> None:
-        """Raise if the lock is not held any more.
+        """Check that the block still has the lock.
 
         Raises:
-            LockLost: the lock was not acquired, or ran out.
+            LockLost: the lock was not acquired, or has expired.
         """
         if not self._taken or self.lost:
             raise LockLost(f"the once-lock {self.key!r} is not held", self.key)
@@ -96,7 +99,7 @@ def lock(
     lease: Duration = 60.0,
     timeout: Duration = 0.0,
 ) -> Iterator[LockHandle]:
-    """Hold the once-lock ``key`` for a block of code; tasks with that key are held back too.
+    """Hold the once-lock ``key`` for a block of code. No task of that key runs meanwhile.
 
     Parameters:
         where: the Celery app; or a cache with ``get``, ``delete`` and an
@@ -104,15 +107,15 @@ def lock(
             with memcached or Redis, or a client of memcached. A cache lock is not renewed, has no
             fencing number, and is independent of the app's locks. The cache gets its lease in whole
             seconds.
-        key: as ``Once(key="...")`` without fields, or ``once_key``.
-        lease: length of time after which the lock of a holder that died is free. It is renewed
-            during the block, but for a cache, where the block must be shorter.
-        timeout: how long to wait for the lock. A caller that waits here has no place in the queue
-            of the tasks that wait: those go first.
+        key: key of the lock, as in ``Once(key="...")`` without fields, or ``once_key``.
+        lease: length of time after which the lock is free if its holder has died. The lock of an
+            app is renewed during the block. With a cache, the block must end within the lease.
+        timeout: longest wait for the lock. A task that waits for the lock comes first, because this
+            caller has no place in the line.
 
     Yields:
-        a handle that is true if the lock was acquired; the block runs either way. At its end a
-        server that does not answer is asked for about eight seconds.
+        a handle that is true if the lock was acquired. The block runs either way. If the server
+        does not answer at its end, the release is retried for about eight seconds.
 
     Raises:
         LockUnavailable: the server does not answer.
@@ -140,8 +143,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         lease_ms=lease_ms,
         key=key,
         holder=f"lock() in process {os.getpid()}",
-        # The guard's record outlives the block only for a renewal in flight, which must not restore
-        # the lock.
+        # The guard's record outlives the block by two leases, so that a renewal in flight does not
+        # restore the lock.
         life_ms=2 * lease_ms,
     )
     hold = Hold(held, Once(lease=lease))
@@ -150,7 +153,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     except LockUnavailable:
         raise
     except BaseException:
-        # A time limit or a signal may strike after the server gave the lock and before its reply.
+        # A time limit or a signal may interrupt this after the server has given the lock, but
+        # before its reply is read.
         client.end(hold, patient=True)
         raise
     if not taken:
@@ -164,7 +168,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 
 
 def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
-    """Ask for the lock until it is acquired or the time is over; return whether it is acquired."""
+    """Try to acquire the lock until the timeout; return whether it was acquired."""
     deadline = time.monotonic() + timeout
     while client.begin(hold, on_conflict="try").word != "run":
         left = deadline - time.monotonic()
@@ -180,9 +184,9 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     token = random_hex()
     deadline = time.monotonic() + timeout
     while True:
-        # Computed before the cache is asked, so that the local end is never later than the cache's.
+        # Count the lease from before the request, so that it never ends later here than there.
         until = time.monotonic() + lease
-        # pymemcache returns True without waiting for the reply, so the stored token decides.
+        # pymemcache returns True without waiting for the reply, so read the stored token, too.
         taken = bool(cache.add(key, token, math.ceil(lease))) and _has_token(cache, key, token)
         if taken or time.monotonic() >= deadline:
             break
@@ -190,9 +194,9 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     try:
         yield LockHandle(key, None, taken=taken, until=until)
     finally:
-        # If this process pauses between the look and the delete for longer than the margin, the key
-        # expires, another holder acquires it, and the delete frees the lock of that holder. A cache
-        # cannot compare and delete in one step.
+        # A cache cannot compare and delete in one step. If this process pauses between the two for
+        # longer than the margin, the key expires, another holder acquires it, and the delete frees
+        # the lock of that holder.
         margin = min(_MARGIN, lease / 4)
         if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
@@ -212,14 +216,14 @@ class LockInfo:
     """One lock, or a queue of waiters for it.
 
     Parameters:
-        key: of the lock.
-        state: ``"running"``, ``"queued"``, or ``"free"`` while the next waiter is on its way.
-        task_id: of the task that holds it.
-        holder: host and process that run it, or the entry or task it is queued for.
-        since: when it was acquired, in UTC.
-        expires_in: seconds until it is free if no worker renews it.
+        key: key of the lock.
+        state: ``"running"``, ``"queued"``, or ``"free"`` while the next waiter is in flight.
+        task_id: id of the task that has the lock.
+        holder: host and process of a running task; entry or name of a queued task.
+        since: when the lock was acquired, in UTC.
+        expires_in: seconds until the lock is free if no worker renews it.
         fence: its fencing number.
-        waiters: the task ids that wait, in their order.
+        waiters: ids of the tasks that wait, in the order of their turns.
     """
 
     key: str
@@ -234,18 +238,18 @@ class LockInfo:
 
 @public
 class Locks:
-    """The locks of one app. Get it with :func:`locks`; opens no connection before it is asked."""
+    """The locks of one app. Get it with :func:`locks`, which opens no connection."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
 
     def list(self, limit: int | None = None) -> Sequence[LockInfo]:
-        """Return the locks that are held or waited for, in the order in which they run out.
+        """Return the locks that a task holds or waits for, the first to expire in front.
 
         It takes two round trips per 500 locks.
 
         Parameters:
-            limit: how many to return at most; ``None`` for all.
+            limit: most locks to return; ``None``: all.
         """
         return tuple(islice(self._pages(), limit))
 
@@ -254,14 +258,14 @@ class Locks:
         return next(iter(self._read([checked_key(key)])), None)
 
     def clear(self, key: str) -> bool:
-        """Free a lock, no matter which task holds it, and wake the first waiter.
+        """Free a lock, no matter which task holds it, and publish the first waiter.
 
         The other waiters keep their places. A task that held the lock goes on running, beside the
-        next task of its key. The task learns within a third of its lease that it lost the lock:
-        ``self.once.lost``; in a block ``check()`` raises :class:`~redbeat_lite.LockLost`.
+        next task of its key. Within a third of its lease, ``self.once.lost`` becomes true; in a
+        block ``check()`` raises :class:`~redbeat_lite.LockLost`.
 
         Returns:
-            whether it was held.
+            whether a task held the lock.
         """
         client = LockClient.of(self._app)
         key = checked_key(key)
@@ -279,7 +283,7 @@ class Locks:
             page = texts(store.client.zrange(store.keys.index, start, start + _PAGE - 1))
             if not page:
                 return
-            # A renewal moves its key towards the end, so a key may appear twice.
+            # A renewal moves its key towards the end, so two pages may have the same key.
             yield from self._read([key for key in page if key not in seen])
             seen.update(page)
             start += _PAGE
@@ -294,7 +298,7 @@ class Locks:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        # A lock that another program has overwritten must not hide the others.
+        # If another program has overwritten a lock, the others are still shown.
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
             if any(isinstance(reply, Exception) for reply in (fields, left_ms, waiters)):

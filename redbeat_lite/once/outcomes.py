@@ -34,9 +34,9 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Exception that ends a skipped run before its body, once the result of the task is stored.
+    """Exception by which a run ends before its body, after its result REVOKED is stored.
 
-    The main process sends the event ``task-revoked``.
+    The main process then sends the event ``task-revoked``.
     """
 
 
@@ -49,11 +49,11 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
     ``None`` if another process records the outcome, or if the message goes back to its queue.
 
     Parameters:
-        state: of the signal ``task_postrun``; ``None`` if the run was torn down.
-        retval: of the same signal.
+        state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down.
+        retval: ``retval`` of the same signal: the result, or the exception of the body.
     """
     if state is None:
-        # A child does not know why it has to end.
+        # A child does not know why it has to end. The main process knows, and records the outcome.
         if current_process().name != "MainProcess":
             return None
         return "lost", ""
@@ -73,7 +73,7 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
 
 
 def is_requeued(state: str | None, retval: Any) -> bool:
-    """Return whether the body has sent its message back to the queue."""
+    """Return whether the body has returned its message to the queue."""
     return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
 
 
@@ -84,11 +84,14 @@ def fate_of(
     began: float | None,
     retry_ms: int | None = None,
 ) -> Fate | None:
-    """Return the record of one attempt; ``None`` if none is to be written.
+    """Return the fate of one attempt for the record of runs; ``None`` if nothing is to be recorded.
 
     Parameters:
-        fields: of the message.
-        began: monotonic time at which the body began; ``None`` if it did not, or nobody knows when.
+        run: the attempt; ``None`` if its run is not recorded.
+        result: outcome and error; ``None`` if another process records them.
+        fields: attributes of the message's request.
+        began: monotonic time at which the body began; ``None`` if it did not begin, or if the time
+            is not known.
         retry_ms: milliseconds until its retry is due; ``None`` if there is no retry.
     """
     if run is None or result is None:
@@ -113,7 +116,7 @@ def is_final(task: Any, task_id: str) -> bool:
 def has_succeeded(task: Any, task_id: str) -> bool:
     """Return whether the stored result of a task says that it has succeeded.
 
-    False if no result is stored, or if it cannot be read.
+    ``False`` if no result is stored, or if the result cannot be read.
     """
     try:
         return bool(_state(task, task_id) == states.SUCCESS)
@@ -123,8 +126,9 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 
 
 def keeps_result(task: Any, request: Context) -> bool:
-    """Return whether the result of a run is stored: an option of the call, or else of the task."""
-    # Look only at the request itself, because its class has the attribute for every call.
+    """Return whether the result of a run is stored. The option of the call overrides the task's."""
+    # Read the request's own attributes only. Its class has this attribute, too, and getattr() would
+    # return that one for a call without the option.
     ignored = vars(request).get("ignore_result")
     if ignored is None:
         ignored = task.ignore_result
@@ -132,9 +136,9 @@ def keeps_result(task: Any, request: Context) -> bool:
 
 
 def end_unrun(task: Any, request: Context, why: Exception) -> None:
-    """End a task that does not run, so that no caller, chain or chord waits for it forever.
+    """Store the result of a task that does not run, so that no caller or chord waits for it.
 
-    A skipped task ends as REVOKED. A task that could not be published ends as FAILURE.
+    A skipped task gets the state REVOKED. A task that could not be published gets FAILURE.
     """
     skipped = isinstance(why, OnceSkipped)
     state = states.REVOKED if skipped else states.FAILURE
@@ -155,7 +159,7 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
 
 
 def _state(task: Any, task_id: str) -> str | None:
-    # The results of rpc:// are in a queue of the caller. A look would make a queue of our own.
+    # The result of rpc:// goes to a queue of the caller. Reading it would declare another queue.
     if isinstance(task.backend, (DisabledBackend, RPCBackend)):
         return None
     state: str | None = task.backend.get_state(task_id)

@@ -17,18 +17,19 @@ from kombu.utils.json import dumps, loads
 
 from .._base.celery_app import own_connection
 
-#: Field of a request: the form of its message on the wire, noted by the worker's ``Request``.
+#: Attribute of a request: the token of its delivery and the form of its message on the wire. Our
+#: ``Request`` class of a worker writes it.
 DELIVERY = "redbeat_delivery"
 
-#: The headers of Celery's message protocol 2, for a request that no ``Request`` of ours has seen.
+#: Headers of Celery's message protocol 2, for a request that another ``Request`` class has made.
 _HEADERS = (
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries",
     "timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result",
     "replaced_task_nesting", "stamped_headers", "stamps",
 )  # fmt: skip
 
-#: Headers of one delivery alone. The body is encoded again without compression, and the broker sets
-#: the flag.
+#: Headers that are not parked: the parked body is not compressed, and the broker sets the other one
+#: for each delivery.
 _GONE = ("compression", "redelivered")
 
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
@@ -40,9 +41,10 @@ def delivery(
     content_type: str | None,
     encoding: str | None,
 ) -> dict[str, Any]:
-    """Return the note of a worker's main process for the child that runs a message.
+    """Return the value of :data:`DELIVERY`, by which a worker's main process tells the child.
 
-    It names this delivery by a token, and describes the form of the message on the wire.
+    Parameters:
+        token: name of this delivery, known to both processes.
     """
     return {
         "token": token,
@@ -53,7 +55,7 @@ def delivery(
 
 
 def encode(request: Any) -> str:
-    """Return the message of a task whose body has not begun, with its chain, chord and links."""
+    """Return, as a text, the message of a task that has not begun, with its chain and links."""
     fields = request.__dict__
     form = fields.get(DELIVERY) or {}
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
@@ -83,11 +85,11 @@ def encode(request: Any) -> str:
 def publish(app: Celery, text: str) -> str:
     """Publish a message that :func:`encode` wrote to its old queue, and return its task id.
 
-    The message has waited already. So it goes to the end of the queue from which workers take, or
-    if the broker has no such end, in front of messages of lower priority.
+    The message has waited already, so workers should receive it next. It goes to the front of its
+    queue; if the broker cannot do that, it gets the highest priority.
 
     Raises:
-        Exception: the error of the broker's client, if it does not take the message.
+        Exception: the error of the broker's client, if the broker does not accept the message.
     """
     message = loads(text)  # type: ignore[no-untyped-call]
     properties = message["properties"]
@@ -107,7 +109,8 @@ def publish(app: Celery, text: str) -> str:
             content_type=message["type"],
             content_encoding=message["enc"],
             retry=True,
-            # The caller has other keys to look after. The lock sweeper repeats a failed publish.
+            # Fail soon, because the caller has other messages to publish. The lock sweeper repeats
+            # a failed publish.
             retry_policy={"max_retries": 1, "interval_start": 0.2},
             **properties,
         )
@@ -116,14 +119,17 @@ def publish(app: Celery, text: str) -> str:
 
 @contextmanager
 def _in_front(channel: Any) -> Iterator[bool]:
-    """Publish over a channel to the front of queues, so that workers take these messages next.
+    """Let a channel publish to the front of queues within the block.
 
-    Kombu does the same with messages that it restores. Yields whether the broker can do it: only
-    Redis can, where a queue is a list.
+    Kombu does the same with messages that it restores.
+
+    Yields:
+        whether the broker can do this. Only Redis can, where a queue is a list.
     """
     if not isinstance(channel, RedisChannel):
         yield False
         return
+    # This attribute hides the method of the class.
     channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign] # for one publish
     try:
         yield True
@@ -132,7 +138,7 @@ def _in_front(channel: Any) -> Iterator[bool]:
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
-    """Put a message into its queue as the channel's ``_put`` does, at the other end of the list."""
+    """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list."""
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
     priority = channel._get_message_priority(message, reverse=False)
     name = channel._q_for_pri(queue, priority)
@@ -143,10 +149,10 @@ def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
 
 
 def _highest_priority(app: Celery, message: Mapping[str, Any]) -> int | None:
-    """Return the highest priority that the queue of a message knows; ``None`` if it knows none."""
+    """Return the highest priority of the queue of a message; ``None`` if it has no priorities."""
     address = (message["exchange"], message["routing_key"])
     for queue in app.amqp.queues.values():
-        # The name of Celery's default exchange is empty. It reaches a queue by the queue's name.
+        # The default exchange has an empty name, and routes by the name of the queue.
         if address in ((queue.exchange.name, queue.routing_key), ("", queue.name)):
             arguments = queue.queue_arguments or {}
             return queue.max_priority or arguments.get("x-max-priority")
@@ -154,7 +160,7 @@ def _highest_priority(app: Celery, message: Mapping[str, Any]) -> int | None:
 
 
 def request_of(app: Celery, text: str) -> Context:
-    """Return the request that a worker makes of a message that :func:`encode` wrote.
+    """Return the request that a worker would make of a message that :func:`encode` wrote.
 
     Raises:
         kombu.exceptions.ContentDisallowed, kombu.exceptions.DecodeError: the app does not read the

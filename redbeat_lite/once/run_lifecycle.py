@@ -27,23 +27,23 @@ from .parked_message import encode
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Attribute of a request: what its run holds.
+#: Attribute of a request: the :class:`Hold` of its run.
 HOLD = "redbeat_hold"
 
-#: Attribute of a request: when its run began, monotonic, if the run holds nothing.
+#: Attribute of a request: monotonic time at which its run began, if the run has no hold.
 _BEGAN = "redbeat_began"
 
-#: Attribute of a request: the exception that the body raises before it does anything.
+#: Attribute of a request: the exception that is raised in place of the body.
 _INSTEAD = "redbeat_instead"
 
-#: Attribute of a request whose run was refused its lock, so that its body does not run.
+#: Attribute of a request: true if its run did not get its lock, so that its body does not run.
 _REFUSED = "redbeat_refused"
 
-#: Attribute of a request: the signature with which its run has replaced itself.
+#: Attribute of a request: the signature with which its task has replaced itself.
 _SUCCESSOR = "redbeat_successor"
 
-#: All these attributes. Celery makes each header of a message an attribute of its request, so a
-#: message with one of these headers could bypass its lock.
+#: All these attributes. Celery makes each header of a message an attribute of the request. So a
+#: message that came with one of these headers could bypass its lock, and a worker removes them.
 INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _REFUSED, _SUCCESSOR)
 
 
@@ -51,13 +51,13 @@ INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _REFUSED, _SUCCESSOR)
 
 
 def begin(task: Any) -> None:
-    """Acquire what the run that starts now needs.
+    """Acquire the lock and the guard's record of a run before its body begins.
 
     Does nothing if the run has begun already, is called directly, or is eager.
 
     Raises:
-        Ignore: this copy must not run: it is dropped, parked, or skipped.
-        OnceRejected: the lock is taken and the policy says ``"raise"``.
+        Ignore: this copy of the task must not run. It is dropped, parked, or skipped.
+        OnceRejected: another task has the lock, and the policy says ``"raise"``.
         Reject: the server does not answer, and the message goes back to its queue.
         LockUnavailable: the server does not answer, and the message cannot go back.
     """
@@ -69,12 +69,13 @@ def begin(task: Any) -> None:
         return
     client = LockClient.of(task.app)
     hold = client.hold(task, request.__dict__)
-    # Set first, because a soft time limit may strike after the server gave the lock and before the
-    # reply is read.
+    # Set the hold first. If a soft time limit strikes after the server has given the lock and
+    # before its reply is read, finish() can still release the lock.
     setattr(request, HOLD, hold)
     try:
         verdict = client.begin(hold)
         if verdict.word == "encode":
+            # The message has to be parked, so ask again with its text.
             verdict = client.begin(hold, encode(request))
     except LockUnavailable as exc:
         delattr(request, HOLD)
@@ -98,6 +99,7 @@ def _begin_alone(task: Any) -> None:
 
 
 def _note_start(task: Any) -> None:
+    """Do what remains to be done before the body begins."""
     clear_interval_expires(task.request)
     store_started(task, task.request)
 
@@ -105,21 +107,21 @@ def _note_start(task: Any) -> None:
 def clear_interval_expires(request: Any) -> None:
     """Clear an ``expires`` that the beat derived from the interval, now that the run has begun.
 
-    Celery's ``retry`` copies ``expires`` to the message of the retry, and a worker would discard
-    that message.
+    Celery's ``retry`` would copy ``expires`` to the message of the retry, and a worker would
+    discard that message.
     """
     if request.get(INTERVAL_EXPIRES_HEADER):
         request.expires = None
-        # The retry may get an expires of the user's own, which stays.
+        # Without this header, an ``expires`` that the user gives to the retry is not cleared.
         (request.headers or {}).pop(INTERVAL_EXPIRES_HEADER, None)
 
 
 def store_started(task: Any, request: Any) -> None:
-    """Store STARTED for a run, if its class or the app asks for that.
+    """Store the state STARTED for a run, if its class or the app says ``track_started``.
 
-    Celery would store it before :func:`begin`, so also for a task that is then parked, and for a
-    copy of a task that has ended. So ``track_started`` is false on the task itself, and the class
-    keeps the setting of the user.
+    Celery would store it before :func:`begin`, even for a task that is then parked, and for a copy
+    of a task that has ended. To prevent that, ``track_started`` is false on the task object. The
+    class keeps the setting of the user.
     """
     is_tracked = type(task).track_started
     if is_tracked is None:
@@ -130,10 +132,10 @@ def store_started(task: Any, request: Any) -> None:
 
 
 def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
-    """Decide about a run while the server does not answer.
+    """Begin a run, or refuse to, while the server does not answer.
 
-    A first delivery without a lock runs, because the guard only looks after copies. Any other
-    message goes back to its queue, or is retried by Celery, or fails.
+    A first delivery that needs no lock runs, because without the guard only later copies are a
+    danger. Any other message goes back to its queue, or is retried by Celery, or fails.
     """
     is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
     if hold.once is None and not is_redelivered and not task.needs_guard():
@@ -145,16 +147,17 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
         return
     if task.acks_late:
         raise Reject(str(why), requeue=True) from why
-    retried = tuple(getattr(task, "autoretry_for", ()))
-    if getattr(task, "guarded", False) and isinstance(why, retried):
-        # Celery retries for errors of the body alone. Nothing of the body has run by then.
+    retried_errors = tuple(getattr(task, "autoretry_for", ()))
+    if getattr(task, "guarded", False) and isinstance(why, retried_errors):
+        # Celery retries only for errors that the body raises. So run_body() raises this error in
+        # place of the body.
         setattr(request, _INSTEAD, why)
         return
     raise why
 
 
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
-    """Raise the exception by which this copy does not run."""
+    """Raise the exception that keeps this copy of the task from running."""
     name = f"{task.name}[{request.id}]"
     key = hold.held.key
     if verdict.word == "drop":
@@ -169,12 +172,13 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     if verdict.word == "old":
         _drop_old(task, request, name)
     if verdict.word == "refused" and is_final(task, request.id):
-        raise Skipped("skipped")
+        raise Skipped("skipped")  # An earlier copy was refused, and has stored its result.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 
 
 def _drop_old(task: Any, request: Any, name: str) -> None:
+    """End a task whose message is too old, because the guard may have forgotten its first copy."""
     age = "its message is older than the guard remembers which tasks have run"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
     # If the first copy has run, its result stays.
@@ -185,13 +189,14 @@ def _drop_old(task: Any, request: Any, name: str) -> None:
 
 
 def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: str) -> None:
-    """End a run that did not get its lock, as its policy for conflicts says."""
-    # The run ends as others do, so that only one copy reports the end to callers and chains.
+    """End a run that did not get its lock, as ``on_conflict`` of its policy says."""
+    # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
+    # task ends it a second time.
     setattr(request, HOLD, hold)
     setattr(request, _REFUSED, True)
     on_conflict = "skip" if hold.once is None else hold.once.on_conflict
     if hold.once is not None and on_conflict == "wait":
-        # There is no room to park it. This loses work, not a duplicate, so it is an error.
+        # The line is full. Work is lost here, and not only a duplicate, so this is an error.
         message += f", and max_waiters={hold.once.max_waiters} wait for it already"
     if on_conflict != "skip":
         raise OnceRejected(message, hold.held.key, holder)
@@ -203,12 +208,12 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
 
 
 def finish(task: Any, state: str | None, retval: Any) -> None:
-    """Release what the run held and record its outcome, after its result is stored.
+    """Release the lock of a run and record its outcome, after its result is stored.
 
     Parameters:
-        state: of the signal ``task_postrun``; ``None`` if the run was torn down by an exit or a
-            kill of its greenlet.
-        retval: of the same signal.
+        state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
+            exit or a kill of its greenlet.
+        retval: ``retval`` of the same signal.
     """
     fields = task.request.__dict__
     hold: Hold | None = fields.pop(HOLD, None)
@@ -217,7 +222,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
     was_refused = fields.pop(_REFUSED, False)
     result = outcome_of(state, retval)
     if state is None and task.acks_late:
-        result = None  # The message is not acknowledged, so it comes again.
+        result = None  # The message is not acknowledged, so the broker delivers it again.
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
         if began is not None and result is not None:
@@ -230,7 +235,7 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
         hold,
         again=is_torn_down or is_requeued(state, retval),
         hold_ms=_kept_for_ms(task, hold, state, retval, successor),
-        # The process of a run that is torn down waits for nothing but this.
+        # A process that is being torn down should end soon.
         patient=not is_torn_down,
         fate=fate_of(hold.run, result, fields, body_began, retry_ms),
     )
@@ -238,7 +243,10 @@ def finish(task: Any, state: str | None, retval: Any) -> None:
 
 
 def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successor: Any) -> int:
-    """Return for how many ms the lock is kept for a retry or a successor under this task's id."""
+    """Return for how many ms the lock stays held for the next task under this id.
+
+    That task is a retry, or a successor: the task with which this one replaced itself.
+    """
     kept_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
@@ -251,7 +259,10 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
 
 
 def _despite_soft_limit(release: Callable[[], None]) -> None:
-    """Release a lock, again if the soft time limit interrupts the release. It strikes once."""
+    """Release a lock. If the soft time limit interrupts the release, repeat it.
+
+    The limit interrupts a task only once.
+    """
     try:
         release()
     except SoftTimeLimitExceeded:
@@ -259,7 +270,7 @@ def _despite_soft_limit(release: Callable[[], None]) -> None:
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
-    """Return whether the next message of this task id wants the same lock, and so releases it."""
+    """Return whether the next task under this id needs the same lock, so that it can release it."""
     if signature is None:
         return True
     headers = signature.options.get("headers") or {}
@@ -268,7 +279,10 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
         policy = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
-    return policy is not None and policy[1] == hold.held.key
+    if policy is None:
+        return False
+    _, key = policy
+    return key == hold.held.key
 
 
 def until_retry_ms(retry: Any) -> int:
@@ -279,7 +293,7 @@ def until_retry_ms(retry: Any) -> int:
 
 
 def leave_end_to_others(request: Any) -> None:
-    """Do not record the end of this body, because other code records the end of its run."""
+    """Let the end of this body go unrecorded, because other code records the end of its run."""
     hold = request.__dict__.get(HOLD)
     if hold is not None:
         hold.run = None
@@ -289,7 +303,11 @@ def leave_end_to_others(request: Any) -> None:
 
 
 def releasing(function: Any) -> Callable[..., Any]:
-    """Return the body of a task that releases the lock before Celery publishes what comes next."""
+    """Wrap the body of a task: it releases its lock before Celery publishes the next task.
+
+    Parameters:
+        function: ``run`` as the class of the task defines it.
+    """
     is_static = isinstance(function, staticmethod)
     body = function.__func__ if is_static else function
 
@@ -302,7 +320,8 @@ def releasing(function: Any) -> Callable[..., Any]:
         return run_and_release(self, bound, *args, **kwargs)
 
     if is_static:
-        # The signature of a method begins with the task. Tools look for the arguments behind it.
+        # run_body() is a method, and tools skip the first parameter of a method. So put one in
+        # front of the arguments.
         first = inspect.Parameter("task_itself", inspect.Parameter.POSITIONAL_ONLY)
         signature = inspect.signature(body)
         parameters = [first, *signature.parameters.values()]
@@ -312,38 +331,29 @@ def releasing(function: Any) -> Callable[..., Any]:
 
 
 def run_and_release(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a body, and release its lock at once if a chain, a link or a chord continues after it.
+    """Run a body, and release its lock right after it if Celery then publishes another task.
 
-    The next task may want the same lock, and Celery publishes it before it stores the result. So
-    another process could receive it and find the lock taken by its own predecessor.
+    The next task of a chain, a link or a chord may need the same lock. Celery publishes it before
+    this run ends. So a worker could receive it while this run, its predecessor, still has the lock.
     """
-    hold = _take_body(task.request)
-    result = body(*args, **kwargs)
-    if hold is not None:
-        _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
-    return result
-
-
-def _take_body(request: Any) -> Hold | None:
-    """Return the hold of a run that another task follows; ``None`` for any other.
-
-    ``None`` also for the body of a base class that this body calls, because that is not the end.
-    """
-    fields = request.__dict__
+    fields = task.request.__dict__
     hold: Hold | None = fields.get(HOLD)
-    if hold is None or hold.held.key is None or hold.in_body:
-        return None
-    if not any(fields.get(name) for name in ("chain", "callbacks", "chord")):
-        return None
+    has_lock = hold is not None and hold.held.key is not None
+    has_next = any(fields.get(name) for name in ("chain", "callbacks", "chord"))
+    # If this is the body of a base class that the body calls, the run goes on after it.
+    if hold is None or not has_lock or not has_next or hold.in_body:
+        return body(*args, **kwargs)
     hold.in_body = True
-    return hold
+    result = body(*args, **kwargs)
+    _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
+    return result
 
 
 def note_replacement(task: Any, signature: Any) -> None:
     """Prepare the signature with which a task replaces itself.
 
-    The new task continues under the id of the old one, and is part of the same run. It keeps the
-    lock if it has the same key.
+    The new task has the id of the old one, and belongs to the same run. If it has the same key, the
+    lock stays held for it.
     """
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
@@ -354,12 +364,15 @@ def note_replacement(task: Any, signature: Any) -> None:
 
 
 def _give_headers(signature: Any, task_id: str, headers: Mapping[str, Any]) -> None:
-    """Give headers to the part with this id: the last member of a chain, or the body of a chord."""
+    """Add headers to the part of a canvas that has this task id.
+
+    That is the last member of a chain, or the body of a chord.
+    """
     body = getattr(signature, "body", None)
     parts = getattr(signature, "tasks", ()) if body is None else (body,)
     for part in parts:
         _give_headers(part, task_id, headers)
-    # The headers of a chain itself would go to its first member.
+    # A chain has parts. Celery would pass the headers of the chain itself to its first member.
     if not parts and signature.options.get("task_id") == task_id:
         own = signature.options.get("headers") or {}
         signature.options["headers"] = {**own, **headers}

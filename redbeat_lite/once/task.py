@@ -1,7 +1,7 @@
 """The task class: once-locks by policy, and one run for every task id.
 
-``app = Celery(task_cls="redbeat_lite:Task")`` gives every task the guard, and a once-lock to those
-with ``once=``.
+With ``app = Celery(task_cls="redbeat_lite:Task")`` every task has the guard, and a task with
+``once=`` has a once-lock, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Current:
     """``task.once``: the key of the task's lock, and the state of the lock during a run.
 
     Parameters:
-        hold: what the run holds; ``None`` outside of a run, and in eager mode.
+        hold: lock of the run; ``None`` outside of a run, and in eager mode.
     """
 
     def __init__(self, policy: Once, hold: Hold | None) -> None:
@@ -49,23 +49,23 @@ class Current:
 
     @property
     def key(self) -> str | Callable[..., str] | None:
-        """The lock's key during a run, the policy's otherwise."""
+        """Key of the lock during a run; outside of a run the ``key`` of the policy."""
         return self._policy.key if self._hold is None else self._hold.held.key
 
     @property
     def fence(self) -> int | None:
-        """Number that grows with every task that acquires a lock.
+        """Fencing number, which grows with every task that acquires a lock.
 
-        Give it to whatever the lock protects, and let that refuse a lower number than it has seen.
-        Nothing else stops a holder that slept through its lease.
+        Pass it to the resource that the lock protects, and let the resource refuse a lower number
+        than it has seen. Nothing else stops a holder that was paused for longer than its lease.
         """
         return self._hold.held.fence if self._hold is not None else None
 
     @property
     def lost(self) -> bool:
-        """Whether the lock ran out during the run, so that another task may have it.
+        """Whether the lock expired during the run, so that another task may have it.
 
-        After a pause of the process it takes up to a third of the lease until this is known.
+        After a pause of the process it may take a third of the lease until this is known.
         """
         return self._hold is not None and self._hold.lost
 
@@ -79,13 +79,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     ``on_retry`` and ``after_return`` need no call.
 
     Attributes:
-        once: given as ``@app.task(once=...)`` or in the class: ``True``, a
+        once: policy of the lock, in ``@app.task(once=...)`` or in the class: ``True``, a
             :class:`~redbeat_lite.Once` or a mapping of its fields. During a run it shows the lock:
             ``self.once.fence``, ``self.once.lost``.
-        guard_life: seconds for which the guard remembers which tasks have run. A message older than
-            that is not run, because nobody could tell whether it has been; so it must exceed the
-            longest time that a message waits in a queue. Each remembered task takes about 220 bytes
-            in Redis. From a second to a year.
+        guard_life: seconds for which the guard remembers which tasks have run, from a second to a
+            year. An older message is not run, because it may have run before. So the value must
+            exceed the longest time that a message waits in a queue. Each remembered task takes
+            about 220 bytes in Redis.
     """
 
     abstract = True
@@ -96,8 +96,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     #: Mark for the worker: :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
-    #: Without ``track_started``. Celery would read it from the first app that a class is bound to;
-    #: ``run_lifecycle.store_started`` reads it from the app of the run.
+    #: Celery's list without ``track_started``, because Celery would copy that setting from the
+    #: first app that a class is bound to. ``store_started`` reads it from the app of the run.
     from_config: ClassVar[Any] = tuple(
         (name, setting) for name, setting in celery.Task.from_config if name != "track_started"
     )  # fmt: skip
@@ -110,12 +110,12 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if "guard_life" in cls.__dict__:
             cls.guard_life = Length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
-            # Celery turns ``@app.task(once=...)`` into a class attribute. The policy gets another
-            # name, so that ``once`` is the property below, which shows the run as well.
+            # Celery turns ``@app.task(once=...)`` into a class attribute. Move the policy to
+            # another name, so that ``once`` is the property below.
             cls.once_policy = Once.of(cls.__dict__["once"])
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
-            # ``run`` is bound to the task, so its first parameter is not an argument of the call.
+            # Bind ``run`` to any object, because its parameter ``self`` is no argument of a call.
             body = inspect.getattr_static(cls, "run").__get__(object())
             name = getattr(cls, "name", None) or cls.__name__
             cls.once_signature = check_definition(cls.once_policy, body, name)
@@ -123,7 +123,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             cls.run = run_lifecycle.releasing(cls.__dict__["run"])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a task for which Celery does not store STARTED; :meth:`before_start` stores it."""
+        """Make a task for which :meth:`before_start` stores STARTED, and Celery does not."""
         task: Self = super().__new__(cls)
         task.track_started = False
         return task
@@ -141,14 +141,14 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:
-        """Return whether a run without a lock waits while the guard's server does not answer.
+        """Return whether a run without a lock must not run while the server does not answer.
 
-        By default it runs without the guard, which only looks after copies.
+        By default such a run begins without the guard, which only protects from copies.
         """
         return False
 
     def on_replace(self, sig: Any) -> Any:
-        """Call Celery's method, after the replacement is prepared to keep the lock."""
+        """Prepare the replacement to keep the lock, and then call Celery's method."""
         run_lifecycle.note_replacement(self, sig)
         return super().on_replace(sig)
 
@@ -167,11 +167,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     ) -> Any:
         """Publish the task as Celery's method does, with two more options.
 
-        Neither option reaches the task's arguments.
-
         Parameters:
-            once_key: the key of the once-lock for this call, shared with every task that gives the
-                same. A task without a policy gets ``Once()`` for it.
+            once_key: key of the once-lock for this call. Calls of other tasks with the same key
+                share the lock. If the task has no policy, ``Once()`` is the policy of this call.
             on_conflict: ``"skip"``, ``"wait"`` or ``"raise"`` for this call.
 
         Raises:
@@ -181,9 +179,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
                 published.
             InvalidEntry: the policy or the key is wrong.
 
-        Celery also calls this for a task that has ended, to publish the next member of a chain or a
-        link. Then none of these is raised, as they would turn that task into a failure: the call
-        gets a result that fails with them.
+        Celery also calls this method when a task has ended, to publish the next member of a chain
+        or a link. Then the method raises none of these, because the ended task would fail with
+        them. Instead the call gets a result that fails with them.
         """
         rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         if self._get_app().conf.task_always_eager:
@@ -224,10 +222,16 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         kwargs: Any,
         options: Any,
     ) -> str | None:
-        """Write the header of the lock, if the worker cannot work it out, and acquire the lock.
+        """Acquire the lock of a call with ``scope="queue"``, and name the lock in its headers.
+
+        A call with its own key or ``on_conflict`` gets the header too, because the worker cannot
+        know them.
+
+        Parameters:
+            options: options of the call; this method adds the header to them.
 
         Returns:
-            the key of a lock that was acquired here.
+            the key of the lock that was acquired; ``None``: none was.
         """
         is_for_call = once_key is not None or on_conflict is not None
         once = self.once_policy
@@ -235,7 +239,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             once = Once(lease=LockClient.of(self.app).settings.once_lease)
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
-        # A message that is sent again, by a retry or the beat, brings the header and has its lock.
+        # A retry, or a message of the beat, comes with the header, and has its lock already.
         if ONCE_HEADER in options["headers"]:
             return None
         if on_conflict is not None:
@@ -261,7 +265,12 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         kwargs: Any,
         options: Mapping[str, Any],
     ) -> None:
-        """Acquire the lock of a message that is about to be published; raise if it cannot be."""
+        """Acquire the lock of a message that is about to be published.
+
+        Raises:
+            OnceRejected, OnceSkipped: another task has the lock.
+            LockUnavailable: the server does not answer.
+        """
         wanted = Wanted(
             key=key,
             task_id=task_id,
@@ -271,8 +280,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             queue=queue_of(self, self.name, args, kwargs, options),
         )
         client = LockClient.of(self.app)
-        # A caller should know at once that the server is away. If Celery continues a chain, there
-        # is no caller who could try again. But a worker's main process looks after other tasks too.
+        # Raise an outage to a caller without delay. If Celery continues a chain, no caller can try
+        # again, so retry here. But do not retry in a worker's main process, which has other work.
         seconds = 0.0
         if self.app.current_worker_task is not None and _follows(self.app, task_id, options):
             seconds = PATIENCE
@@ -280,7 +289,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             take = partial(client.store.take, [wanted])
             [taken] = retry_for(take, seconds)
         except DOWN as exc:
-            # Only the reply may be lost. Then the lock is taken, and no task would run and free it.
+            # If only the reply was lost, this task id has the lock, and no run would release it.
             client.leave(key, task_id)
             why = text_of(exc)
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
@@ -299,7 +308,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         """End a task that was not published, and return its result.
 
         Raises:
-            Exception: ``why``, if it is an error and a caller waits who can handle it.
+            Exception: ``why``, if it is an error that the caller can handle.
         """
         if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
             raise why
@@ -318,7 +327,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             ignore_result=options.get("ignore_result"),
         )
         if isinstance(self.backend, RPCBackend):
-            # The result goes to a queue of the caller's, which Celery declares when it publishes.
+            # The result goes to a queue of the caller. Celery would declare it when it publishes.
             with self.app.producer_or_acquire() as producer:
                 self.backend.on_task_call(producer, task_id)
         end_unrun(self, request, why)
@@ -326,11 +335,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
 
 def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
-    """Return whether Celery publishes this task because another one has ended.
+    """Return whether Celery publishes this task because another task has ended.
 
-    Then Celery names that task as the parent. A call in a task's body names no parent, and a task
-    that replaces itself keeps its id. If no task runs, the call comes from the worker's main
-    process, with the errbacks of a task whose child is gone.
+    Celery then passes the id of that task as ``parent_id``. A call in a task's body passes none,
+    and the replacement of a task has the same id as its parent. If no task runs here, the caller is
+    a worker's main process, which publishes the errbacks of a task whose child is gone.
     """
     parent = options.get("parent_id")
     running = app.current_worker_task
@@ -343,15 +352,15 @@ def _finish(sender: Any = None, state: str | None = None, retval: Any = None, **
     run_lifecycle.finish(sender, state, retval)
 
 
-# Celery sends this after the result is stored and before the message is acknowledged; also for a
-# retry, an ignore and a SIGTERM.
+# Celery sends this signal after the result is stored and before the message is acknowledged. It
+# sends it also after a retry, an Ignore and a SIGTERM.
 signals.task_postrun.connect(_finish, weak=False, dispatch_uid="redbeat_lite.once")
 
 
-#: Errors of a broker that is away for now, so that a message was not published.
+#: Errors of a broker that does not answer, so that a message was not published.
 NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
-#: Options of a task that only publishes other tasks, and may publish them again.
+#: Options of a task that only publishes other tasks, and may do so twice without harm.
 PUBLISHES: dict[str, Any] = {
     "base": Task,
     "bind": True,

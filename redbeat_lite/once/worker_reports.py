@@ -17,7 +17,7 @@ REPORT = 10.0
 #: Seconds without a report after which a worker counts as gone.
 _GONE_AFTER = 60.0
 
-#: Seconds without a report after which a worker is forgotten.
+#: Seconds without a report after which a worker's last report is deleted.
 FORGOTTEN_AFTER = 3600.0
 
 
@@ -25,12 +25,12 @@ class WorkerReport(NamedTuple):
     """Report of a worker.
 
     Parameters:
-        queues: that it consumes.
-        visibility_timeout: of its broker in seconds; ``None`` if the broker has none, or the worker
-            does not mark its messages.
-        at: when it reported, in epoch seconds of the server.
-        ahead: by how many seconds its clock is ahead of the server's; negative if it is behind.
-        records: whether it records the outcomes of runs, and the begin of expected runs.
+        queues: names of the queues that it consumes.
+        visibility_timeout: visibility timeout of its broker in seconds; ``None`` if the broker has
+            none, or if the worker does not renew the visibility of its messages.
+        at: time of the report, in epoch seconds of the server.
+        ahead: seconds by which its clock is ahead of the server's; negative if it is behind.
+        records: whether it records the outcomes of runs, and the start of expected runs.
     """
 
     queues: list[str]
@@ -58,17 +58,17 @@ class WorkerReport(NamedTuple):
         )
 
 
-def heard_of(reports: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
-    """Return the reports of the last minute, by the node names of the workers.
+def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
+    """Return the reports that are at most a minute old at ``now``, by the workers' node names.
 
-    Skips a text that is no report.
+    A stored text that is no report is left out.
 
     Parameters:
         now: epoch seconds of the server.
     """
     recent = {}
-    for name, text in reports.items():
-        # The errors of a text that is no report.
+    for name, text in stored.items():
+        # These are the errors of a text that is no report.
         with suppress(ValueError, TypeError, AttributeError, KeyError):
             report = WorkerReport.decode(text)
             if now - report.at <= _GONE_AFTER:
@@ -87,9 +87,9 @@ def report_worker(
     Parameters:
         timeout: visibility timeout of its broker, in seconds.
     """
-    # A reply that took long says little about the clock, so the quickest of three counts.
+    # The quickest of three answers says most about the clock.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
-    report = WorkerReport(queues, timeout, now / 1000, ahead, records=True)
+    report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead, records=True)
     store.client.hset(store.keys.workers, hostname, report.encode())
     return workers(store)
 
@@ -98,13 +98,13 @@ def read_clock(client: Any) -> tuple[float, float, int]:
     """Compare this machine's clock with the server's.
 
     Returns:
-        seconds that it took, by how many seconds the clock here is ahead, and the server's time in
-        epoch ms.
+        seconds that the answer took, seconds by which the clock here is ahead, and the server's
+        time in epoch ms.
     """
     began = elapsed()
     before = wall_ms()
     now = server_ms(client)
-    # The server has read its clock between the two looks at the clock here.
+    # Compare with the middle of the round trip, in which the server has read its clock.
     middle = (before + wall_ms()) / 2
     return elapsed() - began, (middle - now) / 1000, now
 
@@ -112,14 +112,15 @@ def read_clock(client: Any) -> tuple[float, float, int]:
 def workers(store: LockStore) -> dict[str, WorkerReport]:
     """Return the workers that reported within the last minute.
 
-    Reports that are older than an hour are deleted.
+    Reports that are older than about an hour are deleted.
     """
-    reports = store.client.hgetall(store.keys.workers)
+    stored = store.client.hgetall(store.keys.workers)
     now = server_ms(store.client) / 1000
-    remembered = {name.encode() for name in heard_of(reports, now - FORGOTTEN_AFTER)}
-    for name in reports.keys() - remembered:
+    # An hour ago, these reports were at most a minute old, or not written yet.
+    remembered = {name.encode() for name in recent_reports(stored, now - FORGOTTEN_AFTER)}
+    for name in stored.keys() - remembered:
         store.client.hdel(store.keys.workers, name)
-    return heard_of(reports, now)
+    return recent_reports(stored, now)
 
 
 def disagreements(hostname: str, alive: Mapping[str, WorkerReport]) -> list[str]:

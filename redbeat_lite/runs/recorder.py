@@ -1,4 +1,7 @@
-"""Recorder of fates: it writes them from a thread of its own, so that no task waits for Redis."""
+"""Recorder of fates: a thread writes them, so that no task waits for Redis.
+
+A fate is the start or the end of one attempt of a run.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,30 @@ from .run_store import BATCH, RunStore
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most fates that wait while the server is away. Later ones are dropped.
+#: Most fates that are queued while the server does not answer. Later ones are dropped.
 MOST = 2_000
 
-#: Seconds after which a hanging command is given up.
+#: Timeout of a command, in seconds.
 _TIMEOUT = 2.0
 
-#: Seconds after a write in which fates are gathered for the next, so that they share its cost.
+#: Seconds between two writes. Fates that come in between share one round trip.
 _GATHER = 0.02
 
-#: Seconds between two attempts while the server is away.
+#: Seconds between two attempts while the server does not answer.
 _RETRY = 1.0
 
-#: Seconds between two looks while there is nothing to do.
+#: Seconds that the thread sleeps if there is nothing to do and no fate wakes it.
 _IDLE = 60.0
 
 #: Seconds between two log lines about fates that were not recorded.
 _SILENCE = 60.0
 
-#: Seconds that the end of the process may wait for the last fates.
+#: Most seconds that the end of the process waits for the last fates.
 END = 1.0
 
 
 class Recorder:
-    """Queue of the fates that one process reports, and the thread that writes them.
+    """Queue of the fates of one process, and the thread that writes them.
 
     The thread starts with the first fate.
     """
@@ -62,34 +65,39 @@ class Recorder:
         #: Acquired by the caller that starts the thread, and never released.
         self._start = threading.Lock()
 
-    def tell(self, fate: Fate) -> None:
-        """Queue a fate. Waits for nothing, and never raises."""
+    def enqueue(self, fate: Fate) -> None:
+        """Queue a fate for the thread. Does not wait for the server, and never raises."""
         if len(self._fates) >= MOST:
             self._failed += 1
             return
         self._fates.append(fate)
         self._wake()
 
-    def failed(self, why: str) -> None:
-        """Count a fate that another way has failed to write. Without a reason it was written."""
+    def count_unrecorded(self, why: str) -> None:
+        """Count a fate that a script of the caller could not record, for the next warning.
+
+        Parameters:
+            why: the reason; empty if the script has recorded the fate, so that nothing is counted.
+        """
         if why:
             self._failed += 1
             self._why = why
             self._wake()
 
     def _wake(self) -> None:
+        """Start the thread if it does not run, and have it write now if it may."""
         if self._start.acquire(blocking=False):
-            # A pool's child process ends without the exit hooks of Python.
+            # Use signals, because a pool's child process ends without Python's exit hooks.
             signals.worker_process_shutdown.connect(self.close, weak=False)
             signals.worker_shutdown.connect(self.close, weak=False)
             self._ticker.start()
-        if elapsed() >= self._not_before:  # else the thread wakes at that time by itself
+        if elapsed() >= self._not_before:  # Otherwise the thread wakes at that time by itself.
             self._ticker.soon()
 
     def close(self, **_: Any) -> None:
         """Wait up to :data:`END` seconds for the last fates, and log how many were not written."""
         if self._pid != os.getpid():
-            return  # this recorder belongs to the parent process
+            return  # This recorder belongs to the parent process.
         deadline = elapsed() + END
         self._not_before = 0.0
         self._ticker.soon()
@@ -110,7 +118,10 @@ class Recorder:
         return _RETRY if self._fates or self._failed else _IDLE
 
     def _write(self) -> None:
-        """Write all fates that wait. After a failure of the server, wait before the next try."""
+        """Write all queued fates, and log how many could not be recorded.
+
+        If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
+        """
         if elapsed() < self._not_before:
             return
         try:
@@ -124,8 +135,8 @@ class Recorder:
 
     def _write_batch(self) -> None:
         """Write one batch of fates."""
-        # Read by index, because other threads append meanwhile. The fates stay queued until the
-        # server has them.
+        # Read by index, because other threads may append to the queue meanwhile. The fates stay
+        # queued until the server has them.
         batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]
         try:
             failed, why = self._store.record(batch)
@@ -142,6 +153,7 @@ class Recorder:
         self._not_before = elapsed() + _GATHER
 
     def _warn(self) -> None:
+        """Log how many fates were not recorded, and count from 0 again."""
         text = "%d beginnings or ends of runs were not recorded, or not in full, and %d wait: %s"
         why = self._why or "the server has not answered in time"
         logger.warning(text, self._failed, len(self._fates), why)

@@ -48,14 +48,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 def test_what_is_told_is_written_soon(recorder: Recorder, recorded: Any, lines: Any) -> None:
     for run in range(300):
-        recorder.tell(fate(run))
+        recorder.enqueue(fate(run))
     eventually(lambda: recorded() == 300, what="all rows")
     recorder.close()
     assert not lines()
 
 
 def test_what_is_told_at_the_end_is_written_before_it(recorder: Recorder, recorded: Any) -> None:
-    recorder.tell(fate())
+    recorder.enqueue(fate())
     recorder.close()
     assert recorded() == 1
 
@@ -67,10 +67,10 @@ def test_a_server_that_is_away_holds_nobody_up_and_gets_all_of_it_later(
     proxy.refuse()
     with Stopwatch() as watch:
         for run in range(15):
-            recorder.tell(fate(run))
+            recorder.enqueue(fate(run))
     watch.at_most(0.2)
     eventually(lines, what="the line")
-    recorder.tell(fate(15))
+    recorder.enqueue(fate(15))
     assert len(lines()) == 1
     assert "ends of runs were not recorded, or not in full, and 10 wait: ConnectionError" in lines()[0]
     proxy.heal()
@@ -79,7 +79,7 @@ def test_a_server_that_is_away_holds_nobody_up_and_gets_all_of_it_later(
 
 def test_a_process_does_not_wait_long_for_a_server_that_hangs(recorder: Recorder, proxy: Proxy, lines: Any) -> None:
     proxy.black_hole = True
-    recorder.tell(fate())
+    recorder.enqueue(fate())
     with Stopwatch() as watch:
         recorder.close()
     watch.at_most(module.END + 0.3)
@@ -92,7 +92,7 @@ def test_what_cannot_be_written_is_told_and_holds_nothing_up(
     with server.client() as client:
         client.set("{runs}:runs:of:foreign", "x")
     for each in (fate(0, "foreign"), fate(1, "\ud800"), fate(2)):
-        recorder.tell(each)
+        recorder.enqueue(each)
         eventually(lambda: not recorder._fates, what="it has been tried")
     eventually(lambda: recorded() == 1, what="the other")
     assert len(lines()) == 1
@@ -101,7 +101,7 @@ def test_what_cannot_be_written_is_told_and_holds_nothing_up(
 
 def test_what_could_not_be_written_otherwise_is_told_too(recorder: Recorder, lines: Any) -> None:
     for why in ("", "WRONGTYPE", "NOPERM"):
-        recorder.failed(why)
+        recorder.count_unrecorded(why)
     eventually(lines, what="the line")
     recorder.close()
     assert sum(int(line.split()[0]) for line in lines()) == 2
@@ -114,14 +114,14 @@ def test_why_is_told_where_only_too_many_came(
     monkeypatch.setattr(module, "MOST", 1)
     proxy.black_hole = True
     for run in range(2):
-        recorder.tell(fate(run))
+        recorder.enqueue(fate(run))
     recorder.close()
     assert lines()[-1].endswith("1 wait: the server has not answered in time")
 
 
 def test_a_child_leaves_what_its_parent_was_told_to_the_parent(recorder: Recorder, recorded: Any, proxy: Proxy) -> None:
     proxy.refuse()
-    recorder.tell(fate())
+    recorder.enqueue(fate())
     child = os.fork()
     if not child:
         began = time.monotonic()

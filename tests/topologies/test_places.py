@@ -225,7 +225,7 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
     held = Held("token", "id", 0, 60_000, key="k", life_ms=60_000)
     assert runtime.store.begin(held, fate=Fate(attempts[0], "running", time.monotonic())).word == "run"
     assert runtime.store.end(held, fate=Fate(attempts[0], "succeeded", time.monotonic())).released
-    runtime.recorder.tell(Fate(attempts[1], "failed", time.monotonic()))
+    runtime.recorder.enqueue(Fate(attempts[1], "failed", time.monotonic()))
     record = RunStore(runtime.store.client, runtime.settings.key_prefix)
 
     def outcomes() -> list[list[str]]:

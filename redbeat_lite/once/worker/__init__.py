@@ -1,1 +1,1 @@
-"""The worker's main process: what it does for the locks of its children."""
+"""The worker's main process: it renews and releases the locks of its children."""

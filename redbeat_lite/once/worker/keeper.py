@@ -1,7 +1,7 @@
 """The threads of a worker's main process, and the step that starts them.
 
-They renew for children that run, find children that died, mark messages of a Redis broker as taken,
-look after locks, and report the worker.
+They renew the locks of children, find children that died, keep the messages of a Redis broker from
+being redelivered, sweep all locks, and report the worker.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ from .request import awaited, hold_of_request, is_child, is_gone, token_of, watc
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds between two looks at the children.
-_LOOK = 0.25
+#: Seconds between two checks of the children.
+_CHECK = 0.25
 
-#: Seconds that the end of the threads may take.
+#: Most seconds that the worker waits for its threads to end.
 _END = 1.0
 
-#: Seconds between two signs of life of a run; shorter runs give none.
+#: Seconds between two signs of life of a run. A run that ends sooner gives none.
 _SIGN = 1.0
 
-#: Marks of a message within one visibility timeout.
+#: How often a message is renewed within one visibility timeout. Two renewals may fail.
 PER_TIMEOUT = 3
 
-#: Members of one ZADD.
+#: Most members of one ZADD.
 _BATCH = 1000
 
 
 class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no types
     """Step of a worker's consumer that prepares its tasks, and starts the worker's threads.
 
-    It starts with every connection of the consumer. Its threads live until the worker has stopped:
-    during a warm shutdown tasks may run for hours after the consumer has stopped.
+    Celery calls ``start`` for every new connection of the consumer. The threads live until the
+    worker has stopped, because during a warm shutdown tasks may run for hours after the consumer
+    has stopped.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -68,8 +69,8 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             check_driver(consumer.app)
         except ConfigurationError as exc:
             raise SystemExit(str(exc)) from None
-        # This comes before Celery builds strategies and tracers, which look up the request class
-        # and the hooks of each task. Celery's own tasks may be entries, too.
+        # Change the tasks now, before Celery builds strategies and tracers from the request class
+        # and the hooks of each task. Include Celery's own tasks, which may be entries, too.
         for task in consumer.app.tasks.values():
             type(task).Request = with_mixin(symbol_by_name(task.Request))
             if not getattr(task, "guarded", False):
@@ -115,8 +116,8 @@ class Keeper:
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
         self._threads = (
             self._visibility,
-            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._look_after_locks),
-            Ticker("redbeat-lite-children", lambda: _LOOK, self._watch),
+            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._sweep_and_report),
+            Ticker("redbeat-lite-children", lambda: _CHECK, self._watch),
         )
 
     def connect(self, consumer: Any) -> None:
@@ -131,7 +132,7 @@ class Keeper:
         self._visibility.soon()
 
     def disconnect(self) -> None:
-        """Note that the consumer stops. The threads go on, because tasks may."""
+        """Note that the consumer stops. The threads go on, because tasks may go on."""
         if self._heartbeat is not None:
             self._heartbeat.end_loop()
 
@@ -152,21 +153,22 @@ class Keeper:
         if self._heartbeat is not None:
             self._heartbeat.mark()
 
-    def _look_after_locks(self) -> None:
+    def _sweep_and_report(self) -> None:
+        """Sweep the locks, and report the worker when the next report is due."""
         try:
             self._lock_sweeper.round()
         finally:
-            # Other workers count this one as gone if it does not report, even if the round failed.
+            # Report even if the sweep failed. A worker without a report counts as gone.
             if time.monotonic() - self._reported >= REPORT:
                 self._report()
 
     def _report(self) -> None:
         """Store this worker's report, and warn once of each disagreement with other workers.
 
-        Open the incident ``no_leader`` if no beat leads.
+        If no beat leads, the incident ``no_leader`` is opened.
         """
         timeout = self._heartbeat.timeout if self._heartbeat is not None else None
-        # Remote control adds and cancels queues while the worker runs.
+        # Read the queues each time, because remote control may add and cancel queues.
         queues = sorted(self._client.app.amqp.queues.consume_from)
         alive = report_worker(self._client.store, self._hostname, queues, timeout)
         for sentence in disagreements(self._hostname, alive):
@@ -177,15 +179,19 @@ class Keeper:
         look_for_leader(self._client)
 
     def _watch(self) -> None:
-        """Look after the runs of the children.
+        """Renew the locks of the children's runs, and release the locks of children that died.
 
         A child whose task holds the interpreter's lock cannot renew, so the main process renews for
-        it. The main process also releases the locks of a child that died: Celery may take five
-        seconds to notice.
+        it. Celery may take five seconds to notice that a child died.
         """
         requests = snapshot(state.active_requests)
-        # By delivery, because a retry may run here under the same task id before the next look.
-        active = {token: request for request in requests if (token := token_of(request))}
+        # Delivery token -> request. Task ids would not do, because a retry may run here under the
+        # same task id before the next check.
+        active = {}
+        for request in requests:
+            token = token_of(request)
+            if token is not None:
+                active[token] = request
         for token in self._renewed.keys() - active.keys():
             del self._renewed[token]
         for token, request in active.items():
@@ -196,14 +202,15 @@ class Keeper:
         self._signs_of_life.renew(requests)
 
     def _watch_run(self, token: str, request: Any) -> None:
-        """Renew the lock of a child's run if that is due, or follow a child that is gone."""
+        """Renew the lock of a child's run if that is due. If the child is gone, end its run."""
         hold, last = self._renewed[token]
         now = time.monotonic()
         if hold is None:
             return
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             self._renewed[token] = (None, now)
-            # Celery notices within seconds, and then decides whether to redeliver the message.
+            # Celery notices the death within seconds, and then decides whether the message is
+            # redelivered. So allow another copy of the task now.
             watch(request, again=True)
         elif now - last >= hold.lease / PER_LEASE:
             try:
@@ -215,9 +222,9 @@ class Keeper:
 
 
 class SignsOfLife:
-    """Signs of life of the runs that one worker has under way, each valid for one lease.
+    """Signs of life of the runs of one worker. Each is valid for one lease.
 
-    They tell readers whether a run goes on or its worker was killed.
+    By them a reader knows whether a run goes on or its worker was killed.
     """
 
     def __init__(self, client: LockClient) -> None:
@@ -251,7 +258,7 @@ class SignsOfLife:
 
 
 def look_for_leader(client: LockClient) -> None:
-    """Open the incident ``no_leader``, if a beat has led the schedule and none does by now.
+    """Open the incident ``no_leader`` if a beat has led the schedule before, and none leads now.
 
     A worker opens it, because no beat can. The next leader closes it.
     """
@@ -268,10 +275,11 @@ def look_for_leader(client: LockClient) -> None:
         return
     now = server_ms(redis)
     silence = now - int(ticked)
-    # A leader that is stuck gives no sign of life while its lease runs. A stand-by asks for the
-    # lease when it ends.
-    asked = last[0][1] if last else 0
-    if now - max(int(ticked) + 1000 * settings.lease, asked) <= 1000 * LEADERLESS:
+    # A stuck leader has a lease after its last tick, and a stand-by asks for the lease at its end.
+    # So count from the end of that lease, or from the last sign of life of any beat.
+    last_sign = last[0][1] if last else 0
+    leaderless_since = max(int(ticked) + 1000 * settings.lease, last_sign)
+    if now - leaderless_since <= 1000 * LEADERLESS:
         return
     case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
     change = ("open", case.field, case.encode())
@@ -283,19 +291,20 @@ def look_for_leader(client: LockClient) -> None:
 
 
 class Heartbeat:
-    """Marks of the unacknowledged messages of one consumer's channel.
+    """Heartbeat that renews the visibility of a worker's unacknowledged messages.
 
-    Kombu gives an unacknowledged message to another worker after ``visibility_timeout``, even if
-    its worker lives. So the worker marks its messages as taken now, three times within that time.
+    Kombu delivers an unacknowledged message to another worker after ``visibility_timeout``, even if
+    its worker lives. To prevent that, the worker sets the delivery time of its messages to the
+    present time, three times within the timeout.
 
     Parameters:
         timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
-            only messages of tasks that run in children are marked, and other workers get the rest.
+            only messages of tasks that run in children are renewed. Other workers get the rest.
     """
 
     def __init__(self, channel: Any, timer: Any) -> None:
         self._channel = channel
-        # A pool of its own, because the channel's belongs to the worker's event loop.
+        # Use another pool than the channel's, which belongs to the worker's event loop.
         self._client = channel.Client(connection_pool=channel._get_pool())
         self.timeout = float(channel.visibility_timeout)
         self._looped = elapsed()
@@ -305,26 +314,32 @@ class Heartbeat:
         self._looped = elapsed()
 
     def end_loop(self) -> None:
-        """Stop watching the main loop, which ends on purpose. The pool may still run tasks."""
+        """Stop checking that the main loop runs, because it ends on purpose.
+
+        The pool may still run tasks.
+        """
         self._looped = float("inf")
         self._entry.cancel()
 
     @property
     def period(self) -> float:
-        """Seconds between two marks."""
+        """Seconds between two renewals."""
         return self.timeout / PER_TIMEOUT
 
     def mark(self) -> None:
-        """Mark all messages by the server's clock; kombu's own marks go by the worker's."""
+        """Set the delivery time of the messages to now, by the server's clock.
+
+        Kombu itself writes delivery times by the worker's clock.
+        """
         tags = self._tags()
         for start in range(0, len(tags), _BATCH):
             now = server_ms(self._client) / 1000
             marks = dict.fromkeys(tags[start : start + _BATCH], now)
-            # ``xx`` keeps a message that was acknowledged meanwhile from coming back.
+            # ``xx`` adds no member, so a message that was acknowledged meanwhile stays removed.
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
 
     def _tags(self) -> list[str]:
-        """Return the delivery tags of the messages whose visibility is to be extended."""
+        """Return the delivery tags of the messages whose visibility is to be renewed."""
         qos = self._channel._qos
         if qos is None:
             return []
@@ -343,7 +358,7 @@ class Heartbeat:
 
 
 def heartbeat_for(consumer: Any) -> Heartbeat | None:
-    """Return the heartbeat for a consumer; ``None`` if its broker redelivers nothing by time."""
+    """Return the heartbeat for a consumer; ``None`` if its broker has no visibility timeout."""
     transport = consumer.connection.transport
     channel = getattr(consumer.task_consumer, "channel", None)
     if transport.driver_type != "redis" or not getattr(channel, "ack_emulation", False):
@@ -352,8 +367,8 @@ def heartbeat_for(consumer: Any) -> Heartbeat | None:
 
 
 def snapshot(members: Iterable[Any]) -> list[Any]:
-    """Return the members of a collection that the main thread changes meanwhile."""
+    """Return the members of a collection that the main thread may change meanwhile."""
     for _ in range(100):
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # It was changed during the iteration.
             return list(members)
     return []

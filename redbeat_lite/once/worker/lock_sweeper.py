@@ -1,9 +1,9 @@
-"""The lock sweeper: looks after all locks once a second, in every worker.
+"""The lock sweeper: does once a second, in every worker, the work that processes left undone.
 
-It wakes the waiters of locks that became free although no process woke them, repeats wake-ups that
-had no effect, wakes the parked copies of tasks that died, keeps the locks of tasks that wait in a
-queue, and lets the locks of lost messages run out. Any number of workers may do so at once, because
-each step is one script.
+It publishes the waiters of locks that are free, and publishes them again if they do not begin. It
+publishes the parked copies of tasks that died. It extends the locks of tasks that wait in a queue,
+and lets the locks of lost messages expire. Any number of workers may sweep at the same time,
+because each step is one script.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two rounds.
 PERIOD = 1.0
 
-#: Locks per round trip, in the order in which they run out.
+#: Locks per round trip, the first to expire in front.
 _PAGE = 500
 
-#: Round trips in one round, so a worker extends ten thousand locks a second. A lock is extended
-#: when half of its lease is left. With a lease of a minute, a worker keeps 300,000 locks.
+#: Most pages of one round. So a worker can extend 10,000 locks a second. A lock is extended when
+#: half of its lease is left, so with a lease of a minute a worker keeps 300,000 locks.
 _PAGES = 20
 
-#: Milliseconds for which a queued lock is kept after its message may run; then it must be lost.
+#: Milliseconds after the due time of a message for which its lock is extended. After that, the
+#: message counts as lost.
 _OLDEST_MS = 86_400_000
 
 
 class LockSweeper:
-    """Sweeper of all locks, round by round, in a thread of a worker's main process.
+    """Sweeper of all locks, in a thread of a worker's main process.
 
     Parameters:
-        requests: requests that this worker has received and not finished.
+        requests: task ids of the requests that this worker has received and not finished.
     """
 
     def __init__(self, client: LockClient, requests: Any) -> None:
         self._client = client
         self._requests = requests
-        #: Whether the queues could not be asked in the last round.
+        #: Whether the last round could not read the sizes of the queues.
         self._is_blind = False
 
     def round(self) -> None:
-        """Look after everything that is due."""
+        """Publish the waiters and the copies that are due, and extend the locks of queued tasks."""
         keys, task_ids = self._client.store.due()
         self._client.wake(keys)
         self._client.wake_standbys(task_ids)
         self._keep_queued()
 
     def _keep_queued(self) -> None:
-        """Keep the locks of tasks that this worker has received, or whose queue it consumes.
+        """Extend the locks of tasks that this worker has received, or whose queue it consumes.
 
-        The locks of messages that are in no queue run out.
+        The lock of a message that is in no queue is not extended, so it expires.
         """
+        #: Queue -> whether it holds messages. _is_there() fills it when it first needs it.
         waiting: dict[str, bool] = {}
         passed = 0
         for _ in range(_PAGES):
@@ -70,21 +72,24 @@ class LockSweeper:
                 if queued is None:
                     continue
                 task_id, queue, lease = queued
-                there = self._is_there(task_id, queue, waiting)
-                # The lease of a lost message is shortened once.
-                if there or (there is False and left.lock > lease / 2):
-                    extended.append((key, task_id, there))
+                is_there = self._is_there(task_id, queue, waiting)
+                # For a lost message, this call shortens the lease to its half, once.
+                if is_there or (is_there is False and left.lock > lease / 2):
+                    extended.append((key, task_id, is_there))
             if extended:
                 self._client.store.extend(extended)
-            # The locks are in the order in which they run out. If none of this page is near its
-            # end, no later lock is.
+            # The first to expire come first. If no lock of this page expires soon, no later one
+            # does.
             if len(page) < _PAGE or not near:
                 break
-            # An extended lock has moved to the end of the index.
+            # Each extended lock has moved to the end of the index.
             passed += len(page) - len(extended)
 
     def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
-        """Yield key, fields and times of a page of locks; for a key of another type, its error."""
+        """Yield key, fields and times of a page of locks.
+
+        If another program has overwritten a lock, its fields are the error of the server.
+        """
         client = self._client.store.client
         names = self._client.store.keys
         index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)
@@ -101,34 +106,35 @@ class LockSweeper:
             yield key, fields, _Left(left_ms, score - now, now)
 
     def _is_there(self, task_id: str, queue: str, waiting: dict[str, bool]) -> bool | None:
-        """Return whether the message of a task is still to come; ``None`` if others may have it.
+        """Return whether the message of a task may still run; ``None`` if this worker cannot know.
 
         Parameters:
-            waiting: for each queue that was asked in this round, whether it holds messages.
+            queue: queue of the message; empty if it is not known.
+            waiting: queue -> whether it holds messages. The first call of a round fills it.
         """
-        # Remote control adds and cancels queues meanwhile.
+        # Read the queues each time, because remote control may add and cancel queues.
         consumed = list(self._client.app.amqp.queues.consume_from)
         if task_id in self._requests:
             return True
         if queue and queue not in consumed:
             return None
         if not waiting:
-            self._ask_queues(waiting, consumed)
-        # Nobody can tell which messages are in a queue. So a message that was lost while its queue
-        # never drains keeps its lock for a day.
+            self._read_sizes(waiting, consumed)
+        # A broker does not say which messages a queue holds. So if a message was lost, its lock is
+        # kept while its queue holds any message, for a day at most.
         names = [queue] if queue else consumed
         if any(waiting.get(name, True) for name in names):
             return True
         return False if queue else None
 
-    def _ask_queues(self, waiting: dict[str, bool], consumed: list[str]) -> None:
-        """Note for each consumed queue whether it holds messages."""
+    def _read_sizes(self, waiting: dict[str, bool], consumed: list[str]) -> None:
+        """Note in ``waiting``, for each consumed queue, whether it holds messages."""
         try:
             for name in consumed:
                 waiting[name] = self._size(name) > 0
             self._is_blind = False
         except Exception as exc:  # noqa: BLE001 - a broker may raise anything
-            # A queue that cannot be asked may hold the message. The others are not asked either,
+            # A queue without an answer may hold the message. Do not ask for the other queues,
             # because each attempt takes seconds.
             waiting.update(dict.fromkeys(consumed, True))
             log = logger.debug if self._is_blind else logger.warning
@@ -149,13 +155,13 @@ class _Left(NamedTuple):
     """Times of a lock, in milliseconds.
 
     Parameters:
-        lock: until the lock expires; negative if it has no expiry or is gone.
-        look: until the index says that the lock expires.
-        now: server time, since 1970.
+        lock: ms until the lock expires; negative if it has no expiry or is gone.
+        in_index: ms until the lock expires by the index.
+        now: time of the server, in epoch ms.
     """
 
     lock: int
-    look: float
+    in_index: float
     now: int
 
 
@@ -170,6 +176,6 @@ def _nearly_expired(fields: Any, left: _Left) -> tuple[str, str, int] | None:
         is_lost = left.now - int(due) >= _OLDEST_MS
     except (TypeError, ValueError):
         return None
-    if state != b"queued" or is_lost or min(left.lock, left.look) >= lease / 2:
+    if state != b"queued" or is_lost or min(left.lock, left.in_index) >= lease / 2:
         return None
     return text(task_id), text(queue or b""), lease

@@ -1,4 +1,4 @@
-"""A worker's request: what its main process knows of a message, and does if the child is gone."""
+"""The request class of workers, and the end of a run whose child process is gone."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _Base: Any = object  # The class behind the mixin; Celery has no types.
 #: Exceptions of a run whose child has died or is about to be killed.
 _CHILD_IS_GONE = (WorkerLostError, SystemExit, KeyboardInterrupt, TimeLimitExceeded, Terminated)
 
-#: Seconds between two looks at a dying child.
-_LOOK = 0.02
+#: Seconds between two checks whether a dying child is gone.
+_CHECK = 0.02
 
-#: Seconds after which a child that does not die is left to its lease.
+#: Seconds to wait for a dying child. After that, its lock is free when the lease ends.
 _GIVE_UP = 60.0
 
-#: Tokens of the runs whose end is known and whose process is not gone yet.
+#: Tokens of the runs that have ended although their process is not gone yet. A thread waits for it.
 awaited: set[str] = set()
 
 
@@ -51,8 +51,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     """Mixin that :func:`redbeat_lite.install` puts in front of each task's ``Request`` class.
 
     It does not override ``execute_using_pool`` and ``on_success``, because Celery's optimised code
-    bypasses them. The parameters of Celery's methods differ between its versions, so they are
-    passed on as they come.
+    bypasses them. Parameters of Celery's methods are passed on unchanged, because they differ
+    between versions.
     """
 
     _is_requeued = False
@@ -65,22 +65,21 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             fields.pop(name, None)
         if headers is None:
             headers = message.headers
-        wire = {**(headers or {})}
+        headers = {**(headers or {})}
         once = _once_of_send_task(self.task, fields)
         if once is not None:
             fields[ONCE_HEADER] = once
-            wire[ONCE_HEADER] = once
+            headers[ONCE_HEADER] = once
         if is_guarded(self.task, fields):
-            # Both processes know the token of this delivery, so that the main process can renew and
-            # release for its child.
+            # The main process makes the token of this delivery, and the child gets it with the
+            # request. So the main process can renew and release the lock for its child.
             form = (message.content_type, message.content_encoding)
-            fields[DELIVERY] = delivery(random_hex(), wire, *form)
+            fields[DELIVERY] = delivery(random_hex(), headers, *form)
 
     def revoked(self) -> bool:
-        """Call Celery's method, unless this is an expired copy of a message that runs or has run.
+        """Call Celery's method. But drop an expired copy of a message that runs or has run.
 
-        Such a copy is dropped silently, because Celery would write REVOKED over the result of the
-        first one.
+        For such a copy, Celery would overwrite the result of the first one with REVOKED.
         """
         has_ended = self._already_revoked  # type: ignore[has-type] # Celery has no types
         if self.expires and not has_ended and self._is_expired_copy():
@@ -105,7 +104,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, why)
             return False
         if seen is Seen.REFUSED:
-            # The first copy may have died before it stored its result. Then Celery ends this one.
+            # The first copy may have died before it stored its result. Then Celery's method ends
+            # the task.
             return is_final(self.task, self.id)
         return seen is Seen.COPY
 
@@ -115,11 +115,12 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
         if isinstance(exc, Skipped):
-            # Monitors have received the event that it has started.
+            # Monitors have received an event that the task started, so send one for its end.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         if not isinstance(exc, _CHILD_IS_GONE):
             return super().on_failure(exc_info, *args, **kwargs)
-        # From Celery 5.7 on a retry may follow here (retry_on_worker_lost), which copies it.
+        # From Celery 5.7 on, the method below may send a retry (retry_on_worker_lost), which copies
+        # ``expires``.
         clear_interval_expires(self._context)
         # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not
         # set it here.
@@ -133,7 +134,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     def _end_for_child(self, exc: BaseException) -> None:
         """End the run of a child that is gone, once its process has ended."""
         if self._is_requeued or not self.acknowledged:
-            # The message comes again, so the run has not ended.
+            # The message will be redelivered, so the run has not ended.
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
             watch(self, again=False, result=("revoked", ""))
@@ -157,7 +158,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """Call Celery's method for a revoke, and release the lock once the child is gone."""
         if self.time_start:
-            # This comes first, so that the keeper, which may find the child dead, starts no copy.
+            # Call watch() before the kill. Otherwise the keeper could find the child dead, and let
+            # a copy of the task run.
             watch(self, again=False)
         reply = super().terminate(*args, **kwargs)
         if self.time_start:
@@ -165,7 +167,10 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         return reply
 
     def cancel(self, *args: Any, **kwargs: Any) -> Any:
-        """Cancel at a lost connection or a cold shutdown; an unacknowledged message comes again."""
+        """Call Celery's method for a lost connection or a cold shutdown, and release the lock.
+
+        If the message is not acknowledged, the broker redelivers it.
+        """
         result: Result | None = None
         if self.acknowledged:
             result = ("lost", "its worker has lost its broker, or shuts down")
@@ -186,10 +191,10 @@ def with_mixin(request: type) -> type:
 
 
 def _once_of_send_task(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the header of the lock for ``app.send_task(name, once_key=...)``.
+    """Return the header of the lock for a message of ``app.send_task(name, once_key=...)``.
 
-    There no task is at hand that would write the header. But a Redis broker brings unknown options
-    among the properties of the message.
+    The sender had no task object to write the header. But a Redis broker delivers unknown options
+    as properties of the message.
     """
     properties = fields.get("properties") or {}
     if "once_key" not in properties or fields.get(ONCE_HEADER):
@@ -214,17 +219,17 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
     """Release the lock of a run, and record its outcome, as soon as its child is gone.
 
     Celery learns of a hard time limit, a revoke or an exit before the child is dead. If the lock
-    were released at that moment, the next task could overlap with the last steps of this one. This
-    function itself waits for nothing.
+    were released at that moment, the next task could overlap with the last steps of this one. So a
+    thread waits for the child. This function itself returns at once.
 
     Parameters:
-        again: whether a copy of the task may run. It may not if the child died between storing its
-            success and releasing the lock.
-        result: outcome and error of the run; ``None`` if another process records them, or the
+        again: whether a copy of the task may run. If the stored result says that the task has
+            succeeded, no copy may run in any case.
+        result: outcome and error of the run; ``None`` if another process records them, or if the
             message is redelivered.
     """
     if not is_child(request.worker_pid):
-        return  # A thread or a greenlet of this process ends, releases and records by itself.
+        return  # The run is a thread or a greenlet of this process, and ends itself.
     hold = hold_of_request(request)
     if hold is None and (result is None or "scheduled_at" not in request.request_dict):
         return
@@ -240,7 +245,7 @@ def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None)
     try:
         if not _wait_until_gone(request):
             return
-        # If a child were forked in the middle of this, it could hang.
+        # A child that is forked while this thread holds a lock of a library could hang.
         with no_forks():
             _end_run(request, hold, again, result)
     finally:
@@ -256,12 +261,14 @@ def _wait_until_gone(request: Any) -> bool:
         if time.monotonic() > deadline:
             logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
             return False
-        time.sleep(_LOOK)
+        time.sleep(_CHECK)
     return True
 
 
 def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+    """Release the lock of a run whose child is gone, and record its outcome."""
     if again and has_succeeded(request.task, request.id):
+        # The child died after it had stored its success, before it released the lock.
         again = False
         result = ("succeeded", "")
     fields = request.request_dict
@@ -281,13 +288,16 @@ def began(request: Any) -> float | None:
 
 
 def token_of(request: Any) -> str | None:
-    """Return the token of a request; ``None`` if the guard does not look after its message."""
+    """Return the token of a request's delivery; ``None`` if its message is not guarded."""
     form = request.request_dict.get(DELIVERY)
     return str(form["token"]) if form else None
 
 
 def hold_of_request(request: Any) -> Hold | None:
-    """Return what the run of a request holds, made from the message alone; ``None`` for nothing."""
+    """Return the hold of a request's run, made from the message alone.
+
+    ``None`` if the message is not guarded, or if the key of its lock cannot be made.
+    """
     if token_of(request) is None:
         return None
     try:
@@ -298,23 +308,24 @@ def hold_of_request(request: Any) -> Hold | None:
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether a process has ended; a zombie has."""
+    """Return whether a process has ended. A zombie counts as ended."""
     try:
         os.kill(pid, 0)
     except OSError as exc:
         return exc.errno == errno.ESRCH
     try:
-        # The state comes after the name, which may hold anything, in parentheses.
+        # The state follows the name in parentheses, which may have parentheses in it.
         status = Path(f"/proc/{pid}/stat").read_text()
         state = status.rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False  # There is no /proc here. The pool reaps its children within a second anyway.
+        return False  # There is no /proc here. A zombie is gone once the pool has reaped it.
     return state in "ZX"
 
 
 def is_child(pid: Any) -> bool:
-    """Return whether a run has a process of its own.
+    """Return whether a run's ``worker_pid`` is the id of a child process.
 
-    The threads and solo pools report this process, and gevent reports the identity of a greenlet.
+    Pools of threads and the solo pool report this process, and gevent reports the identity of a
+    greenlet.
     """
     return isinstance(pid, int) and pid != os.getpid() and 0 < pid < 2**31
