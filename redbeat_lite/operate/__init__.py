@@ -1,4 +1,4 @@
-"""Status of the beats and of the schedule, for those who operate them.
+"""Status and health of the beats, the doctor, and ``why``, for people who operate a schedule.
 
 The names are imported at first use, so that the health probe does not load the doctor.
 """

@@ -1,4 +1,4 @@
-"""Runs to come, as the beat itself will plan them."""
+"""Runs to come, calculated as the beat will plan them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..entries.preview import walk
 from ..rules.misfire import WalkOn
 from ..store.time_limits import brief_walk
 
-#: Time to look ahead for the runs of one entry.
+#: How far into the future the next runs of one entry are listed.
 TEN_YEARS = timedelta(days=3653)
 
 
@@ -26,11 +26,11 @@ class ComingRun(NamedTuple):
     """A run to come.
 
     Parameters:
-        name: of its entry.
-        at: when it is sent.
-        nominal: the instant of the schedule.
-        zone: the zone to show it in.
-        hazard: effect of a clock change on the run, in words.
+        name: name of the entry.
+        at: when the run is sent.
+        nominal: instant of the schedule, without jitter.
+        zone: time zone in which the run is shown.
+        hazard: effect of a clock change on the run, in words; ``None``: none.
     """
 
     name: str
@@ -55,37 +55,39 @@ def runs_between(
     freezes: Freezes,
     shown_zone: tzinfo | None = None,
 ) -> Iterator[ComingRun]:
-    """Yield the runs of entries between two instants, in order.
+    """Yield the runs of entries between two instants, in order of time.
 
     Parameters:
-        entries: in the order of their due times.
-        zone: of the app.
-        shown_zone: the zone to show all runs in; by default the zone of each entry.
+        entries: the entries, ordered by due time.
+        zone: time zone of the app.
+        shown_zone: time zone in which all runs are shown; by default the zone of each entry.
     """
     start = to_ms(first)
     walk_on = brief_walk()
-    moved: dict[str, Entry] = {}
+    entry_by_name: dict[str, Entry] = {}
 
-    def move(entry: Entry) -> Entry:
-        moved[entry.name] = _moved(entry, start, zone, walk_on)
-        return moved[entry.name]
+    def advance(entry: Entry) -> Entry:
+        entry_by_name[entry.name] = _advanced(entry, start, zone, walk_on)
+        return entry_by_name[entry.name]
 
     now = to_ms(datetime.now(UTC))
-    runs = walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes, ahead=move)
+    # walk() calls advance() for each entry before it yields the entry's runs.
+    runs = walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes, ahead=advance)
     for run in runs:
         if run.at > last:
             return
         if run.at >= first:
-            entry = moved[run.name]
+            entry = entry_by_name[run.name]
             change = hazard(entry.rule(zone), to_ms(run.nominal))
             own_zone = entry.zone(zone)
             yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)
 
 
-def _moved(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
-    """Return the entry as it will be shortly before ``start`` (epoch ms).
+def _advanced(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
+    """Return the entry in its state shortly before ``start``, in epoch ms.
 
-    This spares the walk through all runs before. An entry that counts its runs needs that walk.
+    So the runs before ``start`` need not be calculated. If the entry counts its runs, they must be,
+    and the entry is returned as it is.
     """
     if entry.due is None or entry.max_runs is not None:
         return entry
@@ -94,7 +96,7 @@ def _moved(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
     if state.nominal is None or state.nominal >= before:
         return entry
     nominal = lifecycle.ahead(entry, state, before, zone, walk_on)
-    twin = copy(entry)
-    twin.state = replace(state, nominal=nominal)
-    twin.due = lifecycle.due_time(twin, twin.state, zone)
-    return twin
+    advanced = copy(entry)
+    advanced.state = replace(state, nominal=nominal)
+    advanced.due = lifecycle.due_time(advanced, advanced.state, zone)
+    return advanced

@@ -1,4 +1,4 @@
-"""Doctor: checks that find trouble ahead and say what to do."""
+"""Doctor: runs checks that find present and future trouble, and say what to do."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from ..store.store import Store
 from . import entry_checks, run_time_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 
-#: Number of entries that are examined by default. They take some seconds.
+#: Most entries that are examined by default. They take some seconds.
 LIMIT = 50_000
 
 
 @public_in("redbeat_lite.operate")
 def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
-    """Look for trouble, present or ahead, without changing anything.
+    """Find present and future trouble of an app and its schedule. Nothing is changed.
 
-    Returns the findings, the gravest first.
-
-    Imports the modules of the app that hold its tasks.
+    The call imports the modules of the app that define its tasks.
 
     Parameters:
-        limit: number of entries to examine, in the order of their due times. 50,000 take some
-            seconds.
+        limit: most entries to examine, the next due first. 50,000 take some seconds.
+
+    Returns:
+        the findings, the gravest first.
 
     Raises:
         ConfigurationError: the app's settings are wrong, or kombu refuses the installed redis-py.
@@ -58,12 +58,13 @@ def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
 
 
 def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings of a check. Report its failure as a finding, so that the others run."""
+    """Yield the findings of a check. If the check fails, yield its error as a finding.
+
+    So the other checks still run.
+    """
     try:
         yield from check
-    except ConfigurationError:
-        raise
-    except FAULTS:
+    except (ConfigurationError, *FAULTS):
         raise
     except Exception as exc:  # noqa: BLE001 - schedules and tasks of users raise anything
         yield Finding(
@@ -76,16 +77,19 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _load_tasks(app: Celery) -> Iterator[Finding]:
-    """Load the app's tasks. The process that serves the page has not loaded them."""
+    """Load the app's tasks, because the process that serves the page may not have loaded them.
+
+    This is a check without findings, so that a failure becomes one.
+    """
     load_tasks(app)
     yield from ()
 
 
 def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> Subject:
-    """Read what the checks look at: the status, and the entries that are due next.
+    """Read the status, the entries that are due next, and what else the checks need.
 
     Parameters:
-        limit: most entries.
+        limit: most entries to read.
     """
     reply = store.backend.scripts.send(asking(store.keys))
     reader = Reader(app, store)
@@ -97,22 +101,23 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         except UNREADABLE as exc:
             unreadable[shown_name(stored)] = str(exc)
     is_compared = len(configured(app)) <= limit
+    missing = dict(not_stored(app, store, settings)) if is_compared else {}
     return Subject(
         app,
         settings,
         store,
         limit,
-        status_in(reply),
-        reports_in(reply).values(),
-        entries,
-        unreadable,
-        is_compared,
-        missing=dict(not_stored(app, store, settings)) if is_compared else {},
+        status=status_in(reply),
+        reports=reports_in(reply).values(),
+        entries=entries,
+        unreadable=unreadable,
+        is_compared=is_compared,
+        missing=missing,
     )
 
 
 def _not_compared(subject: Subject) -> Iterator[Finding]:
-    """Say that the configuration was not compared, because it is too large."""
+    """Report that ``beat_schedule`` was not compared with the store, because it is too large."""
     if not subject.is_compared:
         yield Finding(
             "configuration",
@@ -125,7 +130,7 @@ def _not_compared(subject: Subject) -> Iterator[Finding]:
 
 
 def _not_examined(subject: Subject) -> Iterator[Finding]:
-    """Say that not all entries were read."""
+    """Report that not all entries were examined."""
     limit = subject.limit
     count = subject.status.entries
     if count <= limit:

@@ -44,7 +44,7 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
 
 
 def freezes(subject: Subject) -> Iterator[Finding]:
-    """Find freezes of everything, and freezes that last long."""
+    """Find freezes of all entries, and freezes that end in more than a week."""
     for freeze in subject.status.freezes:
         if freeze.selection.is_all or freeze.until - subject.status.now > _LONG_FREEZE:
             until = in_zone(freeze.until, subject.app.timezone)
@@ -60,8 +60,8 @@ def freezes(subject: Subject) -> Iterator[Finding]:
 def overdue(subject: Subject) -> Iterator[Finding]:
     """Find overdue entries, and a schedule without a leader.
 
-    A server that is new or was flushed stores nothing before a beat leads, so entries of
-    ``beat_schedule`` count, too.
+    A schedule also counts if its entries are only in ``beat_schedule``, because a new or flushed
+    server stores none before a beat leads.
     """
     status = subject.status
     if status.leader is None and (status.entries or subject.app.conf.beat_schedule):
@@ -93,7 +93,7 @@ def overdue(subject: Subject) -> Iterator[Finding]:
 
 
 def failing(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose last publish failed, as ``list --status failing`` does."""
+    """Find entries whose last publish failed. ``list --status failing`` lists the same entries."""
     errors = {
         entry.name: entry.last_error for entry in subject.entries if entry.last_error is not None
     }
@@ -127,7 +127,7 @@ def quarantined(subject: Subject) -> Iterator[Finding]:
 
 
 def unregistered(subject: Subject) -> Iterator[Finding]:
-    """Find tasks that this app does not know."""
+    """Find entries that send a task which is not registered in this app."""
     app = subject.app
     entries_by_task = defaultdict(list)
     for entry in subject.entries:
@@ -147,16 +147,17 @@ def unregistered(subject: Subject) -> Iterator[Finding]:
 
 
 def _task_hint(app: Celery, task: str) -> str:
+    """Return a sentence that helps with an unknown task, with a space at its end; or nothing."""
     if task == CANVAS:
         return "Call install(app). "
     names = [name for name in app.tasks if not name.startswith("celery.")]
-    # A lower cutoff suggests any task of the same module, because half of each name is alike.
+    # With a lower cutoff, any task of the same module would be similar enough.
     similar = get_close_matches(task, names, n=1, cutoff=0.8)
     return f"Did you mean {similar[0]!r}? " if similar else ""
 
 
 def overlapping(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose once-lock does not keep the runs of their pipelines from overlapping."""
+    """Find entries with a once-lock that start pipelines whose runs may overlap all the same."""
     names = [
         entry.name for entry in subject.entries if entry.once is not None and _may_overlap(entry)
     ]
@@ -181,8 +182,8 @@ def _may_overlap(entry: Entry) -> bool:
         return False
     try:
         return Definition.decode(str(entry.kwargs["definition"])).overlap == "allow"
-    except (*UNREADABLE, LookupError):  # the start of the run reports this error
-        return False
+    except (*UNREADABLE, LookupError):
+        return False  # The start of a run will report this error.
 
 
 def fixed_ids(subject: Subject) -> Iterator[Finding]:
@@ -202,7 +203,7 @@ def fixed_ids(subject: Subject) -> Iterator[Finding]:
 
 
 def failed_runs(subject: Subject) -> Iterator[Finding]:
-    """Find entries that have failed since they last succeeded, as ``list --failed`` does."""
+    """Find entries that have failed since their last success. ``list --failed`` lists the same."""
     names = [entry.name for entry in subject.entries if entry.known_state.count]
     store = subject.store
     runs = RunStore(store.backend.client, store.keys.prefix)
@@ -223,7 +224,7 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
 def refused(subject: Subject) -> Iterator[Finding]:
     """Find config entries that the leader has refused, or that this app would refuse.
 
-    This app's configuration is checked only if no beat with this configuration leads.
+    This app's configuration is checked only if the leader has another owner.
     """
     if not subject.is_compared:
         return
@@ -232,6 +233,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
     by_leader = status.refused
     if status.leader is not None:
         errors = dict(by_leader.errors)
+        # clashes() reports the entries whose name is taken.
         for name, holder in subject.missing.items():
             if holder is not None:
                 errors.pop(name, None)
@@ -243,11 +245,11 @@ def refused(subject: Subject) -> Iterator[Finding]:
 
 
 def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
-    """Find refused config entries of an owner.
+    """Report refused config entries of an owner.
 
     Parameters:
-        errors: errors by name, perhaps not all of them.
-        count: number of refused entries.
+        errors: name of an entry -> its error. Of many entries, only some are in it.
+        count: count of all refused entries.
     """
     if errors:
         yield Finding(
@@ -263,9 +265,10 @@ def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Find
 
 
 def clashes(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that are not stored: the name is taken, or another app leads."""
+    """Find config entries that are not stored, because their name is taken or another app leads."""
     owner_here = subject.settings.owner
     leader = subject.status.leader
+    # Owner of the stored entry, ``None`` for a runtime entry -> the names that it has taken.
     taken: dict[str | None, list[str]] = defaultdict(list)
     for name, holder in subject.missing.items():
         if holder is not None:
@@ -304,7 +307,7 @@ def clashes(subject: Subject) -> Iterator[Finding]:
 
 
 def differing(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that differ here from the store, if the leader is of this app."""
+    """Find config entries that differ here from the stored ones, if a beat of this app leads."""
     leader = subject.status.leader
     if not subject.is_compared or leader is None or leader.owner != subject.settings.owner:
         return

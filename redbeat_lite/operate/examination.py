@@ -14,8 +14,8 @@ from ..once.worker_reports import WorkerReport
 from ..settings import Settings
 from ..store.store import Store
 
-#: From the least grave to the gravest: a note informs, a warning predicts trouble, an error
-#: is trouble now.
+#: Severities, the gravest last. A note informs, a warning predicts trouble, an error is present
+#: trouble.
 SEVERITIES = ("note", "warning", "error")
 
 
@@ -25,12 +25,12 @@ class Finding:
     """A fault or a risk that somebody should look at.
 
     Parameters:
-        check: name of the check that made the finding, one stable word.
+        check: kind of the finding, one word that does not change between versions.
         severity: one of :data:`SEVERITIES`.
         what: the observation.
-        why: its consequence.
-        todo: the remedy.
-        entries: the names of the entries concerned.
+        why: consequence of the observation.
+        todo: remedy.
+        entries: names of the entries that it is about.
     """
 
     check: str
@@ -47,11 +47,13 @@ class Subject:
 
     Parameters:
         limit: most entries to examine.
-        reports: of the workers with ``install()`` that were heard of within the last minute.
-        entries: the stored entries that are due next.
-        unreadable: errors of the entries that cannot be read, by name.
-        is_compared: whether ``beat_schedule`` is compared with the store; it may be too large.
-        missing: config entries that are not stored, each with the entry that holds its name.
+        reports: reports of the last minute from workers with ``install()``.
+        entries: the stored entries that are due next, at most ``limit``.
+        unreadable: name of an entry that cannot be read -> the error.
+        is_compared: whether ``beat_schedule`` is compared with the store. ``False`` if it is too
+            large.
+        missing: name of a config entry that is not stored -> the stored entry of another owner
+            that has this name; ``None``: there is none.
     """
 
     app: Celery

@@ -1,11 +1,11 @@
 """Health of one beat, and of all beats of a schedule, read from Redis or from a heartbeat file.
 
-A beat is healthy if its loop lives, as leader or as stand-by, and if its last failure to reach the
-server or the broker does not last too long.
+A beat is healthy if its loop gives signs of life, as leader or as stand-by, and if it has not
+failed to reach the server or the broker for too long.
 
 ``limit`` is in seconds, :func:`default_limit` by default. A limit that is infinite, or shorter than
-the beats report, raises RedbeatError. ``timeout`` is the number of seconds to wait for a server
-that does not answer; then redis-py raises its error.
+the time between two reports of a beat, raises RedbeatError. ``timeout`` is the number of seconds to
+wait for a server that does not answer; then redis-py raises its error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def health(
     """Judge the beats of this host: by the heartbeat file if one is set, else by Redis.
 
     Parameters:
-        limit: how long a loop may be silent, or unable to reach the server or the broker.
-        pid: judge this process, by its report in Redis. By default one healthy beat of the host is
+        limit: longest time without a sign of life, or without reaching the server or the broker.
+        pid: process to judge, by its report in Redis. By default one healthy beat of the host is
             enough.
     """
     if limit is None:
@@ -57,7 +57,7 @@ def cluster_health(
     limit: float | None = None,
     timeout: float | None = None,
 ) -> Health:
-    """Judge all beats together: within the limit, one must lead and tick, and reach the broker."""
+    """Judge all beats together: within the limit, one must have ticked and reached the broker."""
     if limit is None:
         limit = default_limit(settings)
     limit = _checked(limit, _report_interval(settings))
@@ -89,13 +89,14 @@ def incident_health(settings: Settings, *, timeout: float | None = None) -> Heal
 def _report_interval(settings: Settings) -> float:
     """Return the shortest limit for reports in Redis, in seconds.
 
-    A leader reports when it renews its lease. Twice that leaves room for one late report.
+    A leader reports whenever it renews its lease. Twice that period allows one late report.
     """
     return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
 
 
 def _checked(limit: float, least: float) -> float:
-    if not math.isfinite(limit):  # an infinite limit would never be exceeded
+    """Return a limit that is finite and at least ``least``, or raise RedbeatError."""
+    if not math.isfinite(limit):  # No silence would exceed it.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
         expected = f"at least {least:g} seconds, as often as a beat reports"
@@ -106,7 +107,8 @@ def _checked(limit: float, least: float) -> float:
 def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Health:
     """Judge the beats of a host, or one process of it. The host is healthy if one of them is.
 
-    The verdict names the healthy beat: the leader, or else the stand-by that reported last.
+    The verdict names the healthy beat: the leader if it is healthy, else the healthy stand-by that
+    reported last.
     """
     verdicts = []
     leader = status.leader
@@ -123,6 +125,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
 
 
 def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
+    """Judge the leading beat by the seconds since its last tick, and by its failures."""
     who = f"leader (pid {leader.pid} on {leader.host})"
     if silence > limit:
         return Health(False, f"{who}: no sign of life for {silence:.1f} s")
@@ -139,5 +142,5 @@ def _judge_standby(standby: StandBy, limit: float) -> Health:
         return Health(False, overdue)
     if standby.well:
         return Health(True, f"{who}: alive")
-    # A killed stand-by stays healthy until the limit, but the text does not call it alive.
+    # It may have been killed. It counts as healthy until the limit, but is not called alive.
     return Health(True, f"{overdue}, of {limit:g} s allowed")

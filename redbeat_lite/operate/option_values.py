@@ -1,6 +1,6 @@
-"""Options of entries and of backfills as texts, which the command line and the page have in common.
+"""Options of entries and of backfills, which the command line and the page share.
 
-The tables have the words of each option and its help. The functions read the texts of people: a
+The tables have each option with its help. The functions read the texts that people type: a
 schedule, the fields of an entry, instants.
 """
 
@@ -20,10 +20,10 @@ from ..rules import at, cron, every, manual, rrule
 from ..rules.zones import zone_of
 from ..store.json_values import unpack
 
-#: Options that make the schedule of an entry. An entry has one of them.
+#: Options that define the schedule of an entry. Each is a kind of schedule; an entry has one.
 KINDS = ("every", "cron", "at", "rrule", "manual", "schedule")
 
-#: Options that refine a schedule -> the kinds that they go with.
+#: Option that refines a schedule -> the kinds of schedule that allow it.
 _REFINEMENTS = {
     "tz": ("cron", "at", "rrule"),
     "align": ("every",),
@@ -50,11 +50,11 @@ _MAY_BE_NONE = (
 #: Most digits of a whole number. Python itself refuses to read more than 4,300.
 _DIGITS = 300
 
-#: Longest length of time before or after now: about a hundred years.
+#: Longest distance of an instant from now, such as ``2h``: about a hundred years.
 _LONGEST = timedelta(days=36_500)
 
-#: Options of :func:`schedule_of`: names and, in capitals, the kind of the value -> help. An option
-#: without a kind is a flag.
+#: Options of :func:`schedule_of` -> help. A word in capitals stands for the value. An option
+#: without such a word is a flag.
 SCHEDULE_OPTIONS = {
     "--every LENGTH": "At a fixed interval: 30s, 5m, 1h30m, 2d.",
     "--align": "With --every: at round multiples, not counted from now.",
@@ -93,14 +93,17 @@ FIELD_OPTIONS = {
 
 
 def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
-    """Take the :data:`SCHEDULE_OPTIONS` out of the values, and return their schedule.
-
-    Returns ``None`` if there is no schedule. Raises InvalidEntry for two schedules, for options
-    that do not go together, and for a wrong value.
+    """Remove the :data:`SCHEDULE_OPTIONS` from ``values``, and return their schedule.
 
     Parameters:
-        values: the values of options by name; ``None`` for an option that is not given.
-        zone: of instants without an offset.
+        values: name of an option -> its value; ``None`` for an option that was not used.
+        zone: time zone of instants without an offset.
+
+    Returns:
+        the schedule; ``None`` if no option defines one.
+
+    Raises:
+        InvalidEntry: there are two schedules, two options exclude each other, or a value is wrong.
     """
     kinds = {kind: values.pop(kind, None) for kind in KINDS}
     kinds = {kind: value for kind, value in kinds.items() if value is not None}
@@ -132,23 +135,24 @@ def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
 
 
 def _check_refinements(kind: str, refinements: Mapping[str, Any]) -> None:
-    """Raise InvalidEntry if an option does not go with the kind of the schedule."""
+    """Raise InvalidEntry if this kind of schedule does not allow an option that was used."""
     for name, kinds in _REFINEMENTS.items():
         if refinements[name] and kind not in kinds:
             option = f"--{name.replace('_', '-')}"
-            beside = " or ".join(f"--{allowed}" for allowed in kinds)
+            allowed = " or ".join(f"--{allowing}" for allowing in kinds)
             got = f"{option} {kind or 'alone'}"
-            raise InvalidEntry("schedule", f"{option} beside {beside}", got)
+            raise InvalidEntry("schedule", f"{option} beside {allowed}", got)
 
 
 def fields_of(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the fields of :data:`FIELD_OPTIONS` that have a value, as an entry has them.
-
-    Raises InvalidEntry if a value is wrong.
+    """Return the fields of an entry that the :data:`FIELD_OPTIONS` set.
 
     Parameters:
-        values: the values of options by name; ``None`` for an option that is not given.
-        zone: of instants without an offset.
+        values: name of an option -> its text; ``None`` for an option that was not used.
+        zone: time zone of instants without an offset.
+
+    Raises:
+        InvalidEntry: a value is wrong.
     """
     readers: dict[str, Callable[[str, Any], Any]] = {
         "args": _packed,
@@ -177,6 +181,7 @@ def fields_of(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def _json(field: str, text: str, expected: str = "JSON") -> Any:
+    """Return the value of a JSON text; ``expected`` names it in the error."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -187,22 +192,27 @@ def _json(field: str, text: str, expected: str = "JSON") -> Any:
 
 
 def _packed(field: str, text: str) -> Any:
-    """Return arguments or options; ``__type__`` marks values that JSON lacks."""
-    kind: type = dict
+    """Return the arguments or the options of a call, from a JSON text.
+
+    A value that JSON lacks, such as a date, is an object with the key ``__type__``, as in a stored
+    entry.
+    """
+    python_type: type = dict
     expected = "JSON object"
     if field == "args":
-        kind = list
+        python_type = list
         expected = "JSON array"
     try:
         value = unpack(_json(field, text, expected))
     except CorruptEntry as exc:
         raise InvalidEntry(field, f"{expected} ({exc})", text) from None
-    if not isinstance(value, kind):
+    if not isinstance(value, python_type):
         raise InvalidEntry(field, expected, text)
     return value
 
 
 def _misfire(field: str, text: str) -> Any:
+    """Return a misfire policy: the object of a JSON text, or the text itself."""
     return _json(field, text) if text.lstrip().startswith("{") else text
 
 
@@ -218,13 +228,18 @@ def _expectation(field: str, text: str) -> Any:
 
 
 def _whole(field: str, text: str) -> int:
+    """Return a whole number, or raise InvalidEntry."""
     if not text.isdecimal() or len(text) > _DIGITS:
         raise InvalidEntry(field, 'a whole number, or "none"', text)
     return int(text)
 
 
 def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
-    """Return an instant, read in ``zone`` if it has no offset; raises InvalidEntry."""
+    """Return the instant that a text names, in ``zone`` if it has no offset.
+
+    Raises:
+        InvalidEntry: the text is no instant.
+    """
     with suppress(ValueError):
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is None:
@@ -233,11 +248,12 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """Return the last passing of a time of day; ``None`` for a text that does not look like one.
+    """Return the last instant at which it was this time of day; ``None`` for any other text.
 
-    Raises ValueError if a text such as ``25:00`` looks like a time of day and is none.
+    Raises:
+        ValueError: the text looks like a time of day, but is none, such as ``25:00``.
     """
-    # A date has no colon among its first characters.
+    # A date has no colon among its first three characters.
     if ":" not in text[:3]:
         return None
     parsed = time.fromisoformat(text)
@@ -247,7 +263,11 @@ def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None
 
 
 def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
-    """Return an instant, from a time of day or how long ago too; raises InvalidEntry."""
+    """Return the instant that a text names: an instant, a time of day, or a length of time ago.
+
+    Raises:
+        InvalidEntry: the text is none of these.
+    """
     with suppress(ValueError):
         instant = parse_time_of_day(text, zone, datetime.now(UTC))
         if instant is not None:
@@ -260,7 +280,11 @@ def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
-    """Return an instant, from how long from now too; raises InvalidEntry."""
+    """Return the instant that a text names: an instant, or a length of time from now.
+
+    Raises:
+        InvalidEntry: the text is none of these.
+    """
     length = _length(text)
     if length is not None:
         return datetime.now(UTC) + length
@@ -268,7 +292,8 @@ def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def _length(text: str) -> timedelta | None:
-    # 20261201 is a day, and no number of seconds.
+    """Return a length of time, at most ``_LONGEST``; ``None`` for any other text."""
+    # A number without a unit is no length, because 20261201 is a day.
     seconds = None if text.isdecimal() else seconds_of(text)
     if seconds is None:
         return None
@@ -276,7 +301,11 @@ def _length(text: str) -> timedelta | None:
 
 
 def _instant_or(field: str, text: str, zone: tzinfo, also: str) -> datetime:
-    """Return an instant; ``also`` is the other form that the error names."""
+    """Return the instant that a text names, or raise InvalidEntry.
+
+    Parameters:
+        also: the other form of text that the caller allows, for the error.
+    """
     try:
         return parse_instant(field, text, zone)
     except InvalidEntry as exc:
@@ -290,9 +319,16 @@ def parse_span(
     until: str | None,
     zone: tzinfo,
 ) -> tuple[datetime | None, datetime | None]:
-    """Return two instants, each read by :func:`past_instant`; ``None`` for a text that is missing.
+    """Return the start and the end of a span of time, read by :func:`past_instant`.
 
-    If the end is a time of day before the start, it is that time on the next day.
+    If the end is a time of day and lies before the start, it is that time on the next day.
+
+    Parameters:
+        fields: names of the two options, for errors.
+        since, until: the texts; ``None``: no start, or no end.
+
+    Raises:
+        InvalidEntry: a text is no instant, or the end lies before the start.
     """
     first = None if since is None else past_instant(fields[0], since, zone)
     last = None if until is None else past_instant(fields[1], until, zone)
@@ -308,7 +344,11 @@ def parse_span(
 
 
 def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the arguments of ``start()`` for the options; raises InvalidEntry if one is wrong."""
+    """Return the arguments of a backfill's ``start()`` for the options of a command.
+
+    Raises:
+        InvalidEntry: an option is wrong.
+    """
     most = options["max_active"]
     if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
         raise InvalidEntry("max_active", 'a whole number, or "none"', most)

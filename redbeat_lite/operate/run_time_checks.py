@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta, tzinfo
 
 from .._base.clock import wall_ms
@@ -13,7 +13,7 @@ from ..entries.entry import Entry
 from ..entries.lifecycle import within
 from ..entries.rule_words import either_day_words
 from ..entries.words import counted, listed
-from ..rules import Every, next_ms
+from ..rules import Every, Rule, next_ms
 from ..rules.clock_changes import ZonedRule
 from ..rules.zones import zone_name
 from .examination import Finding, Subject
@@ -21,10 +21,10 @@ from .examination import Finding, Subject
 #: A calendar that ends within this time is worth a finding.
 _SOON = timedelta(days=60)
 
-#: How far ahead clock changes are looked for, in days.
+#: Days from now in which clock changes are searched.
 DAYS = 30
 
-#: Entries at one full hour that are worth a finding.
+#: Count of entries at one full hour that is worth a finding.
 CROWD = 20
 
 _MINUTE = 60_000  # ms
@@ -33,7 +33,7 @@ _DAY = 86_400_000  # ms
 
 
 def calendars(subject: Subject) -> Iterator[Finding]:
-    """Find calendars in use that end soon, and entries that have missed a revision of theirs."""
+    """Find calendars in use that end soon, and entries with an old revision of a calendar."""
     soon = from_ms(wall_ms()).date() + _SOON
     for name, calendar in subject.store.calendars().items():
         users = [entry for entry in subject.entries if entry.calendar_name == name]
@@ -60,12 +60,13 @@ def calendars(subject: Subject) -> Iterator[Finding]:
 
 
 def _of(entries: Sequence[Entry]) -> str:
+    """Return the count and the names of entries, in words."""
     names = [entry.name for entry in entries]
     return f"{counted(len(names), 'entry', 'entries')}: {listed(names)}"
 
 
 def clock_changes(subject: Subject) -> Iterator[Finding]:
-    """Find runs that a clock change within the next month moves, or merges with others."""
+    """Find runs that a clock change of the next month moves, or merges with other runs."""
     now = wall_ms() // 1000
     for sentence, names in moves(subject.entries, subject.app.timezone, now, now + DAYS * 86_400):
         yield Finding(
@@ -80,7 +81,7 @@ def clock_changes(subject: Subject) -> Iterator[Finding]:
 
 
 def either_day(subject: Subject) -> Iterator[Finding]:
-    """Find cron entries with both day fields: many users expect that both must match."""
+    """Find cron entries with both day fields, because many users expect that both must match."""
     rules: dict[str, str] = {}
     for entry in subject.entries:
         words = either_day_words(entry.schedule)
@@ -102,59 +103,61 @@ def either_day(subject: Subject) -> Iterator[Finding]:
 def hot_spots(subject: Subject) -> Iterator[Finding]:
     """Find full hours of the next day, in the zone of the app, at which many entries run."""
     zone = subject.app.timezone
-    now = wall_ms()
-    names_at: dict[int, list[str]] = defaultdict(list)
-    hours_of_zone: dict[str, list[int]] = {}
-    for entry in subject.entries:
-        if entry.due is None or entry.jitter:
-            continue
-        for hour in _hours_of(entry, zone, now, hours_of_zone):
-            names_at[hour].append(entry.name)
-    crowded = [hour for hour, names in names_at.items() if len(names) >= CROWD]
-    if not crowded:
+    crowds = _find_crowds(subject.entries, zone)
+    if not crowds:
         return
-    crowded.sort(key=lambda hour: (-len(names_at[hour]), hour))
     times = []
-    for hour in crowded[:5]:
-        times.append(f"{len(names_at[hour])} at {from_ms(hour).astimezone(zone):%H:%M}")
-    more = f" and at {len(crowded) - 5} more" if len(crowded) > 5 else ""
-    names = tuple(dict.fromkeys(name for hour in crowded for name in names_at[hour]))
+    all_names: list[str] = []
+    for hour, names in crowds:
+        times.append(f"{len(names)} at {from_ms(hour).astimezone(zone):%H:%M}")
+        all_names += names
+    more = f" and at {len(times) - 5} more" if len(times) > 5 else ""
+    entries = tuple(dict.fromkeys(all_names))
     yield Finding(
         "hot-spot",
         "note",
-        f"{counted(len(names), 'entry runs', 'entries run')} at the same full hours, without "
-        f"jitter: {', '.join(times)}{more}",
+        f"{counted(len(entries), 'entry runs', 'entries run')} at the same full hours, without "
+        f"jitter: {', '.join(times[:5])}{more}",
         "Workers, databases and whatever the tasks call get all of it at once.",
         "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their "
         "own: H in cron.",
-        names,
+        entries,
     )
 
 
-def _hours_of(
-    entry: Entry,
-    zone: tzinfo,
-    now: int,
-    hours_of_zone: dict[str, list[int]],
-) -> Iterator[int]:
-    """Yield the full hours of the next day, in epoch ms, at which an entry runs.
+def _find_crowds(entries: Iterable[Entry], zone: tzinfo) -> list[tuple[int, list[str]]]:
+    """Return the full hours of the next day, in epoch ms, with the entries that run then.
 
-    The rule is asked at most twice per hour. An entry that runs every minute yields nothing,
-    because it is no heavier at a full hour than at any other minute.
-
-    Parameters:
-        hours_of_zone: cache of the full hours of each zone by its name.
+    Only hours with a crowd of entries are returned, the largest crowd first.
     """
-    rule = entry.rule(zone)
-    if isinstance(rule, ZonedRule):
-        zone = rule.zone
-    elif not isinstance(rule, Every):  # one instant, the sun, or a slow class of users
+    now = wall_ms()
+    hours_by_zone: dict[str, list[int]] = {}
+    names_at: dict[int, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.due is None or entry.jitter:
+            continue
+        rule = entry.rule(zone)
+        own_zone = rule.zone if isinstance(rule, ZonedRule) else zone
+        name = zone_name(own_zone)
+        if name not in hours_by_zone:
+            hours_by_zone[name] = _full_hours(own_zone, now)
+        for hour in _hours_of(entry, rule, hours_by_zone[name]):
+            names_at[hour].append(entry.name)
+    crowds = [(hour, names) for hour, names in names_at.items() if len(names) >= CROWD]
+    return sorted(crowds, key=lambda crowd: (-len(crowd[1]), crowd[0]))
+
+
+def _hours_of(entry: Entry, rule: Rule, full_hours: Iterable[int]) -> Iterator[int]:
+    """Yield the full hours at which an entry runs by its rule.
+
+    An entry that runs every minute yields nothing, because it causes no more load at a full hour
+    than at any other minute. The next run of the rule is calculated at most twice per hour.
+    """
+    if not isinstance(rule, ZonedRule | Every):
+        # Other rules have one instant, follow the sun, or are slow classes of users.
         return
-    name = zone_name(zone)
-    if name not in hours_of_zone:
-        hours_of_zone[name] = _full_hours(zone, now)
     run = entry.due
-    for hour in hours_of_zone[name]:
+    for hour in full_hours:
         if run is not None and run < hour:
             last = rule.last_ms(run, hour - 1) if isinstance(rule, Every) else hour - 1
             run = next_ms(rule, last)
@@ -167,8 +170,8 @@ def _hours_of(
 
 
 def _full_hours(zone: tzinfo, now: int) -> list[int]:
-    """Return the full hours of the next day in a zone, in epoch ms."""
-    # All zones in use have offsets of whole quarters of an hour.
+    """Return the full hours of the next day in a time zone, in epoch ms."""
+    # All time zones in use have offsets of whole quarters of an hour.
     first = (now // _QUARTER + 1) * _QUARTER
     quarters = range(first, first + _DAY, _QUARTER)
     return [quarter for quarter in quarters if not from_ms(quarter).astimezone(zone).minute]

@@ -30,22 +30,22 @@ from .examination import Finding, Subject
 #: Difference of two clocks, in seconds, that is an error and not only a warning.
 _GRAVE_SKEW = 30.0
 
-#: Number of round trips that are timed. The slowest counts.
+#: Count of round trips whose time is measured. The slowest counts.
 _ROUND_TRIPS = 5
 
-#: Most scans for other schedules in the database. Together they take the server some 10 ms.
+#: Most SCAN commands that search for other schedules. Together they take the server some 10 ms.
 _SCANS = 20
 
-#: Keys per scan.
+#: Keys per SCAN command.
 _KEYS_PER_SCAN = 1000
 
-#: Seconds of ``beat_max_loop_interval`` below which its user expects an effect.
+#: A shorter ``beat_max_loop_interval``, in seconds, was probably set to speed up the beat.
 _SHORT_LOOP = 10.0
 
-#: Kombu's default for the Redis transport, in seconds.
+#: Kombu's default visibility timeout for Redis, in seconds.
 _VISIBILITY_TIMEOUT = 3600.0
 
-#: Celery's own daily entry. A second run of it does no harm, so its long messages are no finding.
+#: Celery's own daily entry. Its messages live long, but a second run of it does no harm.
 _CLEANUP = "celery.backend_cleanup"
 
 #: Remedy if no worker reports. Only workers with ``install()`` report.
@@ -56,10 +56,11 @@ _INSTALL = (
 
 
 def clock_and_latency(subject: Subject) -> Iterator[Finding]:
-    """Compare the clocks of this machine and of the server, and time the server's answers."""
+    """Find a clock that differs from the server's, and a server that is slow for the lease."""
     client = subject.store.backend.client
-    read_clock(client)  # opens the connection, which would spoil the first figure
+    read_clock(client)  # The first answer takes longer, because it opens the connection.
     answers = [read_clock(client) for _ in range(_ROUND_TRIPS)]
+    # The quickest answer says most about the clock.
     _, skew, _ = min(answers)
     if abs(skew) >= CLOCK_OFF:
         ahead = "ahead of" if skew > 0 else "behind"
@@ -87,9 +88,9 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
 
 
 def server(subject: Subject) -> Iterator[Finding]:
-    """Check version, eviction and persistence of the server."""
-    server = server_of(subject.store.backend.client)
-    if server is None:
+    """Find trouble in the version, the eviction policy and the persistence of the server."""
+    facts = server_of(subject.store.backend.client)
+    if facts is None:
         yield Finding(
             "permission",
             "note",
@@ -98,8 +99,9 @@ def server(subject: Subject) -> Iterator[Finding]:
             "Run it as a user with +info.",
         )
         return
-    yield from starmap(Finding, faults(server))
-    if server.persistent is None:
+    # Each fault is a tuple of the first five fields of a finding.
+    yield from starmap(Finding, faults(facts))
+    if facts.persistent is None:
         yield Finding(
             "permission",
             "note",
@@ -111,7 +113,7 @@ def server(subject: Subject) -> Iterator[Finding]:
 
 
 def shared_queue(subject: Subject) -> Iterator[Finding]:
-    """Find beats of other prefixes in this database that send to the same default queue."""
+    """Find schedules of other prefixes in this database whose leader sends to the same queue."""
     own_queue = default_queue(subject.app)
     if not own_queue:
         return
@@ -133,11 +135,11 @@ def shared_queue(subject: Subject) -> Iterator[Finding]:
 def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
     """Yield the key prefix of each other schedule, and the default queue of its leader.
 
-    Yields nothing for a user without the right to scan or to read these keys.
+    Yields nothing if the user has no right to scan or to read these keys.
     """
     client: Any = store.backend.client
-    if hasattr(client, "nodes_manager"):  # a cluster, which holds no queues
-        return
+    if hasattr(client, "nodes_manager"):
+        return  # This is a cluster, which cannot be the broker.
     cursor = 0
     for _ in range(_SCANS):
         try:
@@ -156,7 +158,10 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def lease_and_loop(subject: Subject) -> Iterator[Finding]:
-    """Find a lease or a loop interval for another scheduler, and a failover of the broker alone."""
+    """Find a long lease, a short loop interval, and a failover that only the broker follows.
+
+    Other schedulers need such a lease or such an interval. This one does not.
+    """
     yield from starmap(Finding, failover(subject.app))
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
@@ -218,6 +223,7 @@ def misspelt(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_schedule(value: Any) -> bool:
+    """Return whether the value of a setting looks like a ``beat_schedule``."""
     if not isinstance(value, Mapping) or not value:
         return False
     entries = value.values()
@@ -227,7 +233,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def confirms(subject: Subject) -> Iterator[Finding]:
-    """Find a broker that is not asked to confirm messages."""
+    """Find a broker that could confirm messages, but is not asked to do so."""
     if unconfirmed(broker_connection(subject.app)):
         yield Finding(
             "confirm",
@@ -259,7 +265,7 @@ def recording(subject: Subject) -> Iterator[Finding]:
 
 
 def retries(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose retries may expire: no worker with ``install()`` takes their queue."""
+    """Find entries whose retries may expire, as no worker with ``install()`` has their queue."""
     names = tuple(
         entry.name
         for entry in subject.entries
@@ -303,7 +309,7 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
 
 
 def lifetimes(subject: Subject) -> Iterator[Finding]:
-    """Find messages that outlive the visibility timeout, and that no worker renews in time."""
+    """Find entries whose messages outlive the visibility timeout, and no worker renews it."""
     app = subject.app
     slack = subject.settings.clock_slack
     connection = broker_connection(app)
@@ -326,7 +332,8 @@ def lifetimes(subject: Subject) -> Iterator[Finding]:
     if not long_lived:
         return
     names = tuple(entry.name for entry in long_lived)
-    # Without acks_late only a prefetched message comes again, and only if it waits that long.
+    # With acks_late, a message is redelivered while its task runs. Otherwise only a prefetched
+    # message is, if it waits that long.
     tasks = [app.tasks.get(entry.task) for entry in long_lived]
     acks_late = any(getattr(task, "acks_late", app.conf.task_acks_late) for task in tasks)
     yield Finding(
@@ -348,7 +355,7 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, datetime):
         if expires.tzinfo is None:
-            expires = expires.replace(tzinfo=zone)  # Celery reads it in the zone of the app
+            expires = expires.replace(tzinfo=zone)  # Celery reads it in the zone of the app.
         return max(expires.timestamp() - (entry.due or wall_ms()) / 1000, 0.0)
     if isinstance(expires, (int, float)):
         return expires
@@ -366,11 +373,9 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
 
 
 def queues(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose queue no reporting worker takes, and once-locks without a keeper.
+    """Find entries whose queue no worker with ``install()`` consumes.
 
-    Parameters:
-        served: the queues that workers with ``install()`` take. If there are none, only once-locks
-            are reported.
+    If no such worker reports at all, only entries with a once-lock are reported.
     """
     served = subject.status.queues
     unserved = defaultdict[str, list[str]](list)

@@ -1,4 +1,4 @@
-"""Texts about entries, runs and beats, which the command line and the page have in common."""
+"""Texts about entries, runs and beats, which the command line and the page share."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..store.json_values import pack
 from ..store.records import Refused
 
-#: Last runs of an entry that a list shows.
+#: Count of an entry's last runs that a list shows.
 _LAST_RUNS = 5
 
-#: Outcome -> its mark.
+#: Outcome of a run -> its mark in a list.
 MARKS: dict[Outcome, str] = {
     "succeeded": "✓",
     **dict.fromkeys(NOT_DONE, "✗"),
@@ -41,10 +41,10 @@ MARKS: dict[Outcome, str] = {
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
-    """Return when an entry runs next, or its status if it does not run."""
+    """Return in words when an entry runs next, or its status if it has no next run."""
     if entry.status == "frozen" and entry.frozen_until is not None:
         until = in_zone(entry.frozen_until, zone)
-        # Within a day, the time of day alone is clear.
+        # An end within a day is shown without its date.
         is_soon = entry.frozen_until - datetime.now(UTC) < timedelta(days=1)
         return f"frozen until {until[11:] if is_soon else until}"
     return entry.status if entry.next_run_at is None else in_zone(entry.next_run_at, zone)
@@ -54,26 +54,35 @@ def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
     """Return the outcomes of the last runs, the newest first.
 
     Parameters:
-        history: the number of runs that are kept of an entry without a number of its own.
+        history: count of runs that are kept of an entry without its own ``history``.
     """
     return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _LAST_RUNS)]
 
 
 def marks(entry: Entry, history: int, *, letters: bool) -> str | None:
-    """Return a mark or letter for each of the last runs, the newest right; None without runs."""
+    """Return a mark or a letter for each of the last runs, the newest at the right.
+
+    ``None`` if there is no run.
+
+    Parameters:
+        history: as for :func:`last_outcomes`.
+    """
     signs = LETTERS if letters else MARKS
     return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history))) or None
 
 
 def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
-    """Return everything about an entry by labels; a value ``None`` is to be left out."""
+    """Return all that is known of an entry, as pairs of a label and a value.
+
+    A pair with the value ``None`` is not shown.
+    """
     fields = entry_fields(entry)
     if entry.calendar:
         fields["calendar"] = str(entry.calendar)
     for bound in ("start_at", "end_at"):
         if bound in fields:
             fields[bound] = in_zone(getattr(entry, bound), zone)
-    # Other lines show what the arguments of a pipeline or of a canvas hold.
+    # Hide arguments whose content other lines show.
     pipeline = _pipeline_lines(entry)
     hidden = ["task", "schedule", "unstored"]
     if pipeline:
@@ -103,7 +112,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
 
 
 def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
-    """Return what a pipeline does; nothing for other entries, or if it cannot be read."""
+    """Return the lines of the pipeline that an entry starts; none if it starts no readable one."""
     if entry.task != START:
         return []
     try:
@@ -125,12 +134,13 @@ def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
 def value_text(value: Any) -> str:
     """Return the value of a field on one line."""
     if isinstance(value, float):
-        # Fields with fractions are lengths of time.
+        # Each field that is a float is a length of time.
         return f"{value!r} s".replace(".0 s", " s")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _schedule_options(entry: Entry, zone: tzinfo) -> str:
+    """Return the schedule as options of the command line, or its ``repr`` if it has none."""
     try:
         return shlex.join(schedule_words(entry.schedule, zone))
     except InvalidEntry:
@@ -138,18 +148,19 @@ def _schedule_options(entry: Entry, zone: tzinfo) -> str:
 
 
 def _with_distance(instant: datetime | None, zone: tzinfo) -> str | None:
+    """Return an instant with its distance from now, in words."""
     if instant is None:
         return None
     return f"{in_zone(instant, zone)}  ({distance(instant, datetime.now(UTC))})"
 
 
 def run_time(run: Run) -> str | None:
-    """Return how long a run took, if that is known."""
+    """Return the duration of a run in words; ``None`` if it is not known."""
     return None if run.seconds is None else took(run.seconds)
 
 
 def remark(run: Run) -> str | None:
-    """Return what else is known of a run, such as its error."""
+    """Return the error of a run, or another remark about it; ``None``: there is none."""
     if run.until is not None:
         return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
     if run.outcome == "unknown" and run.began_at is not None:
@@ -160,7 +171,7 @@ def remark(run: Run) -> str | None:
 
 
 def backfill_status(backfill: Backfill) -> str:
-    """Return how a backfill stands."""
+    """Return the status of a backfill in words."""
     if backfill.ended:
         return backfill.ended
     if backfill.paused:
@@ -173,7 +184,7 @@ def backfill_status(backfill: Backfill) -> str:
 
 
 def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
-    """Yield how the beats fare by labels."""
+    """Yield the status of the beats, as pairs of a label and a value."""
     if status.leader is None:
         yield "leader", "nobody leads; start a beat: celery -A ... beat -S redbeat_lite.Scheduler"
     else:
@@ -207,7 +218,7 @@ def _leader_lines(
     status: Status,
     zone: tzinfo,
 ) -> Iterator[tuple[str, object]]:
-    """Yield what is known of the leader, by labels."""
+    """Yield the status of the leader, as pairs of a label and a value."""
     yield "leader", _process(leader)
     since = f"{in_zone(leader.since, zone)} ({distance(leader.since, status.now)})"
     yield "since", f"{since}, term {leader.term}"
@@ -222,6 +233,7 @@ def _leader_lines(
 
 
 def _refused_text(refused: Refused) -> str:
+    """Return the count of the refused config entries, and the errors that are known, by lines."""
     lines = [str(refused.count)]
     lines += [f"{name!r}: {error}" for name, error in refused.errors.items()]
     if refused.count > len(refused.errors):

@@ -1,6 +1,7 @@
-"""``why``: why an entry did not run, or that it did, from recorded evidence and without guesses.
+"""``why``: explains, from recorded evidence and without guesses, why an entry did not run.
 
-:func:`explain` is pure: the evidence is a :class:`Case`, and the present is part of it.
+If the entry did run, the explanation says so. :func:`explain` is pure: its evidence is a
+:class:`Case`, which includes the present time.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ from .why_outcomes import explain_run
 
 
 def explain(case: Case, instant: datetime | None, *, to_second: bool = False) -> Explanation:
-    """Say why an entry did not run at an instant, or that it did.
+    """Explain why an entry did not run at an instant, or say that it did.
 
     Parameters:
-        instant: aware. Without seconds it stands for its minute, else for its second. An instant
-            that the clocks of its zone skip stands for the end of the skipped time. ``None`` asks
-            about the last instant at which the entry should have run, and about the next.
+        instant: aware instant. Without seconds it stands for its whole minute, otherwise for its
+            second. If the clocks of its zone skip it, it stands for the end of the skipped time.
+            ``None`` stands for the last instant at which the entry should have run, and the
+            explanation also names the next run.
         to_second: whether an instant without seconds stands for its second, too.
     """
     entry = case.entry
@@ -63,24 +65,27 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         return _explain_removed(case, None)
     last = _last_occurrence(case, entry)
     if last is None:
+        # Without an occurrence, the only recorded runs are runs by hand. The newest comes first.
         runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
         last = next(runs_by_hand, None)
+    is_outstanding = False
     if last is None:
         explanation = _explain_no_run_yet(case, entry)
-        is_next = False
     else:
         explanation = _explain_span(case, entry, from_ms(last), Span(last, last + 1))
         nominal = entry.known_state.nominal
-        # The entry still waits for this very occurrence.
-        is_next = nominal is not None and nominal <= last
+        is_outstanding = nominal is not None and nominal <= last
     reasons = [*explanation.reasons]
     for reason in upcoming(case, entry):
-        if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
+        # If the explained occurrence has not been sent yet, it is also the next one.
+        is_known = is_outstanding and reason.kind == "next"
+        if reason not in explanation.reasons and not is_known:
             reasons.append(reason)
     return replace(explanation, reasons=tuple(reasons))
 
 
 def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
+    """Say that an entry has had no occurrence since it was stored."""
     change = case.last(None, *STORING)
     reasons = () if change is None else (case.change_reason(change, change.action),)
     if isinstance(entry.schedule, Manual):
@@ -90,23 +95,28 @@ def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
 
 
 def _last_occurrence(case: Case, entry: Entry) -> int | None:
-    """Return the last occurrence that was due by now, in epoch ms, by rule and state."""
+    """Compute, from the schedule and the stored state, the last occurrence that was due by now.
+
+    It is in epoch ms; ``None`` if there is none. It may be the last run, the occurrence that the
+    entry waits for, or one by the schedule that was neither sent nor noted in the state.
+    """
     state = entry.known_state
     now = to_ms(case.now)
-    never_ran = state.last is None and not state.skipped
-    is_new = never_ran and state.nominal is not None and state.nominal > now
-    if state.finished or is_new or (entry.start_ms is not None and entry.start_ms > now):
+    has_no_past = state.last is None and not state.skipped
+    is_new = has_no_past and state.nominal is not None and state.nominal > now
+    has_not_started = entry.start_ms is not None and entry.start_ms > now
+    if state.finished or is_new or has_not_started:
         return state.last
     candidates = [state.last]
+    if state.nominal is not None and state.nominal <= now:
+        candidates.append(state.nominal)
     until = now if entry.end_ms is None else min(now, entry.end_ms)
     near = around(entry, Span(until + 1, until + 2), case.zone)
     if near is not None and near.before is not None:
+        # Before the last change of its timing, the entry had another schedule.
         change = case.last(None, *STORING, fields=TIMING)
-        # Before the last change of its timing the entry had another schedule.
         if change is None or near.before >= to_ms(change.at):
             candidates.append(near.before)
-    if state.nominal is not None and state.nominal <= now:
-        candidates.append(state.nominal)
     return max((ms for ms in candidates if ms is not None), default=None)
 
 
@@ -114,22 +124,24 @@ def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Spa
     """Explain the occurrence in a span, or say that there is none.
 
     Parameters:
-        instant: the instant that was asked about.
+        instant: instant of the question.
         asked: the second or the minute that the instant stands for.
     """
     near = None if entry is None else around(entry, asked, case.zone)
     if entry is not None and near is not None and skipped(instant):
-        replaces_skipped = stands_in(case, entry, asked.begin)
-        if not replaces_skipped:
-            # The occurrence at the end of the skipped time takes place there every day.
+        # ``asked`` is the end of the skipped time. Its occurrence is either a run that the clock
+        # change has moved there, or one that the entry has there on every day.
+        is_moved_run = stands_in(case, entry, asked.begin)
+        if not is_moved_run:
             near = Around(near.before, None, near.at or near.after)
             return explain_no_occurrence(case, entry, instant, near)
     run = _run_in_span(case, entry, instant, asked, near)
     if run is not None:
-        left_out = None
+        by_calendar = None
         if entry is not None and run.outcome == "skipped":
-            left_out = left_out_words(entry, asked.begin, asked.end, case.zone)
-        if left_out is None:
+            by_calendar = left_out_words(entry, asked.begin, asked.end, case.zone)
+        # A run that the calendar leaves out is explained below, as no occurrence.
+        if by_calendar is None:
             return with_moves(case, explain_run(case, run, to_ms(run.scheduled_at)))
     if entry is None:
         return _explain_removed(case, instant)
@@ -139,7 +151,10 @@ def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Spa
 
 
 def _explain_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain what became of an occurrence, by its nominal time in epoch ms."""
+    """Explain an occurrence of the entry's schedule, by its nominal time in epoch ms.
+
+    In this order: its recorded run, the bounds of the entry, the future, or why it has no run.
+    """
     at = from_ms(nominal)
     for run in case.runs:
         if run.scheduled_at <= at <= (run.until or run.scheduled_at):
@@ -160,11 +175,16 @@ def _run_in_span(
     asked: Span,
     near: Around | None,
 ) -> Run | None:
-    """Return the run of the occurrence in a span, or the first run there if none is known."""
+    """Return the run of the occurrence in a span; if there is none, the first run in the span.
+
+    Parameters:
+        near: the occurrences around the span; ``None`` if the schedule does not say them.
+    """
     runs = {to_ms(run.scheduled_at): run for run in case.runs if run.count == 1}
     if near is not None and near.at is not None:
         if near.at in runs:
             return runs[near.at]
+        # Another run in the span can only be a run by hand, unless the occurrences have moved.
         if entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None:
             return None
     for ms in sorted(runs):
@@ -174,7 +194,7 @@ def _run_in_span(
 
 
 def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Say why a past occurrence, by its nominal time in epoch ms, has no run."""
+    """Explain why a past occurrence, by its nominal time in epoch ms, has no recorded run."""
     at = from_ms(nominal)
     did_not_run = f"{case.name} did not run at {case.when(nominal)}"
     absent = _absent_at(case, at)
@@ -182,7 +202,7 @@ def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
         return Explanation(f"{did_not_run}: it was not stored then.", (absent,), at)
     waits_for = entry.known_state.nominal
     if isinstance(waits_for, Question):
-        # A schedule of another library is asked then, and may have no occurrence there.
+        # A schedule of another library is asked at that instant, and may have no occurrence then.
         waits_for = None
     if waits_for is not None and waits_for <= nominal:
         return _explain_outstanding(case, entry, nominal)
@@ -195,7 +215,10 @@ def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
 
 
 def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
-    """Say why an entry that is not stored did not run at an instant, or does not run now."""
+    """Explain why an entry that is not stored did not run at an instant.
+
+    ``None`` as the instant stands for the present.
+    """
     reasons = [*_removal(case)]
     is_known = bool(reasons or case.runs)
     if case.refused is not None:
@@ -218,7 +241,7 @@ def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
 
 
 def _removal(case: Case) -> Iterator[Reason]:
-    """Yield what removed an entry: its quarantine, or the last change that stored or removed it."""
+    """Yield why an entry is not stored: its quarantine, or the last change that says anything."""
     if case.quarantine is not None:
         at = case.quarantine.get("at")
         since = from_ms(at) if isinstance(at, int) else None
@@ -238,7 +261,11 @@ def _removal(case: Case) -> Iterator[Reason]:
 
 
 def _explain_removed_now(case: Case, reasons: tuple[Reason, ...]) -> Explanation:
-    """Say that an entry does not run. Without a recorded removal, explain its last run, too."""
+    """Say that an entry does not run, because it is not stored.
+
+    If no removal is recorded, the entry may have removed itself after its last run, so that run is
+    explained.
+    """
     if case.quarantine is not None:
         return Explanation(f"{case.name} does not run: it is in quarantine.", reasons)
     change = case.last(None, *STORING, *REMOVING)
@@ -250,45 +277,52 @@ def _explain_removed_now(case: Case, reasons: tuple[Reason, ...]) -> Explanation
 
 
 def _absent_at(case: Case, at: datetime) -> Reason | None:
-    """Return the change which shows that the entry was not in the schedule at an instant."""
+    """Return the change that proves that the entry was not stored at an instant."""
     before = case.last(at, *STORING, *REMOVING)
     after = case.first(at, *STORING, *REMOVING)
     if before is not None:
         if before.action in STORING:
             return None
-        # The entry may have come back at an instant that is not recorded.
-        came_back = after is None and case.entry is not None
-        if came_back or case.was_sent(before.at, at):
+        # The entry is stored now, so it was added again, at an instant that is not recorded.
+        was_added_again = after is None and case.entry is not None
+        if was_added_again or case.was_sent(before.at, at):
             return None
         return case.change_reason(before, before.action)
     if after is None or after.action in REMOVING:
         return None
-    if any(run.scheduled_at <= at for run in case.runs):  # of an earlier entry with this name
-        return None
+    if any(run.scheduled_at <= at for run in case.runs):
+        return None  # An earlier entry of this name was stored then.
     return case.change_reason(after, after.action)
 
 
 def _disabled_at(case: Case, at: datetime) -> Reason | None:
-    """Return the edit which shows that the entry was disabled at an instant."""
+    """Return the change that proves that the entry was disabled at an instant."""
     after = case.first(at, fields=("enabled",))
     if after is None:
         return None
     before = _disabling_change(case, at)
-    if before is not None and case.was_sent(before.at, at):
-        return None
-    if before is not None and _enabled(before)[1] == "false":
-        return case.change_reason(before, "disabled")
-    return case.change_reason(after, "disabled") if _enabled(after)[0] == "false" else None
+    if before is not None:
+        if case.was_sent(before.at, at):
+            return None
+        _, value_after = _enabled(before)
+        if value_after == "false":
+            return case.change_reason(before, "disabled")
+    value_before, _ = _enabled(after)
+    return case.change_reason(after, "disabled") if value_before == "false" else None
 
 
 def _disabling_change(case: Case, until: datetime | None) -> Change | None:
-    """Return the last change until an instant that may have left the entry disabled."""
+    """Return the last change until an instant after which the entry may have been disabled.
+
+    That is an edit of ``enabled``, or the change that stored the entry. ``None`` if that edit has
+    enabled the entry.
+    """
     change = case.last(until, *STORING, fields=("enabled",))
     return None if change is not None and _enabled(change)[0] == "false" else change
 
 
 def _enabled(change: Change) -> tuple[str | None, str | None]:
-    """Return the field ``enabled`` before and after a change."""
+    """Return the field ``enabled`` before and after a change; ``None`` if it is not recorded."""
     for field, before, after in change.fields:
         if field == "enabled":
             return before, after
@@ -296,7 +330,7 @@ def _enabled(change: Change) -> tuple[str | None, str | None]:
 
 
 def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Say why an occurrence that the entry still waits for has not been sent."""
+    """Explain why a past occurrence that the entry still waits for has not been sent."""
     state = entry.known_state
     at = from_ms(nominal)
     did_not_run = f"{case.name} did not run at {case.when(nominal)}"
@@ -321,6 +355,7 @@ def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
 
 
 def _backlog(case: Case) -> Reason:
+    """Say that a beat leads and will send the occurrence, and how late the beat is."""
     status = case.status
     if not status.overdue:
         return Reason("due", "A beat leads, and is about to send it.", None, "status")
@@ -350,11 +385,11 @@ def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
 
 
 def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
-    """Return whether a run would be recorded if there had been one.
+    """Return whether the records prove that an occurrence was not sent.
 
-    The entry remembers all recent runs that were sent. Older runs are recorded by workers only, and
-    the oldest records are dropped first. So if runs before and after are recorded, this one would
-    be, too.
+    They prove it if runs before and after it are recorded. The state of the entry has all runs that
+    were sent recently, the newest first. Workers record older runs, and the oldest of these records
+    are dropped first. So the record of this run would be there, if it had been sent.
     """
     sent = entry.known_state.sent
     if sent and sent[-1] < nominal < sent[0]:
@@ -367,7 +402,7 @@ def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
 
 
 def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
-    """Yield how far each record goes back if it does not reach an occurrence."""
+    """Yield how far back each record reaches, if it does not reach an occurrence."""
     if not case.kept:
         sentence = "None of its runs is recorded: its history is 0."
         yield Reason("not recorded", sentence, None, RECORD)

@@ -1,4 +1,4 @@
-"""Evidence for one question to ``why``, the query that gathers it, and the shape of the answer."""
+"""Evidence for one question to ``why``, the query that gathers it, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ REMOVING = ("removed", "quarantined", "discarded")
 #: The fields that decide which occurrences an entry has.
 TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 
-#: Clock tolerance: a freeze ends by the leader's clock, and a run begins by the server's clock.
+#: Clock tolerance, because a freeze ends by the leader's clock and a run begins by the server's.
 _SKEW = timedelta(seconds=5)
 
-#: Most runs to read: more than are kept of one entry.
+#: Most runs to read. It exceeds what is kept of one entry.
 _RUNS = 1000
 
-#: Most changes to read: more than the record keeps.
+#: Most changes to read. It exceeds what the record keeps.
 _LINES = 20_000
 
-#: Changes of no single entry that may have kept this one from running.
+#: Changes that are of no single entry, and may have kept the entry from running.
 _GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
 
 
@@ -61,10 +61,10 @@ class Reason:
     """One cause in an explanation.
 
     Parameters:
-        kind: stable name of the cause, a word or two.
-        sentence: the cause for people.
-        at: its instant; ``None`` if it has none.
-        evidence: the source of the fact.
+        kind: name of the cause, one or two words that do not change between versions.
+        sentence: the cause in words.
+        at: instant of the cause; ``None`` if it has none.
+        evidence: source of the fact.
     """
 
     kind: str
@@ -75,13 +75,13 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why an entry did not run, or that it did.
+    """Answer to the question why an entry did not run.
 
     Parameters:
-        verdict: the answer, in a sentence.
-        reasons: the causes, the weightiest first. Those of kind ``"next"`` are about the next
+        verdict: the answer in a sentence; it may say that the entry did run.
+        reasons: the causes, the most important first. A reason of kind ``"next"`` is about the next
             occurrence.
-        nominal: nominal time of the occurrence; ``None`` if there is none.
+        nominal: nominal time of the explained occurrence; ``None`` if there is none.
     """
 
     verdict: str
@@ -90,7 +90,7 @@ class Explanation:
 
 
 def full(sentence: str) -> str:
-    """Return a sentence with its full stop, although it may end with quoted words."""
+    """Return a sentence with a full stop, unless it ends with a quoted text that has one."""
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
@@ -99,7 +99,7 @@ class Gap:
     """A time without a leader.
 
     Parameters:
-        begin: the last sign of life of the leader before.
+        begin: last sign of life of the previous leader.
         end: start of the next term; ``None`` while nobody leads.
         who: the next leader.
     """
@@ -115,27 +115,27 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The question's entry, and the evidence about it.
+    """The entry of a question, and the evidence about it.
 
     Parameters:
         name: name of the entry, quoted.
         entry: the stored entry; ``None`` if it is not stored.
-        now: the present, by the clock of this machine. Changes are dated by the server's.
-        zone: of the app, for schedules without a zone, and for the instants in sentences.
+        now: the present, by the clock of this machine. Changes have the server's time.
+        zone: time zone of the app, for schedules without a zone, and for instants in sentences.
         status: status of the beats.
-        runs: the recorded runs, the newest first.
-        kept: how many runs are kept; 0: none.
-        changes: of the entry, the newest first.
-        unrecorded: whether the entry has changed since the last recorded change.
-        since: instant of the oldest recorded change; ``None`` if no change is recorded.
+        runs: the recorded runs of the entry, the newest first.
+        kept: count of runs that are kept of the entry; 0: none.
+        changes: the recorded changes of the entry, the newest first.
+        unrecorded: whether the entry was changed after the last of these, without a record.
+        since: instant of the oldest recorded change of any entry; ``None`` if there is none.
         gaps: times without a leader.
         freezes: the recorded freezes, of any entries.
-        quarantine: the entry's record in quarantine; ``None`` if it has none.
-        refused: the error of the entry in ``beat_schedule``.
-        queue: destination of its messages.
-        takers: the reporting workers that take from this queue.
-        line: ids of the runs of its pipeline if they may not overlap: the current run, then the
-            waiting ones.
+        quarantine: record of the entry in quarantine; ``None`` if it is not there.
+        refused: error for which the beat refuses the entry of ``beat_schedule``; ``None``: none.
+        queue: queue of the entry's messages.
+        takers: names of the workers that report that they consume this queue.
+        line: ids of the runs of its pipeline, if they may not overlap: first the run whose turn it
+            is, then the waiting runs.
     """
 
     name: str
@@ -191,7 +191,10 @@ class Case:
         return self.first(after, fields=TIMING) or self.first(after, *STORING)
 
     def paused_at(self, instant: datetime) -> Change | None:
-        """Return the pause that held at an instant; ``None`` without one or a known end."""
+        """Return the change that paused the entry, if the entry was paused at an instant.
+
+        ``None`` also if the end of the pause is not recorded, so that it may have ended before.
+        """
         last = self.last(instant, "paused", "resumed", *STORING, *REMOVING)
         if last is None or last.action != "paused" or self.was_sent(last.at, instant):
             return None
@@ -201,9 +204,9 @@ class Case:
         return last if still_paused and not self.unrecorded else None
 
     def was_sent(self, after: datetime, until: datetime) -> bool:
-        """Return whether a recorded occurrence between two instants was sent.
+        """Return whether an occurrence between two instants is recorded as sent.
 
-        Extra runs do not count.
+        Runs by hand do not count. They have other task ids.
         """
         if self.entry is None:
             return False
@@ -220,7 +223,7 @@ class Case:
         return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at, CHANGES)
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield the change of the occurrences since an instant, and a gap in the record."""
+        """Yield the first later change that moved occurrences, and a gap in the record."""
         change = self.altered(instant)
         if change is not None:
             yield self.change_reason(change, "changed")
@@ -230,19 +233,19 @@ class Case:
             yield Reason("not recorded", sentence, None, STATE)
 
     def frozen(self, instant: datetime) -> list[Freeze]:
-        """Return the freezes of the entry that held at an instant."""
+        """Return the freezes of the entry that were in force at an instant."""
         entry = self.entry
         if entry is None:
             return []
-        current = [freeze for freeze in self.freezes if freeze.since <= instant < freeze.end]
-        return [freeze for freeze in current if freeze.selection.covers(entry)]
+        in_force = [freeze for freeze in self.freezes if freeze.since <= instant < freeze.end]
+        return [freeze for freeze in in_force if freeze.selection.covers(entry)]
 
     def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """Yield the recorded causes that kept an occurrence from being sent in time.
 
         Parameters:
             instant: nominal time of the occurrence.
-            began: start of the run, if it ran late. Only causes that had ended by then delayed it.
+            began: start of the run, if it ran late. Only causes that had ended by then are yielded.
         """
         yield from self._leaderless(instant, began)
         for freeze in self.frozen(instant):
@@ -278,9 +281,9 @@ class Case:
 
 
 def _touches(change: Change, fields: Collection[str]) -> bool:
-    """Return whether a change may have changed one of these fields. Some edits record no fields."""
+    """Return whether a change may have changed one of these fields."""
     if change.action == "edited" and not change.fields:
-        return bool(fields)
+        return bool(fields)  # This edit did not record its fields.
     return any(field in fields for field, _, _ in change.fields)
 
 
@@ -290,11 +293,11 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     It takes three round trips, and reads the whole record of changes.
 
     Parameters:
-        store: the stored schedule; ``None``: a connection of its own.
+        store: the stored schedule; ``None``: a new connection is opened.
 
     Raises:
         EntryNotFound: nothing is known of such an entry.
-        CorruptEntry: what Redis holds of it cannot be read.
+        CorruptEntry: the stored entry cannot be read.
         redis.exceptions.RedisError: the server does not answer.
     """
     reader = Reader(app, store)
@@ -341,7 +344,10 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
 
 
 def _gaps(changes: Iterable[Change], status: Status) -> Iterator[Gap]:
-    """Yield the times without a leader. Each new leader records how long nobody led before it."""
+    """Yield the times without a leader.
+
+    Each new leader has recorded the last sign of life of the leader before it.
+    """
     for change in changes:
         if change.action == "term begun":
             last_tick = last_sign_of_life(change)

@@ -1,4 +1,4 @@
-"""Past and coming occurrences of an entry, for ``why``: by its rule, bounds and state."""
+"""Past and coming occurrences of an entry, for ``why``, by its schedule, bounds and state."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .why_case import CHANGES, RULE, STATE, STORING, Case, Explanation, Reason, 
 
 _DAY = 86_400_000  # ms
 
-#: Distances in ms at which the previous occurrence is looked for. Few rules are rarer
-#: than 29 February.
+#: How far back, in ms, the previous occurrence is searched, step by step. Few rules are rarer than
+#: 29 February.
 _STEPS = (_DAY, 40 * _DAY, 400 * _DAY, 3000 * _DAY)
 
 
 class Span(NamedTuple):
-    """The time that is asked about, from ``begin`` to before ``end``, in epoch milliseconds."""
+    """Time of a question, from ``begin`` to before ``end``, in epoch milliseconds."""
 
     begin: int
     end: int
@@ -48,7 +48,13 @@ class Span(NamedTuple):
 
 
 class Around(NamedTuple):
-    """The last occurrence before a span, the first in it and the first after it, in epoch ms."""
+    """Occurrences around a span, in epoch ms; ``None``: there is none.
+
+    Parameters:
+        before: the last one before the span.
+        at: the first one in the span.
+        after: the next one after ``at``, or after the span.
+    """
 
     before: int | None
     at: int | None
@@ -62,13 +68,13 @@ def skipped(instant: datetime) -> bool:
 
 
 def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
-    """Return the occurrences of an entry around a span, by its rule of today.
+    """Return the occurrences of an entry around a span, by its schedule of today.
 
-    Returns ``None`` for a schedule that counts each run from the one before, unless its state
-    remembers an occurrence in the span.
+    ``None`` for a schedule that counts each run from the run before, because its past cannot be
+    calculated. But if the state has an occurrence in the span, that one is returned.
 
     Parameters:
-        zone: for a schedule without a zone.
+        zone: time zone for a schedule without a zone.
     """
     state = entry.known_state
     rule = _repeatable_rule(entry, zone)
@@ -94,16 +100,16 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
 
 
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
-    """Return whether the occurrences are always the same.
+    """Return whether the schedule alone decides the occurrences.
 
-    The occurrences of an interval move with each resumption.
+    Those of an interval move, for example when the entry is resumed.
     """
     rule = _repeatable_rule(entry, zone)
     return rule is not None and (not isinstance(rule, Every) or rule.on_grid)
 
 
 def _repeatable_rule(entry: Entry, zone: tzinfo) -> Rule | None:
-    """Return the rule of an entry if it can be asked about the past."""
+    """Return the rule of an entry if it can calculate past occurrences; ``None`` if it cannot."""
     rule = entry.rule(zone)
     return None if isinstance(rule, ForeignRule | AnsweringRule) else rule
 
@@ -133,7 +139,7 @@ def explain_no_occurrence(
     instant: datetime,
     near: Around | None,
 ) -> Explanation:
-    """Say that a schedule has no occurrence at an instant, and which ones are near it."""
+    """Say that a schedule has no occurrence at an instant, and name the nearest ones."""
     changed = [*case.changed_since(instant)]
     if near is None:
         why = "Its schedule counts each run from the one before."
@@ -187,7 +193,7 @@ def _clock_changes(case: Case, entry: Entry, instant: datetime, near: Around) ->
 
 
 def explain_outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Say that an occurrence lies outside the bounds of the entry; ``None`` if it is inside."""
+    """Explain that an occurrence lies outside the bounds of the entry; ``None`` if it does not."""
     state = entry.known_state
     if entry.start_ms is not None and nominal < entry.start_ms:
         why = f"its start_at is {case.when(entry.start_ms)}"
@@ -203,13 +209,17 @@ def explain_outside(case: Case, entry: Entry, nominal: int) -> Explanation | Non
 
 
 def stands_in(case: Case, entry: Entry, ms: int) -> bool:
-    """Return whether the schedule runs at the end of a skipped time in place of the skipped run."""
+    """Return whether the schedule moves a run from a skipped time to its end.
+
+    Parameters:
+        ms: end of the skipped time, in epoch ms.
+    """
     rule = entry.rule(case.zone)
     return isinstance(rule, ZonedRule) and not rule.walls.running and hazard(rule, ms) is not None
 
 
 def with_moves(case: Case, explanation: Explanation) -> Explanation:
-    """Add what a clock change or jitter did to the explained occurrence."""
+    """Add to an explanation how a clock change or jitter has moved the occurrence."""
     entry = case.entry
     if entry is None or explanation.nominal is None:
         return explanation
@@ -227,7 +237,7 @@ def with_moves(case: Case, explanation: Explanation) -> Explanation:
 
 
 def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
-    """Yield when the next occurrence comes, or why none comes, and what delays it."""
+    """Yield when the next occurrence comes or why none comes, and the causes that delay it."""
     state = entry.known_state
     if isinstance(entry.schedule, Manual):
         yield Reason("next", "It has no next run, because it is run by hand only.", None, RULE)
@@ -248,9 +258,10 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
 
 
 def current_pause(case: Case, entry: Entry) -> Reason:
-    """Return the pause of an entry.
+    """Return the pause of a paused entry as a reason.
 
-    Its actor may not be recorded, and it may have been added paused.
+    The change may be an addition, because an entry may be added paused. It may also not be
+    recorded.
     """
     change = None if case.unrecorded else case.last(None, "paused", "resumed", *STORING)
     if change is not None and change.action == "paused":
@@ -264,7 +275,7 @@ def current_pause(case: Case, entry: Entry) -> Reason:
 
 
 def _ended(case: Case, entry: Entry) -> str:
-    """Return why an entry is finished."""
+    """Return in words why an entry is finished."""
     last = entry.known_state.last
     if used_up(entry, entry.total_run_count):
         at = "" if last is None else f", the last at {case.when(last)}"
@@ -275,7 +286,7 @@ def _ended(case: Case, entry: Entry) -> str:
 
 
 def current_outage(case: Case) -> Iterator[Reason]:
-    """Yield that nobody leads now, or that the leader cannot do its work."""
+    """Yield that no beat leads now, or that the leader cannot do its work."""
     status = case.status
     leader = status.leader
     if leader is None:

@@ -1,4 +1,4 @@
-"""Outcome of a recorded run in words, and its causes, for ``why``."""
+"""Explanation of a recorded run, for ``why``: its outcome in words, and the causes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..entries.words import listed, took
 from ..runs.run import BACKFILLED, Run
 from .why_case import RECORD, STATE, Case, Explanation, Reason, full
 
-#: Outcome, or a finer case of an outcome -> sentence. Placeholders: the name, the nominal time,
-#: the due time of the retry.
+#: Outcome of a run, or a special case of an outcome -> sentence. The placeholders are the name, the
+#: nominal time, and the due time of the retry.
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
@@ -39,15 +39,18 @@ _VERDICTS = {
         "whether {} ran for {} is not recorded: it was sent, and no worker has reported its outcome"
     ),
 }
+#: Source of a run -> evidence of a reason.
 _SOURCES = {"record": RECORD, "schedule": STATE}
 
 
 def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
-    """Say what became of the run of an occurrence, by its nominal time in epoch ms.
+    """Explain the recorded run of an occurrence.
 
-    The run may be a range of occurrences that contains this one.
+    Parameters:
+        run: the run; it may be a range of occurrences that contains this one.
+        nominal: nominal time of the occurrence, in epoch ms.
     """
-    kind = _finer_outcome(case, run)
+    kind = _verdict_key(case, run)
     retry = "" if run.retry_at is None else f", due at {case.when(run.retry_at)}"
     verdict = _VERDICTS[kind].format(case.name, case.when(nominal), retry)
     reasons = [*_REASONS.get(kind, _attempt_reasons)(case, run, nominal)]
@@ -57,16 +60,16 @@ def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
-def _finer_outcome(case: Case, run: Run) -> str:
-    """Return the key of the verdict on a run."""
+def _verdict_key(case: Case, run: Run) -> str:
+    """Return the key of ``_VERDICTS`` for a run."""
     outcome = run.outcome
     if outcome == "waiting":
         if run.began_at:
             return "requeued"
-        # A worker that does not report may have run it long ago.
+        # If no worker of the queue reports, one that does not report may have run it long ago.
         return "waiting" if case.takers else "unreported"
-    if outcome == "left out" and run.error:  # a held once-lock records no error
-        return "turn"
+    if outcome == "left out" and run.error:
+        return "turn"  # A once-lock would have recorded no error.
     if outcome == "running" and run.task_id in case.line[1:]:
         return "in line"
     if outcome == "retrying" and run.retry_at is not None and run.retry_at > case.now:
@@ -85,7 +88,7 @@ def _finer_outcome(case: Case, run: Run) -> str:
 
 
 def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield when and where a run began, how long it took, and what delayed it."""
+    """Yield when and where a run began, its duration, its error, and what delayed it."""
     source = _SOURCES[run.source]
     facts = []
     if run.worker:
@@ -111,6 +114,7 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
+    """Yield which runs of a pipeline come before a run that waits for its turn."""
     before = case.line[: case.line.index(run.task_id or "")]
     verb = "is" if len(before) == 1 else "are"
     sentence = f"Runs of its pipeline do not overlap, and {listed(before)} {verb} before it."
@@ -118,7 +122,7 @@ def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield which workers take from the queue now; their past reports are not recorded."""
+    """Yield which workers consume the queue now, because past reports are not recorded."""
     queue = f"queue {case.queue!r}"
     if case.takers:
         verb = "takes" if len(case.takers) == 1 else "take"
@@ -133,7 +137,7 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield why the misfire policy skipped a run, and what made the run late."""
+    """Yield why the misfire policy skipped a run, and the causes for which the run was late."""
     sentence = f"{_misfire_words(case)}{_range_words(case, run)}"
     yield Reason("misfire", sentence, run.scheduled_at, _SOURCES[run.source])
     at = from_ms(nominal)
@@ -145,7 +149,7 @@ def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _misfire_words(case: Case) -> str:
-    """Return what the misfire policy of today says about a missed occurrence."""
+    """Return in words why the misfire policy of today skips a missed occurrence."""
     if case.entry is None:
         return "It was missed; its policy went with the entry."
     misfire = case.entry.misfire
@@ -166,7 +170,7 @@ def _misfire_words(case: Case) -> str:
 
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield that the once-lock kept a run from being sent, and what the run before did."""
+    """Yield that the once-lock kept a run from being sent, and when the run before it ran."""
     sentence = "It is left out while a task with its key is queued or runs."
     sentence += _range_words(case, run)
     yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
@@ -183,6 +187,7 @@ def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _range_words(case: Case, run: Run) -> str:
+    """Return a sentence about a range of runs, with a space before it; nothing for a single run."""
     if run.until is None or run.count == 1:
         return ""
     first = case.when(run.scheduled_at)
@@ -190,6 +195,7 @@ def _range_words(case: Case, run: Run) -> str:
     return f" So were all {run.count} occurrences from {first} to {last}."
 
 
+#: Key of ``_VERDICTS`` -> function that yields the reasons. Other keys: ``_attempt_reasons``.
 _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "waiting": _worker_reasons,
     "unreported": _worker_reasons,

@@ -1,7 +1,7 @@
-"""Records of runs, and the incidents that follow from them.
+"""Records of runs, and the incidents that are derived from them.
 
-This room knows no entries. The headers of a message name its run: the name of the entry, the
-nominal time and the task id.
+This package imports no entries. The headers of a message identify its run: the name of the entry,
+the nominal time and the task id.
 
 Overview
 --------
@@ -44,22 +44,23 @@ Repetitions
 -----------
 - A fate may be sent twice, because its client lost the reply. The second one changes nothing,
   except that a fate without a row, too old to be kept, adds another line to the feed.
-- Two copies of a message may tell different fates of one attempt. ``shared/record.lua`` gives each
-  outcome a weight, and the heavier one stays. The end of a body weighs most.
-- A leader may die between a look and its write. The next leader looks again from the same id of the
-  feed, because ``runs/incidents.lua`` writes the decision and the id in one step.
-- Hooks may hear of an incident twice, under the same id, because a leader notes that they have
-  heard of it only afterwards.
+- Two copies of a message may report different fates of one attempt. ``shared/record.lua`` gives
+  each outcome a weight, and the heavier one stays. The end of a body weighs most.
+- A leader may die after it has read the feed and before it writes its decision. The next leader
+  reads from the same id of the feed, because ``runs/incidents.lua`` writes the decision and the id
+  in one step.
+- Hooks may be called twice for one incident, with the same id, because a leader records the call
+  only after it.
 
 Failures
 --------
-- While the server is away, the recorder keeps 2,000 fates. It drops and counts the others, and logs
-  a line about them.
+- While the server does not answer, the recorder keeps 2,000 fates. It drops and counts the others,
+  and logs a line about them.
 - A worker's main process records a run as ``lost`` if a child dies. If the whole worker dies, the
   row stays ``running``, and readers show the run as ``lost`` once its sign of life in
   ``{p}:runs:alive`` has run out.
 - A run whose message has expired without a fate is shown as ``unknown``, never as ``failed``.
 - If lines of the feed are cut before a leader has read them, the incident ``unread`` says so.
-- If no worker records, only the incident ``nobody_records`` opens, because unrecorded runs may have
-  run in time.
+- If no worker records runs, only the incident ``nobody_records`` opens, because runs that are not
+  recorded may have run in time.
 """

@@ -1,4 +1,4 @@
-"""An incident: as people see it, and as it is stored in Redis."""
+"""An incident, as people see it and as it is stored in Redis."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: Kind and name of the entry, empty for the whole schedule. One incident per key is open at most.
+#: Kind of an incident and name of its entry, empty for the whole schedule. At most one incident of
+#: a key is open.
 Key = tuple[Kind, str]
 
-#: Seconds after the end of a lease until a schedule without a leader is an incident. Each stand-by
-#: asks for the lease when it ends.
+#: Seconds without a leader, after the end of the last lease, that are an incident. In this time a
+#: stand-by has asked for the lease, if there is one.
 LEADERLESS = 10.0
 
 #: Most characters of an incident's text.
@@ -42,17 +43,17 @@ _MAX_TEXT = 300
 @public
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """An expectation that does not hold, from when to when.
+    """An expectation that was not met, and when.
 
     Parameters:
-        id: the same in hooks, commands and pages.
-        kind: which expectation does not hold.
+        id: id of the incident, in hooks, commands and pages.
+        kind: kind of the expectation that was not met.
         entry: name of the entry; ``None`` for the whole schedule.
-        since: when it was opened.
+        since: when the incident was opened.
         text: the trouble in words.
         count: how often it was reported so far.
-        acknowledged: the note of the person who has taken it up; ``None``: nobody has.
-        until: when it was closed; ``None`` while it is open.
+        acknowledged: note of the person who has acknowledged it; ``None``: nobody has.
+        until: when the incident was closed; ``None`` while it is open.
     """
 
     id: str
@@ -69,12 +70,12 @@ class Case(NamedTuple):
     """Stored form of an incident. Instants are in epoch milliseconds.
 
     Parameters:
-        kind, name: its key.
+        kind, name: key of the incident.
         times: how often it was reported while it was open.
         nominal: nominal time of the run that opened it. Earlier runs cannot close it.
-        announced: whether the hooks have heard that it is open.
+        announced: whether the hooks were called with the open incident.
         generation: generation of the entry. It changes when an entry is removed and added again.
-        the others: as for :class:`Incident`.
+        since, text, note, until: as for :class:`Incident`, where ``note`` is ``acknowledged``.
     """
 
     kind: Kind
@@ -94,9 +95,10 @@ class Case(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Field in the hash of incidents, another one after the close than while it is open.
+        """Field of the incident in the hash of incidents.
 
-        The same key may open again before the hooks have heard of the close.
+        A closed incident has a field of its own, because another incident of the same key may open
+        before the hooks were called with the closed one.
         """
         if self.until is None:
             return f"{self.kind}:{self.name}"
@@ -104,7 +106,7 @@ class Case(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Eight digits, which follow from the key and the start."""
+        """Id of eight hexadecimal digits, derived from the key and the start."""
         text = f"{self.kind}:{self.name}\0{self.since}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -127,7 +129,7 @@ class Case(NamedTuple):
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
-        """Read a field of the hash.
+        """Return the incident that a field of the hash holds.
 
         Raises:
             one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
@@ -141,16 +143,16 @@ class Case(NamedTuple):
         case = cls(
             kind,
             name,
-            int(stored["since"]),
-            str(stored["text"]),
-            int(stored["count"]),
-            None if nominal is None else int(nominal),
-            stored.get("note"),
-            bool(stored.get("told")),
-            None if until is None else int(until),
-            stored.get("generation", ""),
+            since=int(stored["since"]),
+            text=str(stored["text"]),
+            times=int(stored["count"]),
+            nominal=None if nominal is None else int(nominal),
+            note=stored.get("note"),
+            announced=bool(stored.get("told")),
+            until=None if until is None else int(until),
+            generation=stored.get("generation", ""),
         )
-        case.shown()  # raises if an instant is out of range
+        case.shown()  # This raises if an instant is out of range.
         return case
 
     def shown(self) -> Incident:

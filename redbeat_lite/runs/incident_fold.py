@@ -1,4 +1,4 @@
-"""Decision which incidents open and close, by what became of runs. Pure."""
+"""Decision which incidents open and close, from the ends of runs and from deadlines. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from ..policies import Expect, Pause
 from .incident import Case, Key, Kind
 from .run import Outcome, Row
 
-#: Outcomes that count as a failure in a row.
+#: Outcomes that count as a failure in the expectation ``failures``.
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 
-#: Outcomes that a message may have before its body begins.
+#: Outcomes that a run may have without a start of its body.
 _NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
-#: Outcomes that count for ``on_failure``.
+#: Outcomes that count as a failure in ``on_failure``.
 _STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
 
-#: Expectation of an entry that only has ``on_failure``. Its failures are counted, and open nothing.
+#: Expectation of an entry that has no expectation but ``on_failure``. Its failures are counted, and
+#: open no incident ``failed``.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 
-#: Kinds of a run that has not begun. At most one of the two is open per entry.
+#: Kinds of incident about a run that has not begun. At most one of them is open per entry.
 _MISSED: tuple[Kind, ...] = ("missed", "not_consumed")
 
-#: Field of the expectation behind each kind. Other kinds hold or do not hold at the
-#: moment of a look.
+#: Kind of incident -> field of the expectation that it is about. Kinds that are not in this table
+#: are decided anew at each look, from ``Seen.states``.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -45,10 +46,11 @@ class End(NamedTuple):
     """Line of the feed: the end of a run.
 
     Parameters:
-        at: epoch ms, by the clock of the process that looks.
-        nominal: nominal time, epoch ms.
-        begin: ms after the nominal time; ``None`` if the body has not begun.
-        duration: ms.
+        at: when the run ended, in epoch ms of the process that reads the line.
+        name: name of the entry.
+        nominal: nominal time of the run, in epoch ms.
+        begin: ms from the nominal time to the start of the body; ``None`` if it has not begun.
+        duration: ms that the body took.
     """
 
     at: int
@@ -61,18 +63,18 @@ class End(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """Deadline whose time has come, for one run or for an entry.
+    """Deadline that has passed, of one run or of an entry.
 
     Parameters:
         what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
             time and may close an open incident; ``"pause <generation>"`` if too many runs have
             failed.
-        nominal: nominal time of the run; ``None`` for ``"success"``, and for the retry of an
-            incident for which there was no room.
-        at: epoch ms.
-        since: instant from which the time limit counts for the present entry; ``None``: the
-            instant that the deadline was made with.
-        row: the row of the run.
+        nominal: nominal time of the run; ``None`` for ``"success"``, and if the opening of an
+            incident, for which there was no room, is tried again.
+        at: instant of the deadline, in epoch ms.
+        since: start of the time limit for the present form of the entry, in epoch ms; ``None`` if
+            the entry has not changed since the deadline was set.
+        row: row of the run; ``None`` if nothing of the run is recorded.
     """
 
     what: str
@@ -92,8 +94,8 @@ class Watched(NamedTuple):
     """Expectations of a stored entry.
 
     Parameters:
-        muted: whether no incident is to open, because it is paused, frozen or disabled.
-        forgiven: nominal time up to which failures do not count for ``on_failure``.
+        muted: whether no incident may open, because the entry is paused, frozen or disabled.
+        forgiven: nominal time up to which failures do not count for ``on_failure``, in epoch ms.
     """
 
     expect: Expect | None
@@ -105,18 +107,18 @@ class Watched(NamedTuple):
     def counts(self, nominal: int | None) -> bool:
         """Return whether the failure of a run counts for ``on_failure``.
 
-        Resuming an entry forgives the failures of the runs before.
+        A failure does not count any more once the entry was resumed after it.
         """
         return self.on_failure is not None and (nominal or 0) > self.forgiven
 
 
 class Failures(NamedTuple):
-    """Failures in a row of one generation of an entry.
+    """Consecutive failures of one generation of an entry.
 
     Parameters:
-        times: how many.
-        nominal: nominal time of the last one. A run fails only once.
-        strikes: how many of them count for ``on_failure``. An expired run does not.
+        times: count of the failures.
+        nominal: nominal time of the last one, so that one run does not count twice.
+        strikes: count of the failures that count for ``on_failure``. An expired run does not.
     """
 
     times: int = 0
@@ -126,16 +128,16 @@ class Failures(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that one look has read.
+    """Everything that the leader has read for one decision.
 
     Parameters:
         now: epoch ms.
         ends: new lines of the feed, the oldest first.
-        overdue: deadlines whose time has come.
+        overdue: deadlines that have passed.
         watched: the stored entries that the ends, deadlines and incidents name.
-        failures: failures in a row of these entries.
-        untaken: entry -> its queue, if no known worker takes from it.
-        states: incidents that hold at the moment, apart from runs, with their texts.
+        failures: name of such an entry -> its consecutive failures.
+        untaken: name of an entry -> its queue, if no known worker consumes that queue.
+        states: key of an incident that is true at this moment, without regard to runs -> its text.
         cases: the open incidents.
     """
 
@@ -150,7 +152,14 @@ class Seen(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Incidents to open, to close and to update, failures in a row, and deadlines to set."""
+    """Changes to write.
+
+    Parameters:
+        opened, closed: incidents to open and to close.
+        counted: open incidents with a new count or text.
+        failures: name of an entry -> its consecutive failures from now on.
+        deadlines: member of the deadlines to set -> epoch ms.
+    """
 
     opened: list[Case]
     closed: list[Case]
@@ -160,15 +169,15 @@ class Decision(NamedTuple):
 
 
 def fold(seen: Seen) -> Decision:
-    """Decide what follows from a look.
+    """Decide which incidents open and close.
 
-    An incident that opens and closes within one look is left out.
+    An incident that would open and close in the same decision is left out.
     """
     return _Fold(seen).decision()
 
 
 class _Fold:
-    """One decision about incidents, with the incidents that were open before it."""
+    """One decision in progress, which starts with the open incidents and changes them."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -178,6 +187,7 @@ class _Fold:
         self._deadlines: dict[str, int] = {}
 
     def decision(self) -> Decision:
+        """Handle ends, deadlines and states in turn, and return the changes."""
         for end in self._seen.ends:
             self._handle_end(end)
         # Handle finish deadlines last: a run already reported as missed must not also be
@@ -204,7 +214,7 @@ class _Fold:
         return self._seen.watched.get(name, Watched(None))
 
     def _handle_end(self, end: End) -> None:
-        """Count a failed run, and close the incidents that a run in time or a success ends."""
+        """Count a failed run, or close the incidents that a run in time or a success closes."""
         watched = self._watched(end.name)
         expect = watched.expect
         if expect is None:
@@ -228,11 +238,11 @@ class _Fold:
             self._count_failure(expect, end)
 
     def _close_if_in_time(self, expect: Expect, end: End) -> None:
-        """Close incidents that a run in time ends.
+        """Close the incidents about lateness, if a run began or ended in time.
 
-        The limits count from the nominal time here. A run with jitter is due later, so it may be in
-        time and yet close nothing here; its deadline closes the incident then. The same run may
-        have opened the incident, because its record may be written after the look.
+        The incident may be about this run itself, because its record may come after its deadline.
+        The time limits count from the nominal time here. A run with jitter is due later, so it may
+        be in time although it closes nothing here. Then its deadline closes the incident.
         """
         if end.begin is None:
             return
@@ -243,11 +253,11 @@ class _Fold:
             self._close("too_long", end.name, end.nominal)
 
     def _count_failure(self, expect: Expect, end: End, *, is_failure: bool = True) -> None:
-        """Count a failed run once.
+        """Count a failed run once, and open the incidents of which it is one failure too many.
 
         Parameters:
-            is_failure: ``False`` for a run that opens ``missed``, which counts for ``on_failure``
-                only.
+            is_failure: ``False`` for a run that has opened ``missed``. It counts for ``on_failure``
+                alone.
         """
         watched = self._watched(end.name)
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
@@ -262,8 +272,8 @@ class _Fold:
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
                 self._open_case("paused", end.name, text, end.nominal, strikes)
-                # A later look pauses the entry, because this process may end before it does. Any
-                # leader may take the later look.
+                # Do not pause the entry here, because this process may die before it does so. The
+                # deadline, which is due at once, makes the next look of any leader do it.
                 pause = Deadline(f"pause {watched.generation}", end.nominal, end.name)
                 self._deadlines[pause.member] = 0
         self._failures[end.name] = Failures(times, end.nominal, watched.generation, strikes)
@@ -271,7 +281,7 @@ class _Fold:
             self._open_case("failed", end.name, _failure_words(end, times), end.nominal, times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
-        """Open or close the incident that a deadline decides about."""
+        """Open or close an incident, now that a deadline has passed."""
         what = deadline.what
         nominal = deadline.nominal
         name = deadline.name
@@ -285,7 +295,7 @@ class _Fold:
             return
         seconds = f"{within / 1000:g} s"
         if deadline.since is not None and deadline.since + within > deadline.at:
-            # An edit has given the entry more time.
+            # An edit of the entry has moved the deadline.
             self._deadlines[deadline.member] = deadline.since + within
         elif what == "success":
             self._open_case("no_success", name, f"no run has succeeded for {seconds}", None)
@@ -299,9 +309,10 @@ class _Fold:
             self._handle_finish(deadline, nominal, seconds)
 
     def _handle_start(self, deadline: Deadline, nominal: int, seconds: str) -> None:
-        """Decide whether a run has missed its start, began late, or began in time.
+        """Decide whether a run has missed its start, has begun late, or has begun in time.
 
         Parameters:
+            nominal: nominal time of the run.
             seconds: the time limit in words.
         """
         name = deadline.name
@@ -314,13 +325,13 @@ class _Fold:
             queue = self._seen.untaken.get(name)
             self._open_missed(name, f"{run} has not begun within {seconds}", nominal, queue)
         elif row.begin is None:
-            # A revoked or left out run is nobody's fault.
+            # A run that was revoked or left out has not begun on purpose.
             if row.outcome in _NOT_BEGUN:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
             self._close_missed_and_late(name, nominal)
         elif not row.attempt and self._missed_case(name) is None:
-            # The row of a retried run has the start of the retry, which says nothing here.
+            # Only for the first attempt, because the row of a retried run has the retry's start.
             after = (nominal + row.begin - due) / 1000
             text = f"{run} began {after:g} s after its due time, not within {seconds}"
             self._open_case("late", name, text, nominal)
@@ -329,6 +340,7 @@ class _Fold:
         """Decide whether a run has taken too long.
 
         Parameters:
+            nominal: nominal time of the run.
             seconds: the time limit in words.
         """
         name = deadline.name
@@ -346,10 +358,10 @@ class _Fold:
                 self._open_case("too_long", name, text, nominal)
 
     def _open_missed(self, name: str, text: str, nominal: int, queue: str | None = None) -> None:
-        """Open the incident of a run that has not begun, in place of its other kind.
+        """Open ``missed`` or ``not_consumed``, and close the other one.
 
         Parameters:
-            queue: the entry's queue, if no known worker takes from it.
+            queue: the entry's queue, if no known worker consumes it; else ``None``.
         """
         kind: Kind = "missed"
         other: Kind = "not_consumed"
@@ -362,6 +374,7 @@ class _Fold:
             self._close(other, name)
 
     def _missed_case(self, name: str) -> Case | None:
+        """Return the open incident of an entry about a run that has not begun."""
         for kind in _MISSED:
             case = self._open.get((kind, name))
             if case is not None:
@@ -369,12 +382,12 @@ class _Fold:
         return None
 
     def _close_missed_and_late(self, name: str, nominal: int) -> None:
-        """Close the incidents that a run which began in time ends."""
+        """Close the incidents about a late start, because a run has begun in time."""
         for kind in (*_MISSED, "late"):
             self._close(kind, name, nominal)
 
     def _close_obsolete(self) -> None:
-        """Close incidents that hold no more, or whose entry is gone, muted or changed."""
+        """Close incidents that are not true any more, or whose entry is gone, muted or changed."""
         for (kind, name), case in [*self._open.items()]:
             watched = self._watched(name)
             field = _FIELDS.get(kind)
@@ -393,7 +406,11 @@ class _Fold:
     def _open_case(
         self, kind: Kind, name: str, text: str, nominal: int | None, times: int | None = None
     ) -> None:
-        """Open an incident, or update it if it is open. ``times`` counts one more by default."""
+        """Open an incident, or update the open one.
+
+        Parameters:
+            times: count of reports; by default one more than before.
+        """
         known = self._open.get((kind, name)) or self._before.get((kind, name))
         if known is None:
             generation = self._watched(name).generation if kind in _FIELDS else ""
@@ -402,14 +419,14 @@ class _Fold:
             )
             self._open[kind, name] = case
             return
-        # The same run may be reported twice: it has expired, and it did not begin in time.
+        # One run may be reported twice: because it expired, and because it did not begin in time.
         is_news = times or nominal is None or known.nominal is None or nominal > known.nominal
         if is_news:
             times = times or known.times + 1
             self._open[kind, name] = known._replace(text=text, times=times, nominal=nominal)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
-        """Close an incident, unless a later run than this one has opened it."""
+        """Close an incident, unless a run later than ``nominal`` has opened it."""
         case = self._open.get((kind, name))
         if case is None:
             return
@@ -422,6 +439,7 @@ def _iso(nominal: int) -> str:
 
 
 def _failure_words(end: End, times: int) -> str:
+    """Return a failed run in words, as they follow the name of its entry."""
     words = _outcome_words(end.outcome)
     if times > 1:
         words += f" {times} times in a row"
@@ -431,5 +449,5 @@ def _failure_words(end: End, times: int) -> str:
 
 
 def _outcome_words(outcome: Outcome) -> str:
-    """Return an outcome as it follows "has"."""
+    """Return an outcome in words, as they follow "the run has"."""
     return {"lost": "lost its worker", "rejected": "been rejected"}.get(outcome, outcome)

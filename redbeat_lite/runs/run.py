@@ -1,4 +1,4 @@
-"""A run: as people see it, as the row that is stored of it, and the fate of one attempt of it."""
+"""A run as people see it, its stored row, and the fates that workers report of its attempts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Outcome = Literal[
     "unknown",
 ]
 
-#: The outcomes of runs that did not do their work.
+#: Outcomes of runs that did not do their work.
 NOT_DONE: tuple[Outcome, ...] = ("failed", "expired", "revoked", "rejected", "lost")
 
 #: Stored letter of each outcome.
@@ -48,13 +48,13 @@ LETTERS: dict[Outcome, str] = {
 }
 OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
 
-#: Message header: number of rows that the entry keeps, if it differs from the worker's setting.
+#: Message header: count of rows that the entry keeps, if it differs from the worker's setting.
 HISTORY_HEADER = "redbeat_history"
 
-#: Message header: the entry expects something of the run.
+#: Message header: true if the entry has an expectation of its runs.
 EXPECT_HEADER = "redbeat_expect"
 
-#: Message header: the beat has derived the message's ``expires`` from the entry's interval.
+#: Message header: true if the beat has derived the message's ``expires`` from the entry's interval.
 INTERVAL_EXPIRES_HEADER = "redbeat_interval_expires"
 
 #: Message header: id of the backfill that sends the message.
@@ -63,15 +63,15 @@ BACKFILL_HEADER = "redbeat_backfill"
 #: UUID version of the task ids of backfills. Live occurrences have version 5.
 BACKFILLED = "8"
 
-#: Message headers that name the run. Other schedulers write the first one, too.
+#: Message headers by which a run is recorded. Other schedulers write the first one, too.
 RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEADER)
 
-#: Life of an entry's rows after the last write, in ms. It is longer than a month, so that the last
-#: run of a monthly entry is still there at the next one.
+#: ms after their last write for which Redis keeps an entry's rows. It is longer than a month, so
+#: that the last run of a monthly entry is still there at the next one.
 LIFE_MS = 35 * 86_400_000
 
-#: Weight of one ``replace`` in an attempt's number. A replaced task keeps its id and counts its
-#: retries from 0, so one replacement has to exceed any number of retries.
+#: What one ``replace`` adds to the number of an attempt. A replacement has the id of its task and
+#: counts its retries from 0, so this exceeds any count of retries.
 NESTING = 1_000_000
 
 #: Most bytes of an error, and of the name of a worker.
@@ -81,23 +81,24 @@ ERROR_BYTES = 500
 @public
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One occurrence that was sent or decided against, or several in a row with the same outcome.
+    """One occurrence that was sent or decided against, or a range of them with the same outcome.
 
     Parameters:
-        name: of the entry.
-        scheduled_at: nominal time; of several, the first one's.
-        outcome: what became of it.
-        task_id: of its task; ``None`` if nothing was sent.
+        name: name of the entry.
+        scheduled_at: nominal time; of a range, that of its first occurrence.
+        outcome: result of the run, or its present state.
+        task_id: id of its task; ``None`` if nothing was sent.
         began_at: start of its last attempt; ``None`` if not known.
         seconds: duration of its last attempt; ``None`` if not known, or while it runs.
         attempts: how many times it began, as far as is known.
         worker: node name of the worker that ran it.
-        error: the error of the last attempt, cut at 500 bytes.
+        error: error of the last attempt, cut at 500 bytes.
         retry_at: due time of the retry of a failed attempt; ``None`` without one, or if not known.
             If the outcome is ``"failed"``, that retry has expired.
-        until: nominal time of the last one, of several.
-        count: how many there are.
-        source: ``"record"``, the record of runs, or ``"schedule"``, which only knows what was sent.
+        until: of a range, nominal time of its last occurrence.
+        count: count of occurrences; 1 unless it is a range.
+        source: ``"record"`` if the record of runs has it; ``"schedule"`` if only the state of the
+            entry has it, which shows no more than that it was sent.
     """
 
     name: str
@@ -116,7 +117,7 @@ class Run:
 
     @property
     def ended_at(self) -> datetime | None:
-        """End of its last attempt; ``None`` if not known, or while it runs."""
+        """End of the last attempt; ``None`` if not known, or while the run goes on."""
         if self.began_at is None or self.seconds is None:
             return None
         return self.began_at + timedelta(seconds=self.seconds)
@@ -125,18 +126,19 @@ class Run:
 class Row(NamedTuple):
     """Stored state of one run, or of a range of runs that the beat decided against.
 
-    Its text is ``task id|letter|begin|duration|attempt|feed id``, the numbers in hexadecimal, some
-    60 bytes. Rows lie in a sorted set by nominal time, so the text of a run leaves that out. A
-    range has no task id to tell it from other ranges, so its text has the nominal time for
-    ``begin``.
+    Its text is ``task id|letter|begin|duration|attempt|feed id``, with numbers in hexadecimal, some
+    60 bytes. Rows lie in a sorted set by nominal time, so the text of a run does not have it. A
+    range has no task id by which its text would differ from that of other ranges, so it has the
+    nominal time in the place of ``begin``.
 
     Parameters:
         nominal: nominal time in epoch ms; of a range, the first one.
-        task_id: empty for a range.
+        task_id: id of the task; empty for a range.
         begin: start of the last attempt, in ms after the nominal time; ``None`` if not known.
-        duration: of the last attempt, in ms; ``None`` while it runs. Of a range: ms from the first
-            nominal time to the last.
-        attempt: its number from 0, plus :data:`NESTING` per replacement. Of a range: its length.
+        duration: ms that the last attempt took; ``None`` while it runs. Of a range: ms from the
+            first nominal time to the last.
+        attempt: number of the last attempt, from 0, plus :data:`NESTING` per replacement. Of a
+            range: count of its runs.
         feed: id of the line in the feed with worker and error; empty if there is none.
     """
 
@@ -166,7 +168,7 @@ class Row(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, nominal: int) -> Row:
-        """Read the text of a row.
+        """Return the row of a text that :meth:`encode` wrote.
 
         Raises:
             ValueError, KeyError: it is not the text of a row.
@@ -184,7 +186,7 @@ class Row(NamedTuple):
         ).checked()
 
     def checked(self) -> Row:
-        """Return this row, if all its instants are in range. Anybody may have written it.
+        """Return this row if all its instants are in range. Anybody may have written it.
 
         Raises:
             ValueError: an instant is out of range.
@@ -196,6 +198,7 @@ class Row(NamedTuple):
 
 
 def _hex(number: int | None) -> str:
+    """Return a number in hexadecimal; empty for ``None``."""
     return "" if number is None else f"{number:x}"
 
 
@@ -209,7 +212,7 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
     attempts = row.attempts
     began_at = None
     if row.begin is None:
-        attempts -= 1
+        attempts -= 1  # The last attempt has not begun.
     else:
         began_at = from_ms(row.nominal + row.begin)
     seconds = None if row.duration is None else row.duration / 1000
@@ -219,7 +222,7 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
 
 
 def sign_of(task_id: str, attempt: int) -> str:
-    """Return the member of ``{p}:runs:alive`` for one attempt."""
+    """Return the member of the sorted set ``{p}:runs:alive`` that stands for one attempt."""
     return f"{task_id}|{attempt}"
 
 
@@ -233,10 +236,11 @@ class Attempt(NamedTuple):
     """One attempt of a run.
 
     Parameters:
-        nominal: nominal time in epoch ms.
-        number: grows with each retry and each ``replace`` of the same task id.
-        history: number of rows that the entry keeps, 1 or more.
-        expected: whether the entry expects something of its runs.
+        name: name of the entry.
+        nominal: nominal time of the run, in epoch ms.
+        number: number that grows with each retry and each ``replace`` of the same task id.
+        history: count of rows that the entry keeps, 1 or more.
+        expected: whether the entry has an expectation of its runs.
     """
 
     name: str
@@ -248,13 +252,15 @@ class Attempt(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], history: int) -> Self | None:
-        """Return the attempt of a message; ``None`` if it is of no entry of ours, or not recorded.
+        """Return the attempt that a message starts; ``None`` if its run is not to be recorded.
+
+        That is so if the message comes from no entry of ours, or if the entry keeps no rows.
 
         Parameters:
             fields: headers of the message.
-            history: number of rows to keep if the message does not say.
+            history: count of rows to keep if the message does not have one.
         """
-        name = fields.get("periodic_task_name")  # other schedulers write this header, too
+        name = fields.get("periodic_task_name")  # Other schedulers write this header, too.
         scheduled_at = fields.get("scheduled_at")
         if not (isinstance(name, str) and isinstance(scheduled_at, str)):
             return None
@@ -263,7 +269,7 @@ class Attempt(NamedTuple):
         if type(header) is int:
             history = min(header, MAX_HISTORY)
         if expected:
-            history = max(history, 1)  # expectations are checked against the row
+            history = max(history, 1)  # Expectations are checked against the row.
         if history < 1 or len(name) > MAX_NAME:
             return None
         try:
@@ -273,18 +279,21 @@ class Attempt(NamedTuple):
             nominal = message_ms(scheduled_at)
             return cls(name, nominal, task_id, attempt_of(fields), history, expected)
         except (ValueError, TypeError, KeyError, OverflowError):
-            return None  # anybody may have written the headers
+            return None  # Anybody may have written the headers.
 
 
 class Fate(NamedTuple):
     """Start or end of one attempt, as a worker reports it.
 
     Parameters:
-        began: start of its body, in monotonic seconds of this machine; ``None`` if it has not
-            begun. It is no wall clock, because the server derives the instant from its own clock.
-        seconds: its duration; ``None`` if not known.
+        attempt: the attempt.
+        outcome: outcome of the run with this attempt.
+        began: start of the body, in seconds of this machine's monotonic clock; ``None`` if it has
+            not begun. From the time that has passed since, the server derives the instant by its
+            own clock.
+        seconds: duration of the body; ``None`` if not known.
         worker, error: node name of the worker, and the error. Both are cut when they are sent.
-        retry_ms: milliseconds until its retry is due; ``None`` if it is not retried.
+        retry_ms: milliseconds until the retry is due; ``None`` if there is none.
     """
 
     attempt: Attempt
@@ -296,7 +305,7 @@ class Fate(NamedTuple):
     retry_ms: int | None = None
 
     def encode(self) -> str:
-        """Return the argument of ``shared/record.lua``, one text because arguments cost time."""
+        """Return the one argument of ``shared/record.lua``, because each argument takes time."""
         since = None if self.began is None else time.monotonic() - self.began
         return json.dumps(
             [
@@ -313,8 +322,10 @@ class Fate(NamedTuple):
 
 
 def _cut(text: str) -> str:
+    """Return a text of at most ``ERROR_BYTES`` bytes."""
     return text.encode(errors="backslashreplace")[:ERROR_BYTES].decode(errors="ignore")
 
 
 def _ms(seconds: float | None) -> int | str:
+    """Return seconds in ms, at least 0; empty for ``None``."""
     return "" if seconds is None else max(round(1000 * seconds), 0)

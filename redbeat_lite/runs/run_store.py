@@ -5,9 +5,9 @@ All keys begin with the scheduler's prefix in braces.
 ======================  ======  ==================================================================
 key                     type    value
 ======================  ======  ==================================================================
-``{p}:runs:of:<name>``  zset    rows of an entry's last runs (:class:`redbeat_lite.runs.run.Row`)
-                                -> nominal time, epoch ms; their number is the entry's
-                                ``history``; they live for 35 days after the last write
+``{p}:runs:of:<name>``  zset    row of a run (:class:`redbeat_lite.runs.run.Row`) -> its nominal
+                                time, epoch ms; the entry's last runs, as many as its ``history``;
+                                kept for 35 days after the last write
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms),
                                 ``id``, ``outcome`` (its letter), ``begin`` (ms after
                                 ``nominal``), ``duration`` (ms), ``attempt``, ``worker``,
@@ -17,24 +17,25 @@ key                     type    value
                                 of a closed incident that the hooks have not heard of; 1,000 at
                                 most, besides incidents of the whole schedule
 ``{p}:runs:closed``     stream  about the last 1,000 closed incidents: ``of`` and ``incident``
-``{p}:runs:deadlines``  zset    member -> epoch ms, for entries that expect something, some 100 of
-                                each entry. The members:
+``{p}:runs:deadlines``  zset    member -> epoch ms, for entries with an expectation; up to some 100
+                                per entry. The members:
 
                                 - ``start|nominal|entry`` and ``finish|nominal|entry`` -> when the
                                   leader checks that the run has begun, or ended
                                 - ``success||entry`` -> when a run has to have succeeded
                                 - ``begun|nominal|entry`` and ``ended|nominal|entry`` -> 0: the
-                                  run was in time, and an open incident may end
-                                - ``start||entry`` and ``finish||entry`` -> when an incident that
-                                  found no room is tried again
+                                  run was in time, so an open incident may close
+                                - ``start||entry`` and ``finish||entry`` -> when the opening of an
+                                  incident, for which there was no room, is tried again
                                 - ``pause <generation>|nominal|entry`` -> 0: the leader has to
                                   pause the entry
 ``{p}:runs:failures``   hash    entry -> its failures in a row, nominal time of the last one, its
                                 generation, and its failures that count for ``on_failure``; lives
                                 for 35 days after the last failure
 ``{p}:runs:alive``      zset    ``task id|attempt`` -> end of the lease of this running attempt,
-                                epoch ms. The worker removes it at the end, so a past time is of a
-                                killed worker. It is kept for 35 days
+                                epoch ms. The worker removes the member when the attempt ends, so
+                                a time in the past means that the worker was killed. It is kept for
+                                35 days
 ======================  ======  ==================================================================
 """
 
@@ -77,7 +78,10 @@ class Line(NamedTuple):
     """Line of the feed: the end of a run. ``None`` means not known.
 
     Parameters:
+        name: name of the entry.
+        row: row of the run at that time.
         worker: node name of the worker.
+        error: the error of the run.
         retry: due time of the retry, epoch ms.
     """
 
@@ -89,7 +93,7 @@ class Line(NamedTuple):
 
     @classmethod
     def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
-        """Read a line by its id and its fields.
+        """Return the line of the feed with this id and these fields.
 
         Raises:
             ValueError, KeyError: it is not a line of the feed.
@@ -122,11 +126,11 @@ class RunStore:
         self.scripts = Scripts(client)
 
     def rows(self, names: Sequence[str], limit: int) -> list[list[Row]]:
-        """Return the last rows of each entry, the newest first, without unreadable ones.
+        """Return the last readable rows of each entry, the newest first.
 
         Parameters:
-            names: at most 1,000. They take one command.
-            limit: rows per entry, 1 or more.
+            names: names of at most 1,000 entries, because they take one command.
+            limit: most rows per entry, 1 or more.
         """
         if not names:
             return []
@@ -134,7 +138,7 @@ class RunStore:
         return rows
 
     def asking(self, names: Sequence[str], limit: int) -> Call:
-        """Return the call behind :meth:`rows`; :func:`rows_in` reads its reply."""
+        """Return the call of a script that reads rows; :func:`rows_in` decodes its reply."""
         entries = [self.keys.rows(name) for name in names]
         return Call.of("runs/rows", self.keys, entries=entries, limit=limit)
 
@@ -142,25 +146,26 @@ class RunStore:
         """Return the names of the entries that have failed since their last success.
 
         Parameters:
-            names: at most 5,000, which take the server some 5 ms.
+            names: at most 5,000 names, which take the server some 5 ms.
         """
         if not names:
             return []
         letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
         keys = [self.keys.rows(name) for name in names]
-        numbers = self.scripts.run("runs/failed", keys, (letters, BACKFILLED))
-        return [names[number - 1] for number in numbers]
+        # The script counts the keys from 1.
+        places = self.scripts.run("runs/failed", keys, (letters, BACKFILLED))
+        return [names[place - 1] for place in places]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
-        """Write the fates of attempts in one round trip, except where a recorded fate weighs more.
+        """Record the fates of attempts in one round trip. Recording a fate twice does no harm.
 
-        It may be sent twice.
+        A fate is ignored if the recorded fate of its run weighs more, as the end of a body does.
 
         Parameters:
-            fates: at most :data:`BATCH`.
+            fates: at most :data:`BATCH` fates.
 
         Returns:
-            how many the server could not write, and its error.
+            count of the fates that the server could not write, and an error of one of them.
         """
         rows = [self.keys.rows(fate.attempt.name) for fate in fates]
         encoded = [fate.encode() for fate in fates]
@@ -171,7 +176,7 @@ class RunStore:
         """Yield the readable lines of the feed, the newest first, a page per round trip.
 
         Parameters:
-            oldest: epoch ms of the server. Earlier ends are left out.
+            oldest: epoch ms of the server. Lines before it are left out.
         """
         return newest_first(self.client, self.keys.feed, Line.decode, _PAGE, max(oldest, 0))
 
@@ -187,7 +192,7 @@ def _decode_rows(members: Sequence[bytes]) -> list[Row]:
 
 
 def line_in(reply: Any) -> Line | None:
-    """Return the line in a reply; ``None`` if it has left the feed, or cannot be read."""
+    """Return the line in a reply; ``None`` if it was cut from the feed, or cannot be read."""
     if not isinstance(reply, list):
         return None
     return next(readable(reply, Line.decode), None)

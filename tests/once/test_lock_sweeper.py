@@ -174,7 +174,7 @@ def test_a_worker_whose_round_fails_still_reports(sweeper: LockSweeper, monkeypa
     monkeypatch.setattr(LockSweeper, "round", fail)
     runtime = sweeper._client
     with pytest.raises(RuntimeError):
-        Keeper(runtime, "w@host")._look_after_locks()
+        Keeper(runtime, "w@host")._sweep_and_report()
     assert workers(runtime.store).keys() == {"w@host"}
 
 
