@@ -64,7 +64,9 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
     """
     try:
         yield from check
-    except (ConfigurationError, *FAULTS):
+    except ConfigurationError:
+        raise
+    except FAULTS:
         raise
     except Exception as exc:  # noqa: BLE001 - schedules and tasks of users raise anything
         yield Finding(

@@ -1,8 +1,9 @@
-"""The page: a browser's view of the schedule with actions, beside whatever else a host serves.
+"""The page: shows the schedule in a browser and has buttons for actions, within any web server.
 
-:class:`Site` answers requests and knows no host. :func:`wsgi`, :func:`asgi` and
-:mod:`redbeat_lite.web.django` bring it the requests of their hosts. The names are imported at
-their first use, because the file of users needs no templates.
+:class:`Site` answers requests, and is independent of the host. A host is the web application in
+which the page is mounted. :func:`wsgi`, :func:`asgi` and :mod:`redbeat_lite.web.django` pass the
+requests of their hosts to the site. The names are imported at first use, because the module of
+users needs no templates.
 """
 
 from __future__ import annotations

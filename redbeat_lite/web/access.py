@@ -1,4 +1,4 @@
-"""Users of the page with their rights, and the checks of where a request comes from."""
+"""Users of the page with their rights, and checks of the origin of a request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .http import Request
 Right = Literal["view", "run", "pause", "edit", "remove", "locks", "freeze"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
 
-#: Headers in which a proxy names its client.
+#: Headers by which a proxy shows that it forwards a request.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A user of the page, read-only unless more rights are granted.
+    """A user of the page. The user may only view it, unless more rights are granted.
 
     Parameters:
-        user: the name that the record of changes shows; 1 to 100 characters.
+        user: name that the record of changes shows; 1 to 100 characters.
         rights: some of ``"view"``, ``"run"``, ``"pause"``, ``"edit"``, ``"remove"``, ``"locks"``
             and ``"freeze"``.
 
@@ -43,22 +43,24 @@ class Access:
 
 
 def from_this_machine(request: Request) -> Access | None:
-    """Return read-only access for a request from this machine, and None for any other.
+    """Return read-only access for a request from this machine, and ``None`` for any other.
 
-    This is the rule of a page without ``access``. The host name must be one of this machine, too,
-    so that no other site's name can lead a browser here. A request that a proxy forwards comes
-    from elsewhere.
+    This is the ``access`` of a page by default. The client and the ``Host`` of the request must be
+    this machine. Otherwise another site could lead a browser here by a name that resolves to this
+    machine. A request that a proxy has forwarded comes from elsewhere.
     """
     host = request.headers.get("host", "")
     host_end = "]" if host.startswith("[") else ":"
     host = host.removeprefix("[").partition(host_end)[0]
-    here = is_loopback(request.client) and (host == "localhost" or is_loopback(host))
-    forwarded = any(name in request.headers for name in _FORWARDED)
-    return Access("somebody at this machine") if here and not forwarded else None
+    is_own_name = host == "localhost" or is_loopback(host)
+    is_forwarded = any(name in request.headers for name in _FORWARDED)
+    if is_loopback(request.client) and is_own_name and not is_forwarded:
+        return Access("somebody at this machine")
+    return None
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is one of this machine's own; False for a text that is none."""
+    """Return whether a text is an IP address by which this machine reaches itself."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -66,27 +68,29 @@ def is_loopback(address: str) -> bool:
 
 
 def is_embedded(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether a page of another site embeds this page, as an image or a frame.
+    """Return whether a page of another site loads this page, for example as an image or a frame.
 
     Parameters:
-        trusted: origins whose pages may embed it, as browsers name them.
+        trusted: origins whose pages may load it, as browsers name them.
     """
     header = request.headers.get
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
+    # A link of another site may lead a whole window here.
     is_document = header("sec-fetch-dest", "document") == "document"
     is_navigation = header("sec-fetch-mode") == "navigate" and is_document
     return request.method != "POST" and not is_navigation
 
 
 def is_own_post(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether the page itself made a post, or a program that sends its credentials.
+    """Return whether a post comes from the page itself, or from a program with credentials.
 
-    Browsers say where a post comes from. Over plain http, they leave ``Sec-Fetch-Site`` out; then
-    the host of ``Origin`` must be the ``Host`` of the request. A cookie alone is never enough.
+    Browsers send the origin of a post in headers. Over plain http they leave ``Sec-Fetch-Site``
+    out; then the host in ``Origin`` must be the ``Host`` of the request. A program sends neither,
+    but must send ``Authorization``, because a browser sends cookies for other sites, too.
 
     Parameters:
-        trusted: origins whose pages may post, as browsers name them,
+        trusted: origins whose pages may post, as browsers name them, such as
             ``https://ops.example.org``.
     """
     origin = request.headers.get("origin")

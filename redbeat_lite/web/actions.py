@@ -1,4 +1,4 @@
-"""Actions of the page: on one thing, such as an entry or a lock, and on many entries."""
+"""Actions of the page: on one object, such as an entry or a lock, and on many entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .http import Response
 
 _N = TypeVar("_N", int, float)
 
-#: Options of the form of a backfill, with their defaults.
+#: Option in the form of a backfill -> its default.
 BACKFILL_OPTIONS = {
     "from": "",
     "to": "",
@@ -31,20 +31,21 @@ BACKFILL_OPTIONS = {
     "note": "",
 }
 
-#: Most entries of one bulk action. Browsers and proxies give up if an answer takes longer.
+#: Most entries of one bulk action. With more, browsers and proxies would not wait for the answer.
 _MOST = 10_000
 
-#: Most stored entries that a filter of a bulk action looks through, for the same reason.
+#: Most stored entries that a bulk action filters, for the same reason.
 _STORED = 100_000
 
 
 class Action(NamedTuple):
-    """An action on one thing.
+    """An action on one object.
 
     Parameters:
-        right: the right that it takes.
-        page: the page to lead to afterwards.
-        do: acts; False if there was nothing to do any more.
+        right: right that the user needs.
+        page: page that shows the outcome.
+        do: function that does the action on the object of a call. It returns ``False`` if there was
+            nothing left to do.
     """
 
     right: Right
@@ -56,9 +57,9 @@ class BulkAction(NamedTuple):
     """An action on many entries.
 
     Parameters:
-        right: the right that it takes.
-        asks: the parameter that the user is asked for.
-        do: acts on these entries.
+        right: right that the user needs.
+        asks: parameter that the form asks for.
+        do: function that does the action on these entries.
     """
 
     right: Right
@@ -79,7 +80,9 @@ def _cancel_pipeline(call: Call) -> object:
     return run.cancel(terminate="terminate" in call.params, note=call.note)
 
 
-#: Action -> how it is done on the thing that the call is about.
+#: Name of an action, which is also its path -> the right that it needs, the page that shows its
+#: outcome, and the function that does it on the object of the call. Resuming and acknowledging need
+#: the right to pause.
 ACTIONS = {
     "run": Action("run", "entry", lambda call: call.schedules.run_now(call.name, note=call.note)),
     "pause": Action("pause", "entry", lambda call: call.schedules.pause(call.name, call.note)),
@@ -117,7 +120,8 @@ ACTIONS = {
     ),
 }
 
-#: Action -> how it is done on many entries.
+#: Name of an action -> the right that it needs, the parameter that its form asks for, and the
+#: function that does it on many entries.
 BULK_ACTIONS = {
     "pause": BulkAction("pause", "note", lambda entries, call: entries.pause(call.note)),
     "resume": BulkAction(
@@ -131,9 +135,9 @@ BULK_ACTIONS = {
 
 
 def act(call: Call) -> Response:
-    """Do the action of the path, and lead to the page that shows the outcome.
+    """Do the action of the path, and redirect to the page that shows the outcome.
 
-    If somebody else was first, that page shows the present state.
+    If another user has done it before, that page shows the present state without a message.
     """
     name = call.request.path[1:]
     action = ACTIONS[name]
@@ -142,9 +146,10 @@ def act(call: Call) -> Response:
 
 
 def act_on_all(call: Call) -> Response:
-    """Do the action of the path with the entries that are ticked, or that the filter leaves.
+    """Do the action of the path on the ticked entries, or else on those that match the filter.
 
-    The user is shown the entries first, and again if they are others by the time of agreement.
+    The first call shows the entries and asks the user to confirm. The confirmation contains a
+    digest of their names. If other entries match by then, they are shown again.
     """
     name = call.request.path[1:].removesuffix("-all")
     entries = _selected(call)
@@ -175,28 +180,31 @@ def act_on_all(call: Call) -> Response:
 
 
 def _selected(call: Call) -> Selected:
-    """Return the entries that are ticked, or else those that the filter leaves."""
+    """Return the ticked entries, or else the entries that match the filter."""
     if call.picked:
         return call.schedules.select().among(call.picked)
     if call.params.get("state", "").strip() or not any(call.filter):
-        a_filter = "the beginning of a name, a pattern, a tag or a task, and no state"
-        raise InvalidEntry("q", f"{a_filter}; or entries that are ticked", call.filter.name)
+        expected = (
+            "the beginning of a name, a pattern, a tag or a task, and no state; "
+            "or entries that are ticked"
+        )
+        raise InvalidEntry("q", expected, call.filter.name)
     return call.filter.select(call.schedules)
 
 
 def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
-    """Return the commands that do the same: one for a filter, or one for each ticked entry."""
+    """Return the command lines that do the same: one for a filter, or one for each ticked entry."""
     note = ["--note", "NOTE"] if BULK_ACTIONS[action].asks == "note" else []
     selections = [[name] for name in names] if call.picked else [call.filter.words()]
     return [[action, *words, *note] for words in selections]
 
 
 def _too_many(call: Call, commands: list[list[str]]) -> Response:
-    limits = f"{_MOST:,} entries at once, and where no more than {_STORED:,} are stored."
+    """Return a page that says that the action needs the command line."""
     return call.page(
         "ask.html",
         what="Too many for a page",
-        text=f"A page takes {limits}",
+        text=f"A page acts on {_MOST:,} entries at most, and filters {_STORED:,} stored ones.",
         commands=commands,
         asks="",
         button="",
@@ -204,7 +212,7 @@ def _too_many(call: Call, commands: list[list[str]]) -> Response:
 
 
 def freeze(call: Call) -> Response:
-    """Keep entries from firing for a time."""
+    """Freeze the entries that the form selects, and say if it selects none."""
     pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
     if not pattern and (tag or task):
         pattern = "*"
@@ -216,22 +224,22 @@ def freeze(call: Call) -> Response:
         note=note,
     )
     sample = call.schedules.select(**made.selection._asdict()).sample()
-    holds_none = sample.complete and next(iter(sample), None) is None
-    return call.done("freeze-none" if holds_none else "freeze", "freezes")
+    selects_none = sample.complete and next(iter(sample), None) is None
+    return call.done("freeze-none" if selects_none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:
-    """Say how many runs of the past a backfill has; start it once the user has agreed."""
+    """Start a backfill, or show how many runs it has and ask the user to confirm."""
     texts = {}
-    words = []
+    command = ["backfill", call.name]
     for option, default in BACKFILL_OPTIONS.items():
         text = call.params.get(option, default).strip()
         texts[option] = text
         if text != default:
-            words += [f"--{option}", text]
+            command += [f"--{option}", text]
     missing = "missing" in call.params
     if missing:
-        words.append("--missing")
+        command.append("--missing")
     options = {
         "start": texts["from"],
         "end": texts["to"],
@@ -242,17 +250,17 @@ def backfill(call: Call) -> Response:
         "note": texts["note"],
     }
     arguments = start_arguments(options, call.site.zone)
-    is_agreed = "save" in call.params
-    started = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_agreed)
-    if is_agreed:
+    is_confirmed = "save" in call.params
+    plan = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_confirmed)
+    if is_confirmed:
         return call.done("backfill", "backfills")
-    first = in_zone(started.start, call.site.zone)
-    last = in_zone(started.end, call.site.zone)
+    first = in_zone(plan.start, call.site.zone)
+    last = in_zone(plan.end, call.site.zone)
     return call.page(
         "ask.html",
-        what=f"Send {counted(started.total, 'run', 'runs')} of {call.name}?",
+        what=f"Send {counted(plan.total, 'run', 'runs')} of {call.name}?",
         text=f"The first is that of {first}, the last that of {last}.",
-        commands=[["backfill", call.name, *words]],
+        commands=[command],
         asks="",
         button="Start",
     )

@@ -17,7 +17,8 @@ from .site import Site
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Threads that answer the requests of an ASGI host; most wait for the read of another request.
+#: Threads that answer the requests of an ASGI host. Most of them wait for Redis, or for a read that
+#: another request has begun.
 _THREADS = 8
 
 #: Seconds within which the body of a post must arrive.
@@ -53,6 +54,10 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
 
 
 def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
+    """Read the body of an admitted request, and return the answer.
+
+    Without a ``Content-Length``, a body can only be read if the server marks its end.
+    """
     if head.method != "POST":
         return site.answer(head, access)
     environ = head.native
@@ -68,7 +73,7 @@ def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
     """Return the page as an ASGI application, for FastAPI, Starlette or any other host.
 
-    It answers in threads of its own, so that nothing else of the host waits for Redis.
+    Threads of the page answer the requests, so that the host's event loop never waits for Redis.
 
     Parameters:
         app: the Celery app.
@@ -88,9 +93,9 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         if head.method != "POST":
             await _send(send, await in_thread(site.handle, head))
             return
-        admitted = await in_thread(site.admit, head)
-        if isinstance(admitted, Response):
-            await _send(send, admitted, close=True)
+        access = await in_thread(site.admit, head)
+        if isinstance(access, Response):
+            await _send(send, access, close=True)
             return
         try:
             async with asyncio.timeout(_BODY_SECONDS):
@@ -100,16 +105,15 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
             await _send(send, site.finished(head, late), close=True)
             return
         if body is not None:
-            await _send(send, await in_thread(site.answer, replace(head, body=body), admitted))
+            await _send(send, await in_thread(site.answer, replace(head, body=body), access))
 
     return application
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """Return the body of a post, one byte too long at most.
+    """Return the body of a post. If it is too long, return a part that is longer than allowed.
 
-    Returns ``None`` if the browser disconnects, because a form that is cut off could name another
-    entry.
+    ``None`` if the browser disconnects, because a form that is cut off could name another entry.
     """
     body = bytearray()
     more = True
@@ -123,7 +127,11 @@ async def _body(receive: _Receive) -> bytes | None:
 
 
 async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
-    """Send an answer; ``close`` ends the connection, because the rest of the body is not read."""
+    """Send an answer.
+
+    Parameters:
+        close: end the connection, because the body of the request is not read.
+    """
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if close:
         headers.append((b"connection", b"close"))
@@ -132,7 +140,7 @@ async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
 
 
 def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Request:
-    """Return the head of a request, by the environ of WSGI or the ``META`` of Django."""
+    """Return a request without its body, from the environ of WSGI or the ``META`` of Django."""
     headers = {}
     for name, value in environ.items():
         if name.startswith("HTTP_"):
@@ -149,12 +157,12 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Reque
 
 
 def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """Return the body; or nothing if it is cut off, because it could name another entry."""
+    """Return the body; empty if it is cut off, because it could then name another entry."""
     return body if len(body) >= _announced(environ) else b""
 
 
 def _announced(environ: Mapping[str, Any]) -> int:
-    """Return how many bytes to read: the length that the head announces, up to the limit."""
+    """Return how many bytes of the body to read: its announced length, or one byte too many."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:
         return min(int(length), MAX_BODY + 1)
@@ -162,10 +170,10 @@ def _announced(environ: Mapping[str, Any]) -> int:
 
 
 def _scope_request(scope: _Message) -> Request:
-    """Return the head of a request, by the scope of ASGI."""
+    """Return a request without its body, from the scope of ASGI."""
     root = scope.get("root_path", "")
     path = scope["path"]
-    # By the specification, a host passes the whole path. Older hosts remove the root from it.
+    # By the specification, ``path`` begins with the root. Older hosts leave the root out.
     if path == root or path.startswith(f"{root}/"):
         path = path[len(root) :]
     client = scope.get("client") or ("",)
@@ -181,7 +189,7 @@ def _scope_request(scope: _Message) -> Request:
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case; equal names are joined as WSGI servers do."""
+    """Return headers by their names in lower case. Values of equal names are joined, as in WSGI."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name = raw_name.decode("latin-1").lower()

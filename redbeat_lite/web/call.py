@@ -1,4 +1,4 @@
-"""One call of the page, and what the handlers of all calls share."""
+"""One call of the page, and the parts that the handlers of all calls share."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Browsers must not store pages on disk, because pages may show arguments of tasks.
+#: Header that keeps browsers from storing a page on disk. It may show arguments of tasks.
 _NOT_KEPT = ("Cache-Control", "private, no-store")
 
-#: Pages about one thing -> the parameter that names the thing.
+#: Page about one object -> the parameter that names the object.
 _SUBJECTS = {"entry": "name", "pipelines": "id"}
 
 
@@ -40,7 +40,7 @@ class SharedParts:
 
     Parameters:
         app: the Celery app whose settings say where the schedule is.
-        redact: hides parts of arguments and options, as :class:`~redbeat_lite.web.Site` has it.
+        redact: function that hides parts of arguments, as for :class:`~redbeat_lite.web.Site`.
     """
 
     def __init__(self, app: Celery, redact: Callable[[str, Any], Any] | None) -> None:
@@ -58,7 +58,7 @@ class SharedParts:
 
     @lazy
     def settings(self) -> Settings:
-        """Settings of the app, read at the first request: a wrong one must not stop the host."""
+        """Settings of the app. They are read at the first request, so a wrong one stops no host."""
         return Settings.from_app(self.app)
 
     @lazy
@@ -71,9 +71,9 @@ class EntryFilter(NamedTuple):
     """Filter of a list of entries; an empty text means any.
 
     Parameters:
-        name: the beginning of a name, or a pattern of names.
-        tag: a tag that the entries have.
-        task: a pattern of names of tasks.
+        name: beginning of a name, or pattern of names.
+        tag: tag that the entries have.
+        task: pattern of task names.
     """
 
     name: str
@@ -85,11 +85,15 @@ class EntryFilter(NamedTuple):
         return self.name if is_pattern(self.name) else f"{self.name}*"
 
     def select(self, schedules: Schedules) -> Selected:
-        """Return the entries that the filter leaves; raises InvalidEntry if a text is wrong."""
+        """Return the entries that match the filter.
+
+        Raises:
+            InvalidEntry: a text of the filter is wrong.
+        """
         return schedules.select(self._pattern, tag=self.tag or None, task=self.task or None)
 
     def words(self) -> list[str]:
-        """Return the words that select the same entries on the command line."""
+        """Return the arguments that select the same entries on the command line."""
         words = [self._pattern if any(self) else ""]
         if self.tag:
             words += ["--tag", self.tag]
@@ -103,14 +107,14 @@ class Call:
     """An admitted request, as a handler sees it.
 
     Parameters:
-        site: the parts that all handlers share.
-        request: the request of the host.
-        access: the user with the rights of the user.
-        params: the fields of the posted form, or else of the query.
-        picked: the names of the entries that are ticked.
-        error: the reason why a post was not done, if its form is shown again.
-        invalid: the field of that form that is wrong, as far as the error names it.
-        status: the HTTP status of that form.
+        site: parts that all handlers share.
+        request: request of the host.
+        access: user with the user's rights.
+        params: fields of the posted form, or else of the query.
+        picked: names of the ticked entries.
+        error: if a post failed and its form is shown again, the reason; else empty.
+        invalid: the wrong field of that form; empty if the error names none.
+        status: HTTP status with which that form is shown again.
     """
 
     site: SharedParts
@@ -129,12 +133,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Name of the entry that the call is about."""
+        """Name of the entry of this call."""
         return self.params.get("name", "")
 
     @property
     def id(self) -> str:
-        """Id of anything else that the call is about."""
+        """Id of the object of this call, if the object is no entry."""
         return self.params.get("id", "")
 
     @property
@@ -148,14 +152,14 @@ class Call:
         return EntryFilter(*self.texts("q", "tag", "task"))
 
     def texts(self, *names: str) -> tuple[str, ...]:
-        """Return the texts of these parameters without surrounding space; empty if not sent."""
+        """Return the values of these parameters without surrounding space; empty if not sent."""
         return tuple(self.params.get(name, "").strip() for name in names)
 
     def read(self, ask: Callable[..., _T], *args: Hashable) -> _T:
-        """Return what ``ask`` reads with these arguments, at most once in two seconds.
+        """Return ``ask(self.site, *args)``, from the cache if it was called within two seconds.
 
         Parameters:
-            ask: a function of a module, which takes the shared parts and the arguments.
+            ask: function of a module, so that equal calls have equal keys in the cache.
         """
         return self.site.cache.read((ask, *args), lambda: ask(self.site, *args))
 
@@ -164,26 +168,27 @@ class Call:
         return right in self.access.rights
 
     def visible_error(self, error: str) -> str:
-        """Return the error of an entry, without values that the user may not see."""
+        """Return the error of an entry, without the values that the user may not see."""
         if self.site.redact is None and self.may("edit"):
             return error
         return without_values(error)
 
     @property
     def wants_json(self) -> bool:
-        """Whether a program asks, by ``as=json``."""
+        """Whether a program asks for JSON, by the parameter ``as=json``."""
         return self.params.get("as") == "json"
 
     def json(self, value: Any, status: int = 200) -> Response:
-        """Return a response for programs."""
+        """Return a response with a value as JSON."""
         headers = (("Content-Type", "application/json"), _NOT_KEPT)
         return Response(status, json.dumps(value).encode(), headers)
 
     def done(self, action: str | None, page: str = "entry", **query: str) -> Response:
-        """Redirect to a page, with the action to report there.
+        """Return the redirect to a page that confirms an action.
 
         Parameters:
-            action: ``None`` if there was nothing to do.
+            action: name of the action; ``None`` if there was nothing to do.
+            query: further parameters of the page.
         """
         if page in _SUBJECTS:
             subject = _SUBJECTS[page]
@@ -200,8 +205,9 @@ class Call:
         """Return a page, or 304 if the browser has the same one already.
 
         Parameters:
-            status: of HTTP; a form that is shown again with an error has a status of its own.
-            data: names and values for the template.
+            status: HTTP status. If a form is shown again with an error, ``self.status`` overrides
+                it.
+            data: name -> value for the template.
         """
         if self.error:
             status = self.status
@@ -213,7 +219,7 @@ class Call:
             "visible_error": self.visible_error,
             "error": self.error,
             "invalid": self.invalid,
-            # A script must not load the answer to a post again, because that would post again.
+            # The script reloads a live page. To reload the answer to a post would post again.
             "live": self.request.method != "POST",
             **data,
         }

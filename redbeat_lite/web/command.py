@@ -1,4 +1,4 @@
-"""``redbeat web``: serves the page by itself."""
+"""Command ``redbeat web``, which serves the page with its own web server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def web(host: str, port: int, users: Path | None) -> None:
     if users is None:
         _check_loopback(host)
     app = load_app()
-    # Fail at once: the page would report a wrong setting only at the first request.
+    # Report a wrong setting now. The page would report it only at the first request.
     Settings.from_app(app)
     page = asgi(app, access=from_this_machine if users is None else Users(users))
     is_ipv6 = ":" in host
@@ -52,7 +52,7 @@ def web(host: str, port: int, users: Path | None) -> None:
         name = f"[{host}]" if is_ipv6 else host
         note = " (read-only)" if users is None else ""
         say(f"The page is at http://{name}:{listening.getsockname()[1]}/{note}")
-        # Without proxy_headers, the client is the peer of the connection, and not whom it names.
+        # With proxy_headers, any client could claim another address by a header.
         config = uvicorn.Config(
             page,
             lifespan="off",

@@ -1,4 +1,4 @@
-"""Request and response of the page, in a form that every host's adapter can make and send."""
+"""Request and response of the page, in a form that does not depend on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-#: Longest body in bytes. A definition has at most 64 KiB, and a form may write three times as many.
+#: Most bytes of a body. A definition has at most 64 KiB, and a form needs three bytes for some of
+#: its bytes.
 MAX_BODY = 1 << 20
 
 #: Most fields of a form or a query. No form of the page has as many.
@@ -19,13 +20,13 @@ class Request:
     """A request to the page.
 
     Parameters:
-        method: of HTTP, in capitals.
-        path: the path below the page's own, such as ``"/entries"``.
-        query: the text after the question mark.
-        headers: the headers by their names in lower case.
-        body: the form of a post.
-        root: the path where the page is mounted, as far as the host knows it.
-        client: the address of the client; empty if the host does not know it.
+        method: HTTP method, in capitals.
+        path: path below the place where the page is mounted, such as ``"/entries"``.
+        query: text after the question mark.
+        headers: name of a header, in lower case -> its value.
+        body: form of a post.
+        root: path where the page is mounted; empty if the host does not know it.
+        client: address of the client; empty if the host does not know it.
         native: the host's own request: the environ of WSGI, the scope of ASGI, the
             ``HttpRequest`` of Django.
     """
@@ -41,7 +42,7 @@ class Request:
 
     @property
     def routed_method(self) -> str:
-        """Method of the route that answers: HEAD is answered like GET."""
+        """Method by which the route is found. HEAD is answered like GET."""
         return "GET" if self.method == "HEAD" else self.method
 
     def params(self) -> list[tuple[str, str]]:
@@ -62,9 +63,9 @@ class Response:
     """A response of the page.
 
     Parameters:
-        status: of HTTP.
-        body: the content, in UTF-8 if it is text.
-        headers: names and values.
+        status: HTTP status.
+        body: content, in UTF-8 if it is text.
+        headers: pairs of a name and a value.
     """
 
     status: int
@@ -81,7 +82,7 @@ class Response:
         """Return a response that sends the browser to another address.
 
         Parameters:
-            location: the address, percent-encoded. A relative one leads to a page of the same
-                site, wherever that is mounted.
+            location: the address, percent-encoded. If it is relative, it leads to a page of the
+                same site, wherever the site is mounted.
         """
         return cls(status, headers=(("Location", location),))

@@ -22,18 +22,18 @@ from .call import Call, SharedParts
 from .editing import visible_arguments
 from .http import Response
 
-#: Most locks or quarantined entries on a page.
+#: Most locks, or quarantined entries, on a page.
 _SHOWN = 200
 
-#: Characters of a definition that are shown.
+#: Most characters of a definition on a page.
 _LONGEST = 2000
 
-#: Most entries that the doctor looks at for a page, which takes it a tenth of a second.
+#: Most entries that the doctor examines for a page. They take a tenth of a second.
 _EXAMINED = 500
 
 
 def freezes(call: Call) -> Response:
-    """Show the freezes that hold, and a form for another one."""
+    """Show the freezes that are in force, and a form for another one."""
     return call.page("freezes.html", freezes=call.read(_freezes))
 
 
@@ -52,7 +52,7 @@ def _backfills(site: SharedParts) -> list[Backfill]:
 
 
 def locks(call: Call) -> Response:
-    """Show the once-locks, or the one of a key, with their holders and waiters."""
+    """Show all once-locks, or the one of a key, with their holders and waiters."""
     (key,) = call.texts("key")
     listed = call.read(_locks, key)
     return call.page("locks.html", locks=listed[:_SHOWN], more=len(listed) > _SHOWN)
@@ -67,7 +67,7 @@ def _locks(site: SharedParts, key: str) -> Sequence[LockInfo]:
 
 
 class Quarantined(NamedTuple):
-    """An entry in quarantine, as far as the user may see it."""
+    """The parts of a quarantined entry that the user may see."""
 
     name: str
     since: datetime | None
@@ -94,7 +94,7 @@ def _quarantined(call: Call, name: str, record: Mapping[str, Any]) -> Quarantine
 
 
 def _visible_definition(call: Call, definition: Any) -> str | None:
-    """Return a quarantined definition as the user may see it."""
+    """Return the parts of a quarantined definition that the user may see; ``None`` without one."""
     if definition is None:
         return None
     if call.site.redact is None and call.may("edit"):
@@ -107,7 +107,7 @@ def _visible_definition(call: Call, definition: Any) -> str | None:
 
 
 def _visible_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the user may see: known names with plain values, and arguments."""
+    """Return the fields that the user may see: visible arguments, and known plain fields."""
     plain = (str, int, float, bool, type(None))
     visible = visible_arguments(call, fields)
     for name, value in fields.items():
@@ -117,7 +117,7 @@ def _visible_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doctor(call: Call) -> Response:
-    """Show the findings of the doctor, once a user has asked for them."""
+    """Show the findings of the doctor, or a button that asks for them."""
     at = None
     findings = None
     if "examine" in call.params:

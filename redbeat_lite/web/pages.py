@@ -1,6 +1,7 @@
 """Pages that show the beats, the entries, their runs and the changes.
 
-Each page is read once for all visitors who look at it.
+The functions that read the data of a page are called through the cache, so all visitors of a page
+share one read.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from .editing import ARGUMENTS, visible_arguments
 from .http import Response
 from .rendering import link
 
-#: Time that the first page looks ahead.
+#: Time from now whose coming runs the first page shows.
 _AHEAD = timedelta(minutes=15)
 
-#: Most runs to come on the first page.
+#: Most coming runs on the first page.
 _COMING = 30
 
 #: Most incidents that the first page counts.
 _INCIDENTS = 1000
 
-#: Entries on a page of the list.
+#: Most entries on a page of the list.
 _ENTRIES = 50
 
-#: Last outcomes of each entry in the list.
+#: Most last outcomes of each entry in the list.
 _OUTCOMES_SHOWN = 15
 
-#: Runs, and changes, on the page of an entry.
+#: Most runs, and most changes, on the page of an entry.
 _PAST = 20
 
-#: Runs to come on the page of an entry.
+#: Most coming runs on the page of an entry.
 _NEXT = 10
 
-#: Fields that the page of an entry shows in places of their own.
+#: Fields that the page of an entry does not show in its table, but elsewhere.
 _SHOWN_APART = (
     "name",
     "task",
@@ -67,31 +68,31 @@ _SHOWN_APART = (
     *ARGUMENTS,
 )
 
-#: States that the filter of the list offers.
+#: States by which the list can be filtered.
 _STATES = (*STATUSES, "failing", "failed")
 
-#: States of entries that will not fire by themselves.
+#: States of entries without a next run.
 _PARKED = ("paused", "finished", "disabled", "manual")
 
-#: Runs on a page.
+#: Most runs on a page.
 _RUNS = 100
 
-#: Ends of runs that the page looks through for one outcome.
+#: Most ends of runs that are searched for runs with one outcome.
 _ENDS = 1500
 
-#: Ends of runs that the page looks through for some entries.
+#: Most ends of runs that are searched for the runs of some entries.
 _ENDS_OF_SOME = 1000
 
-#: Choices of the page of runs -> the outcomes that they show.
+#: Filter of the page of runs -> the outcomes that it shows.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
-#: Changes on a page.
+#: Most changes on a page.
 _LINES = 100
 
-#: Changes that a filter looks through. 1,000 take one round trip.
+#: Most changes that a filter searches. 1,000 take one round trip.
 _LOOKED_AT = 2000
 
-#: Changes whose entry is gone or never existed, so its name is no link.
+#: Actions of changes whose entry is gone or never existed, so that its name is no link.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
@@ -122,7 +123,7 @@ def _now(site: SharedParts) -> dict[str, Any]:
 
 
 def entries(call: Call) -> Response:
-    """Show a page of the entries that the filter leaves."""
+    """Show a page of the entries that match the filter."""
     entry_filter = call.filter
     (state,) = call.texts("state")
     text = call.params.get("offset", "")
@@ -153,9 +154,14 @@ def _entries(
     state: str,
     offset: int,
 ) -> dict[str, Any]:
-    """Read a page of entries; without a filter, only the entries of that page."""
+    """Read the data of a page of entries.
+
+    Without a filter, only the entries of that page are read. With a filter, a bounded sample of
+    all entries is searched; ``looked_at`` is its size if it does not have all entries.
+    """
     schedules = site.schedules
     looked_at = None
+    # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if not (any(entry_filter) or state):
         total, freezes, _ = site.store.count_and_freezes()
         stored = schedules.list(offset, _ENTRIES + 1)
@@ -164,8 +170,8 @@ def _entries(
         filtered = entry_filter.select(schedules)
         sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
         marked = schedules.freezes.marked(sample, sample.freezes)
-        left = (entry for entry in marked if _has_state(entry, state))
-        page = [*islice(left, offset, offset + _ENTRIES + 1)]
+        matching = (entry for entry in marked if _has_state(entry, state))
+        page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
         if not sample.complete:
             looked_at = sample.looked_at
@@ -182,16 +188,17 @@ def _entries(
 
 
 def _has_state(entry: Entry, state: str) -> bool:
+    """Return whether an entry of the sample matches the filter by state; empty: any state."""
     if state == "failing":
         return entry.last_error is not None
-    # The sample for "failed" has no other entries.
+    # The sample for "failed" contains failed entries only.
     return state in ("", "failed", entry.status)
 
 
 def entry(call: Call) -> Response:
-    """Show one entry: its definition, its runs before and after now, and the actions.
+    """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
-    An entry that is gone has a page that says who removed it.
+    If the entry is gone, the page says who removed it.
     """
     name = call.name
     more = call.params.get("more", "")
@@ -200,7 +207,7 @@ def entry(call: Call) -> Response:
     except EntryNotFound:
         if more == "why":
             raise
-        # The explanation knows entries that are gone, too.
+        # With the explanation, the page also shows an entry that is gone.
         return Response.redirect(link("entry", name=name, more="why"))
     if data["entry"] is None:
         return call.page("gone.html", 404, **data)
@@ -213,7 +220,7 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     """Read the data of one entry's page.
 
     Parameters:
-        more: ``"why"`` or ``"changes"`` to read these, too.
+        more: ``"why"`` to read the explanation, too; ``"changes"`` to read the changes, too.
     """
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
@@ -242,7 +249,7 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
 
 
 def runs(call: Call) -> Response:
-    """Show the last runs, or those between two instants; of all entries, of some, or of one."""
+    """Show the last runs, or the runs between two instants, of all entries or of some."""
     outcome = call.params.get("outcome", "")
     names = ("q", "task", "since", "until")
     texts = {name: text for name, text in zip(names, call.texts(*names), strict=True) if text}
@@ -276,7 +283,11 @@ def _runs(
     since_text: str,
     until_text: str,
 ) -> dict[str, Any]:
-    """Read the last runs of one entry, or of all entries that the filter selects."""
+    """Read the last runs of one entry, or of all entries that match the filter.
+
+    In the result, ``one`` is the name if the runs of one entry were read, and ``ends`` is the
+    count of ends of runs that were searched.
+    """
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
@@ -302,18 +313,18 @@ def _runs(
 
 
 def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> list[Run]:
-    """Return the runs of the entries that a pattern of names and one of tasks select."""
+    """Return the runs of the entries that a pattern of names and a pattern of tasks select."""
     names = {run.name for run in runs}
     pattern = name or "*"
     if name in names:
-        # An entry may be named like a pattern; then the page shows that entry alone.
+        # The name of an entry may look like a pattern. Then select that entry alone.
         pattern = Selection.one(name).name
     selected = {*site.schedules.select(pattern, task=task or None).among(names).names()}
     return [run for run in runs if run.name in selected]
 
 
 def changes(call: Call) -> Response:
-    """Show a page of the changes that the filter leaves, the newest first."""
+    """Show a page of the changes that match the filter, the newest first."""
     name, actor, text = call.texts("q", "by", "until")
     until = None
     if text.isascii() and text.isdigit() and len(text) < 16:
@@ -323,21 +334,26 @@ def changes(call: Call) -> Response:
 
 
 def _changes(site: SharedParts, name: str, actor: str, until: int | None) -> dict[str, Any]:
-    """Read a page of the record of changes."""
-    # The selection refuses a pattern that is too long: to compile that would take minutes.
+    """Read a page of the record of changes.
+
+    In the result, ``older`` is the instant at which the next page begins, in epoch ms; ``None`` if
+    there is none.
+    """
+    # Selection.of() refuses a pattern that is so long that it would take minutes to compile.
     pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
     most = (_LOOKED_AT if name or actor else _LINES) + 1
     read_until = None if until is None else from_ms(until)
     recorded = site.schedules.changes(until=read_until, limit=most)
-    left = [change for change in recorded if actor in change.actor]
+    matching = [change for change in recorded if actor in change.actor]
     if name:
-        left = [change for change in left if _is_of(change, name, pattern)]
-    # The next page begins with the first change that this page leaves out, and repeats changes of
-    # the same millisecond.
-    beyond = [*left[_LINES : _LINES + 1], *recorded[most - 1 :]]
-    older = to_ms(beyond[0].at) if beyond else None
-    return {"changes": left[:_LINES], "older": older}
+        matching = [change for change in matching if _is_of(change, name, pattern)]
+    # The next page begins with the first change that this page does not show. Changes of the same
+    # millisecond are shown twice.
+    not_shown = [*matching[_LINES : _LINES + 1], *recorded[most - 1 :]]
+    older = to_ms(not_shown[0].at) if not_shown else None
+    return {"changes": matching[:_LINES], "older": older}
 
 
 def _is_of(change: Change, name: str, pattern: str) -> bool:
-    return name in change.names or any(matches(each, pattern) for each in change.names)
+    """Return whether a change is of an entry with this name, or with a name of this pattern."""
+    return name in change.names or any(matches(entry, pattern) for entry in change.names)

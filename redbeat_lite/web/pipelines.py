@@ -14,19 +14,19 @@ from .http import Response
 #: Most steps of a run in its table.
 _STEPS = 100
 
-#: Choices of the list -> the states that they show.
+#: Filter of the list -> the states of the runs that it shows.
 _STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILED,)}
 
-#: A stage with more steps than this has one bar for each state.
+#: Most steps of a stage that are drawn as one bar each. More steps are drawn as one bar per state.
 _BARS = 40
 
-#: Number of stages before and after the present one with a drawing of their own.
+#: How many stages before and after the present one are drawn as a band each.
 _AROUND = 5
 
-#: Least share of a bar for many steps, so that one failed step among a thousand is visible.
+#: Least share of the width for one bar, so that one failed step among a thousand is visible.
 _LEAST_SHARE = 0.15
 
-#: Signs of the states, in the order in which bars for many steps are drawn.
+#: State -> its sign. Bars for whole states are drawn in this order.
 _SIGNS = {
     State.SUCCEEDED: "✓",
     State.FAILED: "✗",
@@ -41,9 +41,9 @@ class Bar(NamedTuple):
 
     Parameters:
         start, width: left edge and width of the bar, in percent of the stage.
-        filled: done part, in percent of the bar's width.
-        state: of the steps.
-        text: the sign of the state, and the name or the number of the steps.
+        filled: part that is done, in percent of the bar's width.
+        state: state of the steps.
+        text: sign of the state, with the name of the step or the count of the steps.
     """
 
     start: float
@@ -57,8 +57,8 @@ class Band(NamedTuple):
     """A drawn stage, or several stages that are far from the present one.
 
     Parameters:
-        label: which stages.
-        done: how many of their steps have succeeded.
+        label: the stages in words.
+        done: count of their steps that have succeeded, in words.
         bars: their steps.
     """
 
@@ -68,9 +68,9 @@ class Band(NamedTuple):
 
 
 def runs(call: Call) -> Response:
-    """Show the runs that have not ended and the latest that have; or the one of an id.
+    """Show the unended runs and the latest ended ones; or one run by its id.
 
-    ``as=json`` returns the same data as the API and the command line.
+    With ``as=json``, the response is the JSON that the API and the command line have, too.
     """
     if "id" in call.params:
         return _run(call)
@@ -94,7 +94,7 @@ def _brief(site: SharedParts, states: tuple[State, ...]) -> Sequence[RunStatus]:
 
 
 def _read(site: SharedParts, run_id: str) -> dict[str, Any]:
-    """Read a run and return the data of its page."""
+    """Read a run, and return the data for its page."""
     status = PipelineRun(site.app, run_id).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
@@ -108,7 +108,7 @@ def _read(site: SharedParts, run_id: str) -> dict[str, Any]:
 
 
 def bands(run: RunStatus) -> Iterator[Band]:
-    """Yield the stages of a run as they are drawn, those far from the present one together."""
+    """Yield the bands of a run. Stages that are far from the present one share a band."""
     stages = [[*steps] for _, steps in groupby(run.steps, key=lambda step: step.stage)]
     first = min(max(run.stage - _AROUND, 0), len(stages))
     end = min(run.stage + _AROUND + 1, len(stages))
@@ -121,7 +121,7 @@ def bands(run: RunStatus) -> Iterator[Band]:
 
 
 def _band(stages: Sequence[Sequence[StepStatus]], first: int, end: int) -> Band:
-    """Return the band of the stages from ``first`` to the one before ``end``."""
+    """Return the band of the stages with the indexes from ``first`` to ``end - 1``."""
     steps = [step for stage in stages[first:end] for step in stage]
     label = f"Stage {end}" if end == first + 1 else f"Stages {first + 1} to {end}"
     done = sum(step.state is State.SUCCEEDED for step in steps)
@@ -129,7 +129,7 @@ def _band(stages: Sequence[Sequence[StepStatus]], first: int, end: int) -> Band:
 
 
 def _bars(steps: Sequence[StepStatus]) -> Iterator[Bar]:
-    """Yield the bars of a stage, one per step or one per state."""
+    """Yield the bars of a band: one per step, or with many steps one per state."""
     groups = [[step] for step in steps]
     if len(steps) > _BARS:
         by_state = [[step for step in steps if step.state is state] for state in _SIGNS]
@@ -147,4 +147,5 @@ def _bars(steps: Sequence[StepStatus]) -> Iterator[Bar]:
 
 
 def _percent_done(step: StepStatus) -> float:
+    """Return which part of a step's bar is filled, in percent."""
     return step.percent or 0 if step.state is State.RUNNING else 100

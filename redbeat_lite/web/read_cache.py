@@ -1,4 +1,4 @@
-"""Cache of replies, so that a page reads the server at most once in two seconds."""
+"""Cache of replies, so that each page reads the server at most once in two seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from .._base.clock import elapsed
 from ..store.connections import UNREACHABLE
 
-#: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
+#: Seconds for which a reply is fresh. For as long no page asks a server that did not answer.
 _FRESH = 2.0
 
-#: A reply that took long stays fresh for this many times as long as it took, so that pages that
-#: are left open keep the process idle at least nine tenths of the time.
+#: A reply that took N seconds is fresh for this times N seconds. So pages that are left open use at
+#: most a tenth of the time of the process.
 _TIMES_AS_LONG = 10
 
 _T = TypeVar("_T")
@@ -26,15 +26,18 @@ class ReadCache:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: Key -> the instant at which its reply is stale, and the reply. A read in flight is not.
+        #: Key -> when its reply becomes stale, and the reply. While it is read, it is never stale.
         self._replies: dict[Hashable, tuple[float, Future[Any]]] = {}
-        #: Instant until which no page asks the server again, and the error of the last read.
+        #: When a page may ask the server again, and the error of the last read; ``None``: no error.
         self._outage: tuple[float, Exception] | None = None
 
     def read(self, key: Hashable, ask: Callable[[], _T]) -> _T:
-        """Return the fresh reply for a key, or ask for it; raises what ``ask`` raises.
+        """Return the reply for a key: the fresh one, or the result of ``ask``.
 
-        Visitors who come while somebody else asks wait for that reply.
+        If another visitor is asking for the same key, this call waits for that reply.
+
+        Raises:
+            Exception: the error that ``ask`` raised, or the last one if the server did not answer.
         """
         with self._lock:
             began = elapsed()
@@ -43,14 +46,14 @@ class ReadCache:
             for other in [*self._replies]:
                 if self._replies[other][0] <= began:
                     del self._replies[other]
-            is_asked = key in self._replies
+            is_known = key in self._replies
             reply: Future[_T] = self._replies.setdefault(key, (inf, Future()))[1]
-        if not is_asked:
+        if not is_known:
             self._ask(key, ask, reply, began)
         return reply.result()
 
     def _ask(self, key: Hashable, ask: Callable[[], _T], reply: Future[_T], began: float) -> None:
-        """Ask for a reply and keep it, longer if it took long."""
+        """Set the result of a reply, and note how long it is fresh."""
         fresh_for = _FRESH
         try:
             reply.set_result(ask())
@@ -60,13 +63,13 @@ class ReadCache:
             if isinstance(exc, UNREACHABLE):
                 self._outage = (elapsed() + _FRESH, exc)
         with self._lock:
-            # If somebody has edited meanwhile, forget() has dropped this reply, because it may be
-            # older than the edit.
+            # If a post has called forget() meanwhile, this reply may be older than the change, so
+            # do not keep it.
             if self._replies.get(key, (0, None))[1] is reply:
                 self._replies[key] = (elapsed() + fresh_for, reply)
 
     def forget(self) -> None:
-        """Drop all replies, because something was changed by a post."""
+        """Drop all replies, because a post has changed something."""
         with self._lock:
             self._replies.clear()
             self._outage = None

@@ -1,7 +1,7 @@
 """Templates of the page, with the filters and functions that they call.
 
-Text from outside stays text: the templates escape it, and it cannot turn the direction of what
-follows.
+The templates escape text from outside, and remove characters that would change the direction of
+the text around it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 
-#: A time within this distance is shown without its year.
+#: An instant that is less than this from now is shown without its year.
 _NEARBY = timedelta(days=180)
 
-#: Action -> the sentence with which the next page confirms it.
+#: Name of an action -> the sentence by which the next page confirms it.
 _DONE = {
     "run": "One extra run was sent.",
     "pause": "Paused.",
@@ -61,14 +61,14 @@ _DONE = {
 
 
 class Asset(NamedTuple):
-    """A file that the browser loads besides the page."""
+    """A style sheet, script or image that the browser loads besides the page."""
 
     content: bytes
     media_type: str
 
 
 def load_assets() -> dict[str, Asset]:
-    """Return the assets by their names, which contain a digest so that browsers may keep them."""
+    """Return the assets by name. A name has a digest, so that browsers may keep the asset."""
     assets = {}
     for file in files(__package__).joinpath("static").iterdir():
         stem, _, suffix = file.name.rpartition(".")
@@ -79,12 +79,12 @@ def load_assets() -> dict[str, Asset]:
 
 
 def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environment:
-    """Return the templates.
+    """Return the environment of the templates.
 
     Parameters:
-        zone: the zone of all times that are shown.
-        app_name: the name that follows ``-A`` in command lines.
-        assets: the names of the assets.
+        zone: time zone in which all instants are shown.
+        app_name: name that follows ``-A`` in command lines.
+        assets: names of the assets.
     """
     env = Environment(
         loader=PackageLoader(__package__),
@@ -118,7 +118,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
 
 
 def link(page: str, **query: object) -> str:
-    """Return the relative address of a page; parameters without a value are left out."""
+    """Return the relative address of a page. Parameters without a value are left out."""
     params = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{page}?{urlencode(params, errors='replace')}" if params else page
 
@@ -132,17 +132,18 @@ def _command(app_name: str, command: str, name: str = "", *words: str) -> str:
 
 
 def _on_one_line(value: Any) -> Any:
-    """Return text without line ends and without characters that turn the direction of text."""
+    """Return a text on one line and without unprintable characters, and other values unchanged."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return clean(value) if is_text else value
 
 
 def _outcome_class(outcome: str) -> str:
-    """Return the style class of an outcome."""
+    """Return the CSS class of an outcome."""
     return "bad" if outcome in NOT_DONE else outcome.replace(" ", "-")
 
 
 def _time(zone: tzinfo, instant: datetime | None) -> Markup:
+    """Return an instant in short form as HTML, with the full form as its tooltip."""
     if instant is None:
         return Markup("–")
     exact = instant.astimezone(UTC).isoformat(timespec="milliseconds")
@@ -152,9 +153,9 @@ def _time(zone: tzinfo, instant: datetime | None) -> Markup:
 
 
 def short_time(instant: datetime, now: datetime) -> str:
-    """Return an instant without the parts that it shares with now.
+    """Return an instant without the parts that are the same as now.
 
-    The day is left out if it is today, the year if the instant is near, and the offset if it is
+    The day is left out if it is today, the year if the instant is near, and the UTC offset if it is
     the present offset.
     """
     text = f"{instant:%H:%M:%S}"

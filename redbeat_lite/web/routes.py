@@ -1,4 +1,4 @@
-"""Table of routes: the handler of each method and path, and the right that it takes."""
+"""Table of routes: method and path -> the handler, and the right that the user needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for _name, _action in actions.ACTIONS.items():
 for _name, _bulk_action in actions.BULK_ACTIONS.items():
     ROUTES["POST", f"/{_name}-all"] = (actions.act_on_all, _bulk_action.right)
 
-#: Paths of posts with a form -> the handler that shows the form again, with the error.
+#: Path of a post with a form -> the handler that shows the form again, with the error.
 FORMS: dict[str, Handler] = {
     "/edit": editing.edit_form,
     "/add": editing.add_form,

@@ -1,4 +1,4 @@
-"""Site of the page: admits requests, has their handlers answer, and turns errors into pages."""
+"""Site of the page: admits requests, calls their handlers, and turns errors into pages."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-#: Headers of every response. The browser loads nothing from elsewhere, guesses no type, and shows
-#: the page in no frame.
+#: Headers of every response. With them, a browser loads nothing from other sites, guesses no media
+#: type, and shows the page in no frame.
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
@@ -51,7 +51,7 @@ _HEADERS = (
 
 _CACHE_FOREVER = ("Cache-Control", "max-age=31536000, immutable")
 
-#: Errors of a request -> the HTTP status. Other errors of this package have the status 400.
+#: Error of a request -> HTTP status. Other errors of this package have the status 400.
 _STATUS: dict[type[Exception], int] = {
     EntryNotFound: 404,
     PipelineNotFound: 404,
@@ -61,7 +61,7 @@ _STATUS: dict[type[Exception], int] = {
     NotResumable: 409,
 }
 
-#: Errors of a server or a broker that does not work.
+#: Errors of a broker or a Redis server that does not answer or refuses a command.
 _AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
 
 
@@ -71,13 +71,13 @@ class Site:
     Parameters:
         app: the Celery app whose settings say where the schedule is. They are read at the first
             request.
-        access: returns the :class:`Access` of a request; ``None`` refuses it; a :class:`Response`
-            answers it, such as one that leads to a login. Without ``access`` the page is
-            read-only, and for this machine alone.
-        redact: returns the value that users with the right ``edit`` see of arguments and options.
-            It is called with ``"args"``, ``"kwargs"`` or ``"options"`` and the value as JSON has
-            it. Other users see no values.
-        trusted_origins: the origins whose pages may post here, besides our own, such as
+        access: function that returns the :class:`Access` of a request; or ``None`` to refuse the
+            request; or a :class:`Response` to it, such as a redirect to a login. By default the
+            page is read-only, and for this machine alone.
+        redact: function that returns the value which users with the right ``edit`` see of arguments
+            and options. It is called with ``"args"``, ``"kwargs"`` or ``"options"`` and the value
+            in the types of JSON. Other users see no values.
+        trusted_origins: further origins whose pages may post here, such as
             ``https://ops.example.org``. A proxy that changes the name of the host needs this.
     """
 
@@ -95,14 +95,14 @@ class Site:
         self._has_logged_wrong_setting = False
 
     def handle(self, request: Request) -> Response:
-        """Answer a whole request. Only errors of ``access`` are raised, for the host to handle."""
-        admitted = self.admit(request)
-        if isinstance(admitted, Response):
-            return admitted
-        return self.answer(request, admitted)
+        """Answer a request whose body is known. Only errors of ``access`` are raised."""
+        access = self.admit(request)
+        if isinstance(access, Response):
+            return access
+        return self.answer(request, access)
 
     def admit(self, request: Request) -> Access | Response:
-        """Return the access of a request, or its answer if the body is not needed for it."""
+        """Return the access of a request, or its answer if neither handler nor body is needed."""
         access = self._access(request)
         if isinstance(access, Response):
             return self.finished(request, access)
@@ -113,11 +113,11 @@ class Site:
         return access if answer is None else self.finished(request, answer)
 
     def answer(self, request: Request, access: Access) -> Response:
-        """Answer a request that :meth:`admit` lets in."""
+        """Answer a request for which :meth:`admit` has returned its access."""
         return self.finished(request, self._answer(request, access))
 
     def finished(self, request: Request, answer: Response) -> Response:
-        """Return an answer with the headers that all have, and without its body for HEAD."""
+        """Return an answer with the headers of all answers, and without its body for HEAD."""
         headers = [*answer.headers]
         if answer.status not in (204, 304):
             headers.append(("Content-Length", str(len(answer.body))))
@@ -125,10 +125,10 @@ class Site:
         return Response(answer.status, body, (*headers, *_HEADERS))
 
     def _answer_to_head(self, request: Request, access: Access) -> Response | None:
-        """Return the answer that needs neither an entry nor the body; ``None`` if there is none."""
+        """Return an answer that needs neither handler nor body; ``None`` if they are needed."""
         path = request.path
         if not path:
-            # The links of the page are relative to its directory.
+            # Add the slash, because the links of the page are relative to its directory.
             return Response.redirect(f"{request.root.rpartition('/')[2]}/", 308)
         asset = self.parts.assets.get(path[1:])
         if asset is not None:
@@ -145,7 +145,7 @@ class Site:
         return self._refusal(request, access)
 
     def _refusal(self, request: Request, access: Access) -> Response | None:
-        """Return why a request of an existing route is refused; ``None`` if it is not."""
+        """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
         if request.method == "POST" and not is_own_post(request, self._trusted):
             hint = "Behind a proxy, see trusted_origins."
             return Response.plain(403, f"This did not come from the page itself. {hint}")
@@ -157,6 +157,7 @@ class Site:
         return None
 
     def _answer(self, request: Request, access: Access) -> Response:
+        """Read the form or the query of a request, and call its handler."""
         if len(request.body) > MAX_BODY:
             return Response.plain(413, "This is too long.")
         try:
@@ -185,6 +186,7 @@ class Site:
                 self.parts.cache.forget()
 
     def _wrong_setting(self, call: Call, exc: ConfigurationError) -> Response:
+        """Return the page about a wrong setting, and log the first one."""
         if not self._has_logged_wrong_setting:
             self._has_logged_wrong_setting = True
             reason = text_of(exc)
@@ -192,33 +194,41 @@ class Site:
         return call.failed(500, "A setting of the app is wrong", call.visible_error(text_of(exc)))
 
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
-        """Return the form of a post with its error; without a form, a page with the error."""
+        """Return the response to a wrong request.
+
+        If the post has a form, the form is shown again with the error. Otherwise a page shows the
+        error.
+        """
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
         status = _STATUS.get(type(exc), 400)
         form = FORMS.get(call.request.path)
+        # With ``call.error`` set, the form itself has failed.
         if form is None or call.error or call.request.method != "POST":
             return call.failed(status, "This cannot be done", reason)
         if status == 404:
-            status = 400
+            status = 400  # The page of the form exists.
         return self._run(replace(call, error=reason, invalid=_field_of(exc), status=status), form)
 
 
 def _unreachable(call: Call, exc: Exception) -> Response:
-    """Return the response while the server or the broker does not work."""
+    """Return the response while Redis or the broker does not answer, or refuses a command."""
     if isinstance(exc, OperationalError):
         what = "The broker cannot be reached, or does not answer"
     elif isinstance(exc, UNREACHABLE):
         what = "Redis cannot be reached; what is shown may be old"
     else:
         what = "Redis refuses this"
-    # The error may name the host and the port of the server.
+    # Hide the error from other users, because it may name the host and the port of the server.
     why = text_of(exc) if call.may("edit") else "those who may edit see why"
     return call.failed(503, what, why)
 
 
 def _field_of(exc: Exception) -> str:
-    """Return the form field that an error names, with dashes; an empty text if there is none."""
+    """Return the field of the form that an error names; empty if it names none.
+
+    An error names a part of a field, such as ``args[0]``; a form has dashes for underscores.
+    """
     name = exc.field if isinstance(exc, InvalidEntry) else ""
     return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")

@@ -1,4 +1,4 @@
-"""Timeline: the entries that run next in each minute of a day, and the runs of some around now."""
+"""Timeline: a heat map of the coming day, and lanes with the past and coming runs of entries."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .http import Response
 #: Hours that the heat map shows.
 _HOURS = 24
 
-#: Shades of a minute that has entries.
+#: Count of shades for minutes in which entries run.
 _SHADES = 5
 
-#: Entries in a minute that have the darkest shade, if no other minute has more.
+#: Least count of entries in a minute for the darkest shade.
 _DARKEST = 10
 
-#: Most lanes of entries that a filter leaves.
+#: Most lanes with a filter.
 _LANES = 100
 
 #: Most lanes without a filter.
 _LANES_UNFILTERED = 30
 
-#: Most past runs of a lane.
+#: Most past runs in a lane.
 _PAST = 20
 
-#: Most runs to come of a lane.
+#: Most coming runs in a lane.
 _NEXT = 20
 
-#: Spans of the lanes in milliseconds. A quarter of a span is past.
+#: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.
 _SPANS = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
 
 #: Width of a lane in units of its drawing.
@@ -51,10 +51,11 @@ class HeatRow(NamedTuple):
     """An hour of the heat map.
 
     Parameters:
-        start: its beginning.
-        cells: minute, number of entries and shade, of the minutes that have entries.
-        total: the entries of the hour.
-        due_before: the entries of all hours before it, which the list of entries leaves out.
+        start: start of the hour.
+        cells: minute, count of entries and shade, for each minute in which entries run next.
+        total: count of entries that run next in this hour.
+        due_before: count of entries that run next before this hour. It is the offset of the hour in
+            the list of entries.
     """
 
     start: datetime
@@ -64,13 +65,13 @@ class HeatRow(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The runs of an entry around now.
+    """The past and coming runs of an entry.
 
     Parameters:
-        entry: whose runs they are.
-        past: the place and the recorded row of each past run.
-        coming: the number of runs to come that are drawn.
-        path: the path of an SVG that draws them.
+        entry: the entry.
+        past: place and recorded row of each past run.
+        coming: count of the coming runs that are drawn.
+        path: path of an SVG that draws the coming runs.
     """
 
     entry: Entry
@@ -80,7 +81,7 @@ class Lane(NamedTuple):
 
 
 def timeline(call: Call) -> Response:
-    """Show the heat map of all entries, and the lanes of those that the filter leaves."""
+    """Show the heat map of all entries, and the lanes of the entries that match the filter."""
     entry_filter = call.filter
     span = call.params.get("span", "")
     if span not in _SPANS:
@@ -98,7 +99,7 @@ class Window(NamedTuple):
 
     @property
     def start(self) -> int:
-        """First instant; a quarter of the span is past."""
+        """First instant. A quarter of the span is past."""
         return self.now - self.span // 4
 
     @property
@@ -107,7 +108,7 @@ class Window(NamedTuple):
         return self.start + self.span
 
     def place(self, instant: int) -> int:
-        """Return where an instant is drawn."""
+        """Return the place at which an instant is drawn, in units of a lane."""
         return _WIDTH * (instant - self.start) // self.span
 
 
@@ -117,23 +118,23 @@ def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, 
     sample = entry_filter.select(site.schedules).sample()
     most = _LANES if any(entry_filter) else _LANES_UNFILTERED
     entries = [*islice(sample, most)]
-    # The lanes need the last runs, which are read with the heat map.
+    # This also loads the last runs of the entries, which the lanes need.
     heat = _heat(site, window.now, entries)
-    # One second for the previews of all lanes together.
+    # The coming runs of all lanes together may take one second.
     walk_on = brief_walk()
     lanes = [_lane(site, entry, window, sample.freezes, walk_on) for entry in entries]
     return {**heat, "lanes": lanes, "marks": _marks(site, window)}
 
 
 def _marks(site: SharedParts, window: Window) -> list[str]:
-    """Return the times at the quarters of a window."""
+    """Return the labels at the quarters of a window."""
     form = "%a %H:%M" if window.span > _SPANS["1d"] else "%H:%M"
     quarters = [from_ms(window.start + window.span * part // 4) for part in range(5)]
     return [instant.astimezone(site.zone).strftime(form) for instant in quarters]
 
 
 def _heat(site: SharedParts, now: int, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the heat map; the same round trip reads the last runs of these entries."""
+    """Return the data of the heat map, and load the last runs of entries in the same round trip."""
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
@@ -156,7 +157,7 @@ def _lane(
     freezes: Freezes,
     walk_on: WalkOn,
 ) -> Lane:
-    """Return the lane of one entry: its past runs, and its runs to come as an SVG path."""
+    """Return the lane of one entry."""
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
     runs = upcoming(
@@ -171,6 +172,6 @@ def _lane(
     places = [window.place(to_ms(run.at)) for run in runs]
     path = "".join(f"M{place} 6V14" for place in places)
     if len(places) == _NEXT:
-        # A line to the right end says that there are more.
+        # A line to the right end means that there may be more.
         path += f"M{places[-1]} 10H{_WIDTH}"
     return Lane(entry, past, len(places), path)

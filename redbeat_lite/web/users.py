@@ -1,4 +1,4 @@
-"""Users of ``redbeat web``, from a file with a line for each: name, rights, salt and digest.
+"""Users of ``redbeat web``, from a file. A line has the name, rights, salt and digest of a user.
 
 ``python -m redbeat_lite.web.users ada run,pause`` asks for a password and prints the line.
 """
@@ -20,7 +20,7 @@ from .._base.text import text_of
 from .access import Access
 from .http import Request, Response
 
-#: Most sign-ins at a time. Each keeps one of the eight threads that serve the page.
+#: Most passwords that are checked at a time. Each occupies one of the page's eight threads.
 _SIGN_INS = 4
 
 _BUSY = Response(
@@ -42,10 +42,10 @@ class _User(NamedTuple):
 
 
 class Users:
-    """Users of a file, who sign in with their passwords; the ``access`` of a site.
+    """The ``access`` of a site whose users sign in with their passwords.
 
     Parameters:
-        path: the file, which is read once.
+        path: file of the users, which is read once.
 
     Raises:
         ConfigurationError: the file cannot be read; the message names the line.
@@ -53,14 +53,14 @@ class Users:
 
     def __init__(self, path: Path) -> None:
         self._users = _read_users(path)
-        #: Digests of names with their right passwords, by a key that only this process has.
-        self._key = os.urandom(32)
+        #: Fingerprints of names with their right passwords, made with a key of this process.
         self._checked = set[bytes]()
+        self._key = os.urandom(32)
         self._places = BoundedSemaphore(_SIGN_INS)
         self._one_by_one = Lock()
 
     def __call__(self, request: Request) -> Access | Response:
-        """Return the access of a user who signs in, or else the response that asks for it."""
+        """Return the access of a user with the right password, or a response that asks for it."""
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         try:
             name, _, password = b64decode(credentials).decode().partition(":")
@@ -68,7 +68,7 @@ class Users:
             return _SIGN_IN
         if scheme.lower() != "basic":
             return _SIGN_IN
-        # A page asks every two seconds, so a password is checked in full only once.
+        # A page loads every two seconds. So do the slow check of a password only once.
         fingerprint = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
         if fingerprint not in self._checked:
             if not self._places.acquire(blocking=False):
@@ -82,11 +82,14 @@ class Users:
         return self._users[name].access
 
     def _is_password(self, name: str, password: str) -> bool:
-        """Check a password. An unknown name takes as long, so that nobody can find out names."""
+        """Return whether a password is right.
+
+        The check takes as long for an unknown name, so that nobody can find out which names exist.
+        """
         user = self._users.get(name)
         salt = user.salt if user is not None else b""
         digest = user.digest if user is not None else b""
-        # One at a time, so that guesses in many threads use one core at most.
+        # Check one password at a time, so that guesses in many threads use at most one core.
         with self._one_by_one:
             return hmac.compare_digest(_digest(password, salt), digest)
 
@@ -120,12 +123,15 @@ def line(name: str, rights: str, password: str) -> str:
 
 
 def _digest(password: str, salt: bytes) -> bytes:
-    # About 50 ms and 16 MiB.
+    """Return the digest of a password. It takes about 50 ms and 16 MiB, to make guesses slow."""
     return hashlib.scrypt(password.encode(), salt=salt, n=1 << 14, r=8, p=1)
 
 
 def _main(*words: str) -> str:
-    """Ask for a password and return the line; exit if the words or the password are wrong."""
+    """Ask for a password, and return the line of a user.
+
+    The process exits if the arguments are wrong, or the password is not typed twice.
+    """
     if len(words) != 2:
         sys.exit(__doc__)
     name, rights = words

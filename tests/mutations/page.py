@@ -20,8 +20,8 @@ PAGE = (
     Mutation(
         name="the page is there for everybody",
         file=_ACCESS,
-        old='return Access("somebody at this machine") if here and not forwarded else None',
-        new='return Access("somebody at this machine")',
+        old="if is_loopback(request.client) and is_own_name and not is_forwarded:",
+        new="if True:",
         promise=_PROMISE,
         room=_ROOM,
     ),

@@ -1,8 +1,8 @@
 """The page in a Django project, behind Django's own login and permissions.
 
-Add ``path("redbeat/", include(urls(app)))`` to the ``urlpatterns``. As one of the
-``INSTALLED_APPS``, this module adds the page to the menu of the admin, and the page's rights to
-the permissions.
+Add ``path("redbeat/", include(urls(app)))`` to the ``urlpatterns``. If this module is one of the
+``INSTALLED_APPS``, it adds the page to the menu of the admin, and the page's rights to the
+permissions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def urls(app: Celery, **options: Any) -> list[Any]:
-    """Return the patterns to include where the page shall be.
+    """Return the URL patterns of the page, for ``include()``.
 
     Parameters:
         app: the Celery app.
@@ -57,7 +57,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
             del response["Content-Type"]
         return response
 
-    # Forms have no token, because the page itself refuses what other sites post.
+    # Django's check is not needed, because the page itself refuses posts of other sites.
     exempt: Callable[..., HttpResponse] = csrf_exempt(page)
     return exempt
 
@@ -65,8 +65,9 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
 def access(request: Request) -> Access | Response | None:
     """Return the access of a Django user.
 
-    Staff may look. Superusers, and staff with the permission ``redbeat_lite.<right>``, may do
-    more. A visitor who has not signed in is led to the login of the admin, or to ``LOGIN_URL``.
+    Staff may view the page. Superusers have all rights, and staff have each right for which they
+    have the permission ``redbeat_lite.<right>``. A visitor who has not signed in is redirected to
+    the login of the admin, or to ``LOGIN_URL``.
     """
     user = request.native.user
     if not user.is_authenticated:
@@ -75,18 +76,18 @@ def access(request: Request) -> Access | Response | None:
         return None
     granted = [right for right in RIGHTS if user.has_perm(f"redbeat_lite.{right}")]
     name = user.get_username()
-    # The record takes at most 100 characters, none of them a control character. Two names that are
-    # cut could be equal.
+    # The record of changes refuses a name of more than 100 characters, or with control characters.
+    # Use the key then, because two shortened names could be equal.
     actor = name if is_short_text(name, MAX_ACTOR) else f"user {user.pk}"
     return Access(actor, {"view", *granted})
 
 
 def _redirect_to_login(request: Request) -> Response:
-    """Return the way to the login, which leads back to the page."""
+    """Return the redirect to the login, which then leads back to the page."""
     native = request.native
     back = native.get_full_path()
     if request.method not in ("GET", "HEAD"):
-        # The address of a post shows no page.
+        # The address of a post shows no page, so lead to the first page.
         back = f"{native.path.removesuffix(request.path)}/"
     try:
         login = str(reverse("admin:login"))

@@ -1,4 +1,4 @@
-"""Line of the admin's menu that leads to the page."""
+"""Entry in the menu of the admin that leads to the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import Schedule
 
 @admin.register(Schedule)
 class Menu(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
-    """Menu line for all staff, as staff may look at the page; the page checks all other rights."""
+    """Menu entry for all staff, because staff may view the page, and the page checks all rights."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.is_active and request.user.is_staff)
@@ -23,6 +23,6 @@ class Menu(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
         return {"view": True}
 
     def get_urls(self) -> list[Any]:
-        """Return the redirect to the page, which takes over from the pages of a model."""
+        """Return one redirect to the page, in place of the admin's pages of the model."""
         lead = self.admin_site.admin_view(lambda request: redirect("redbeat", path=""))
         return [path("", lead, name="redbeat_lite_schedule_changelist")]

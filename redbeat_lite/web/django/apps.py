@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class Page(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """App whose label begins the names of the permissions."""
+    """Configuration of the app. The names of the permissions begin with its label."""
 
     name = "redbeat_lite.web.django"
     label = "redbeat_lite"

@@ -1,4 +1,4 @@
-"""Model without a table, which carries the permissions and the line of the admin's menu."""
+"""Model without a table, to which the permissions and the entry in the admin's menu belong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..access import RIGHTS
 
 
 class Schedule(models.Model):  # type: ignore[misc]  # Django ships no types
-    """All entries. ``migrate`` makes a permission of each right but ``view``."""
+    """All entries. ``migrate`` creates a permission for each right except ``view``."""
 
     class Meta:
         managed = False
