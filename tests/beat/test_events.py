@@ -202,7 +202,7 @@ def test_a_hook_that_hangs_and_raises_neither_delays_nor_breaks_the_beat_nor_oth
         beat.run_due()
         eventually(lambda: harmful.calls == 4, what="the next event")
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert line.startswith("beat: hook Harmful.dispatched failed, (logged once): RuntimeError('a hook that")
+    assert line.startswith("beat: hook Harmful.dispatched failed (logged once): RuntimeError('a hook that")
 
 
 def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pytest.LogCaptureFixture) -> None:
