@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
 from msgspec import structs
 
 from ._base.errors import InvalidEntry
-from ._base.fields import POSITIVE, Choice, Flag, Kind, Length, Model, Whole
+from ._base.fields import POSITIVE, Kind, Model, Wrong, choice, flag, length, require, whole
 from ._base.public import public
 from ._base.times import Duration
 
@@ -56,9 +56,9 @@ class Misfire(Model, frozen=True):
     path: ClassVar[str] = "misfire"
     forms: ClassVar[str] = "a policy's name, a Misfire or a mapping of its fields"
 
-    policy: Annotated[MisfirePolicy, Choice(*POLICIES)] = "coalesce"
-    grace: Annotated[Duration | None, Length(0, math.inf)] = None
-    limit: Annotated[int | None, Whole(1, MAX_LIMIT)] = None
+    policy: Annotated[MisfirePolicy, choice(*POLICIES)] = "coalesce"
+    grace: Annotated[Duration | None, length(0, math.inf)] = None
+    limit: Annotated[int | None, whole(1, MAX_LIMIT)] = None
 
     @classmethod
     def of(cls, value: Any) -> Misfire:
@@ -84,37 +84,41 @@ class Misfire(Model, frozen=True):
         return _ms(self.grace)
 
 
-class _Key(Kind):
-    """Key of a once-lock: a text, a safe template or a callable."""
+#: Field of a template: the name of an argument, and perhaps an item of it.
+_ARGUMENT = re.compile(r"[^\W\d]\w*(\[[^][{}.]+\])*")
 
-    expected = "text, a template or a callable"
 
-    # Field of a template: the name of an argument, and perhaps an item of it.
-    _ARGUMENT = re.compile(r"[^\W\d]\w*(\[[^][{}.]+\])*")
-
-    def read(self, field: str, value: Any) -> Any:
-        if callable(value):
-            return value
-        if not isinstance(value, str) or not value.strip():
-            raise self.wrong(field, value)
-        try:
-            parts = list(string.Formatter().parse(value))
-        except ValueError as exc:
-            raise InvalidEntry(field, f"a template that can be read ({exc})", value) from None
-        for _, name, spec, conversion in parts:
-            # A template may come from Redis. An attribute could lead from an argument to everything
-            # in the process, and the width of a format could fill the memory. A position tells
-            # nothing.
-            if name is not None and (spec or conversion or not self._ARGUMENT.fullmatch(name)):
-                expected = "the name of an argument in each pair of braces"
-                raise InvalidEntry(field, f"{expected}, as {{order}} or {{order[id]}}", value)
+def _convert_key(value: Any) -> Any:
+    """Return the key of a once-lock, if it is a text, a safe template or a callable."""
+    if callable(value):
         return value
+    require(isinstance(value, str) and bool(value.strip()), value)
+    try:
+        parts = list(string.Formatter().parse(value))
+    except ValueError as exc:
+        raise Wrong(str(exc)) from None
+    for _, argument, spec, conversion in parts:
+        # A template may come from Redis. An attribute could lead from an argument to everything in
+        # the process, and the width of a format could fill the memory. A position tells nothing.
+        if argument is not None:
+            is_safe = not spec and not conversion and _ARGUMENT.fullmatch(argument)
+            require(bool(is_safe), value)
+    return value
 
-    def store(self, field: str, value: Any) -> Any:
-        if callable(value):
-            expected = "None or text, because a callable cannot be stored"
-            raise InvalidEntry(field, expected, value)
-        return value
+
+def _store_key(key: Any, field: str) -> Any:
+    if callable(key):
+        raise InvalidEntry(field, "None or text, because a callable cannot be stored", key)
+    return key
+
+
+_KEY = Kind(
+    "TEXT",
+    "text, a callable, or a template with the name of an argument in each pair of braces, as "
+    "{order} or {order[id]}",
+    _convert_key,
+    _store_key,
+)
 
 
 @public
@@ -151,13 +155,13 @@ class Once(Model, frozen=True):
     path: ClassVar[str] = "once"
     forms: ClassVar[str] = "True, False, a Once or a mapping of its fields"
 
-    key: Annotated[str | Callable[..., str] | None, _Key()] = None
-    scope: Annotated[Scope, Choice(*SCOPES)] = "run"
-    on_conflict: Annotated[Conflict, Choice(*CONFLICTS)] = "skip"
-    lease: Annotated[Duration, Length(MIN_LEASE)] = 60.0
-    hold_on_retry: Annotated[bool, Flag()] = True
-    max_hold: Annotated[Duration | None, Length(MIN_LEASE)] = None
-    max_waiters: Annotated[int | None, Whole(1, MAX_WAITERS)] = None
+    key: Annotated[str | Callable[..., str] | None, _KEY] = None
+    scope: Annotated[Scope, choice(*SCOPES)] = "run"
+    on_conflict: Annotated[Conflict, choice(*CONFLICTS)] = "skip"
+    lease: Annotated[Duration, length(MIN_LEASE)] = 60.0
+    hold_on_retry: Annotated[bool, flag()] = True
+    max_hold: Annotated[Duration | None, length(MIN_LEASE)] = None
+    max_waiters: Annotated[int | None, whole(1, MAX_WAITERS)] = None
 
     @classmethod
     def of(cls, value: Any) -> Once | None:
@@ -219,10 +223,10 @@ class Expect(Model, frozen=True):
     path: ClassVar[str] = "expect"
     forms: ClassVar[str] = "None, False, an Expect or a mapping of its fields"
 
-    start_within: Annotated[Duration | None, Length(POSITIVE)] = None
-    finish_within: Annotated[Duration | None, Length(POSITIVE)] = None
-    succeed_every: Annotated[Duration | None, Length(POSITIVE)] = None
-    failures: Annotated[int, Whole(1, MAX_FAILURES)] = 1
+    start_within: Annotated[Duration | None, length(POSITIVE)] = None
+    finish_within: Annotated[Duration | None, length(POSITIVE)] = None
+    succeed_every: Annotated[Duration | None, length(POSITIVE)] = None
+    failures: Annotated[int, whole(1, MAX_FAILURES)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,7 +280,7 @@ class Pause(Model, frozen=True):
     path: ClassVar[str] = "on_failure"
     forms: ClassVar[str] = 'None, Pause(after=3) or "pause:3"'
 
-    after: Annotated[int, Whole(1, MAX_FAILURES)]
+    after: Annotated[int, whole(1, MAX_FAILURES)]
 
     @classmethod
     def of(cls, value: Any) -> Pause | None:

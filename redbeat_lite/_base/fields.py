@@ -5,7 +5,7 @@ A class lists its fields once. Each has a type, a kind, a default and a sentence
     class Pause(Model, frozen=True):
         path: ClassVar[str] = "on_failure"
 
-        after: Annotated[int, Whole(1, 1000), "Number of failures in a row."]
+        after: Annotated[int, whole(1, 1000), "Number of failures in a row."]
 
 Constructor, stored form, options of the command line and form of the page follow from that line.
 """
@@ -13,186 +13,163 @@ Constructor, stored form, options of the command line and form of the page follo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from msgspec import NODEFAULT, Struct, structs
 
 from .errors import InvalidEntry, check_field_names
 from .text import is_short_text, nearest_hint
-from .times import DURATION_FORMS, YEAR, aware, seconds_of
+from .times import DURATION_FORMS, YEAR, seconds_of
 
 #: Least length of time that is more than 0.
 POSITIVE = math.ulp(0)
 
 
+class Wrong(ValueError):
+    """The input is not of its kind; the text is a hint for the user."""
+
+
+@dataclass(frozen=True)
 class Kind:
-    """Kind of the values of a field; this one is text."""
+    """Kind of the values of a field.
 
-    #: Kind of the value in the help of the command line.
-    metavar = "TEXT"
-    #: The right values in words.
-    expected = "text"
-    #: Whether the value may be ``None``; the type of the field says it.
-    optional = False
+    Parameters:
+        metavar: the values in one word, as the help of the command line has it.
+        expected: the right inputs, as errors have them.
+        convert: converts a user's input into the value; raises :class:`Wrong` or InvalidEntry.
+        store: converts the value of a field into JSON; raises InvalidEntry if it cannot be stored.
+        load: converts the stored JSON into an input.
+        choices: all right inputs, if they are few words.
+        off: option of the command line that sets a flag to ``False``.
+    """
 
-    def read(self, field: str, value: Any) -> Any:
-        """Convert a user's input, which is not ``None`` if the field is optional.
+    metavar: str
+    expected: str
+    convert: Callable[[Any], Any]
+    store: Callable[[Any, str], Any] = lambda value, field: value
+    load: Callable[[Any], Any] = lambda stored: stored
+    choices: tuple[str, ...] = ()
+    off: str = ""
+
+    def read(self, field: str, value: Any, *, optional: bool = False) -> Any:
+        """Convert a user's input.
 
         Parameters:
             field: its name in the error.
+            optional: whether it may be ``None``.
 
         Raises:
             InvalidEntry: the input is wrong.
         """
-        if not isinstance(value, str):
-            raise self.wrong(field, value)
-        return value
-
-    def store(self, field: str, value: Any) -> Any:
-        """Convert the value into JSON; raise InvalidEntry if it cannot be stored."""
-        return value
-
-    def load(self, stored: Any) -> Any:
-        """Convert the stored JSON into an input of :meth:`read`."""
-        return stored
-
-    def wrong(self, field: str, value: Any, hint: str | None = None) -> InvalidEntry:
-        """Return the error for a wrong input."""
-        expected = f"{self.expected}, or None" if self.optional else self.expected
-        return InvalidEntry(field, expected, value, hint=hint)
+        if value is None and optional:
+            return None
+        try:
+            return self.convert(value)
+        except Wrong as exc:
+            expected = f"{self.expected}, or None" if optional else self.expected
+            hint = str(exc) or nearest_hint(value, self.choices)
+            raise InvalidEntry(field, expected, value, hint=hint) from None
 
 
-class Flag(Kind):
-    """``True`` or ``False``.
-
-    Parameters:
-        off: option of the command line that means ``False``.
-    """
-
-    metavar = ""
-    expected = "True or False"
-
-    def __init__(self, off: str = "") -> None:
-        self.off = off
-
-    def read(self, field: str, value: Any) -> Any:
-        if not isinstance(value, bool):
-            raise self.wrong(field, value)
-        return value
+def require(is_right: bool, value: Any, hint: str = "") -> Any:
+    """Return a value that is right; raise :class:`Wrong` for another one."""
+    if not is_right:
+        raise Wrong(hint)
+    return value
 
 
-class Whole(Kind):
+def flag(off: str = "") -> Kind:
+    """``True`` or ``False``."""
+    return Kind("", "True or False", lambda value: require(isinstance(value, bool), value), off=off)
+
+
+def whole(least: int, most: float = math.inf) -> Kind:
     """Whole number from ``least`` to ``most``."""
 
-    metavar = "N"
+    def convert(value: Any) -> Any:
+        return require(type(value) is int and least <= value <= most, value)
 
-    def __init__(self, least: int, most: float = math.inf) -> None:
-        self.least = least
-        self.most = most
-        self.expected = f"a whole number from {least}"
-        if most != math.inf:
-            self.expected += f" to {most}"
-
-    def read(self, field: str, value: Any) -> Any:
-        if type(value) is not int or not self.least <= value <= self.most:
-            raise self.wrong(field, value)
-        return value
+    bounds = f"from {least}" if most == math.inf else f"from {least} to {most}"
+    return Kind("N", f"a whole number {bounds}", convert)
 
 
-class Choice(Kind):
+def choice(*choices: str) -> Kind:
     """One of several words."""
-
-    def __init__(self, *choices: str) -> None:
-        self.choices = choices
-        self.expected = "one of " + ", ".join(f'"{choice}"' for choice in choices)
-
-    def read(self, field: str, value: Any) -> Any:
-        if value not in self.choices:
-            raise self.wrong(field, value, nearest_hint(value, self.choices))
-        return value
+    expected = "one of " + ", ".join(f'"{word}"' for word in choices)
+    return Kind("TEXT", expected, lambda value: require(value in choices, value), choices=choices)
 
 
-class Length(Kind):
-    """Length of time, which becomes seconds, from ``least`` to ``most`` seconds."""
+def length(least: float = 0, most: float = YEAR) -> Kind:
+    """Length of time from ``least`` to ``most`` seconds, which becomes seconds."""
 
-    metavar = "LENGTH"
-
-    def __init__(self, least: float = 0, most: float = YEAR) -> None:
-        self.least = least
-        self.most = most
-        self.expected = f"{DURATION_FORMS}, {_bounds(least, most)}"
-
-    def read(self, field: str, value: Any) -> Any:
+    def convert(value: Any) -> float:
         seconds = seconds_of(value)
-        if seconds is None or not self.least <= seconds <= self.most:
-            raise self.wrong(field, value)
+        if seconds is None or not least <= seconds <= most:
+            raise Wrong
         return float(seconds)
 
-
-def _bounds(least: float, most: float) -> str:
-    """Return the bounds of a length of time in words."""
     bounds = f"at least {least:g} s"
     if least in (0, POSITIVE):
         bounds = "more than 0" if least else "not negative"
-    return bounds if most == math.inf else f"{bounds} and at most {most / 86_400:g} days"
+    if most != math.inf:
+        bounds += f" and at most {most / 86_400:g} days"
+    return Kind("LENGTH", f"{DURATION_FORMS}, {bounds}", convert)
 
 
-class Instant(Kind):
-    """Aware datetime."""
-
-    metavar = "INSTANT"
-
-    def read(self, field: str, value: Any) -> Any:
-        return aware(field, value)
-
-    def store(self, field: str, value: datetime) -> Any:
-        return value.isoformat()
-
-    def load(self, stored: Any) -> Any:
-        return datetime.fromisoformat(stored)
+def name(most: int) -> Kind:
+    """Text of 1 to ``most`` characters without control characters."""
+    expected = f"text of 1 to {most} characters without control characters"
+    return Kind("NAME", expected, lambda value: require(is_short_text(value, most), value))
 
 
-class Name(Kind):
-    """Short text without control characters."""
-
-    metavar = "NAME"
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.expected = f"text of 1 to {most} characters without control characters"
-
-    def read(self, field: str, value: Any) -> Any:
-        if not is_short_text(value, self.most):
-            raise self.wrong(field, value)
-        return value
+def _instant(value: Any) -> datetime:
+    require(isinstance(value, datetime), value)
+    hint = "add tzinfo, for example tzinfo=datetime.UTC"
+    return require(value.utcoffset() is not None, value, hint)  # type: ignore[no-any-return]
 
 
-class Field(NamedTuple):
+#: Aware datetime.
+INSTANT = Kind(
+    "INSTANT",
+    "an aware datetime",
+    _instant,
+    lambda value, field: value.isoformat(),
+    datetime.fromisoformat,
+)
+
+
+@dataclass(frozen=True)
+class Field:
     """Field of a class.
 
     Parameters:
         path: its name in errors, such as ``"once.lease"``.
         default: the value of a missing field; ``NODEFAULT`` if the field must be there.
+        optional: whether the value may be ``None``.
         help: its sentence for people.
     """
 
     path: str
     kind: Kind
     default: Any
+    optional: bool
     help: str = ""
 
     def read(self, value: Any) -> Any:
         """Convert a user's input; raise InvalidEntry if it is wrong."""
-        if value is None and self.kind.optional:
-            return None
-        return self.kind.read(self.path, value)
+        return self.kind.read(self.path, value, optional=self.optional)
 
     def store(self, value: Any) -> Any:
-        """Convert a value into JSON; raise InvalidEntry if it cannot be stored."""
-        return None if value is None else self.kind.store(self.path, value)
+        """Convert the value into JSON; raise InvalidEntry if it cannot be stored."""
+        return None if value is None else self.kind.store(value, self.path)
+
+    def load(self, stored: Any) -> Any:
+        """Convert the stored JSON into an input."""
+        return None if stored is None else self.kind.load(stored)
 
 
 class Model(Struct, frozen=True):
@@ -205,13 +182,13 @@ class Model(Struct, frozen=True):
     #: Name of the object in errors, before the name of the wrong field.
     path: ClassVar[str] = ""
     #: Inputs of :meth:`of` in words.
-    forms: ClassVar[str] = "a mapping of fields"
+    forms: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name, field in fields_of(type(self)).items():
-            value = getattr(self, name)
+        for field_name, field in fields_of(type(self)).items():
+            value = getattr(self, field_name)
             if value is not field.default:
-                structs.force_setattr(self, name, field.read(value))
+                structs.force_setattr(self, field_name, field.read(value))
 
     @classmethod
     def of(cls, value: Any) -> Any:
@@ -234,16 +211,16 @@ class Model(Struct, frozen=True):
             InvalidEntry: the stored form is wrong.
         """
         if isinstance(stored, Mapping):
-            stored = {name: stored[name] for name in cls.__struct_fields__ if name in stored}
+            stored = {key: stored[key] for key in cls.__struct_fields__ if key in stored}
         return cls.of(stored)
 
     def encode(self) -> Any:
         """Return the stored form: a dict of the fields that do not have their default."""
         stored = {}
-        for name, field in fields_of(type(self)).items():
-            value = getattr(self, name)
+        for field_name, field in fields_of(type(self)).items():
+            value = getattr(self, field_name)
             if value != field.default:
-                stored[name] = field.store(value)
+                stored[field_name] = field.store(value)
         return stored
 
 
@@ -255,10 +232,10 @@ def fields_of(model: type[Model]) -> Mapping[str, Field]:
     for info in structs.fields(model):
         hint = hints[info.name]
         kind, *words = hint.__metadata__
-        kind.optional = type(None) in get_args(hint.__origin__)
         default = info.default
         if info.default_factory is not NODEFAULT:
             default = info.default_factory()
         path = f"{model.path}.{info.name}".lstrip(".")
-        fields[info.name] = Field(path, kind, default, *words)
+        optional = type(None) in get_args(hint.__origin__)
+        fields[info.name] = Field(path, kind, default, optional, *words)
     return fields

@@ -12,7 +12,7 @@ from typing import Any, cast
 from .._base.actors import Who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
-from .._base.fields import Whole
+from .._base.fields import whole
 from .._base.public import public
 from .._base.times import aware, from_ms, to_ms
 from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
@@ -321,7 +321,7 @@ def _next_number(again: int) -> str:
 
 def _check_limits(max_active: object, rate: Any, again: object) -> None:
     if max_active is not None:
-        Whole(1, _ACTIVE).read("max_active", max_active)
+        whole(1, _ACTIVE).read("max_active", max_active)
     in_bounds = type(rate) in (int, float) and SLOWEST <= rate <= FASTEST
     _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
     is_count = type(again) is int and 0 <= again <= 10**6

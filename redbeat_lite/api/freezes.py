@@ -8,7 +8,7 @@ from datetime import datetime
 from .._base.actors import Who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import YEAR, Duration, aware, from_ms, to_ms
@@ -162,5 +162,5 @@ class FreezeList:
 
 def _after(now: int, seconds: object) -> int:
     """Return the end of a freeze of this length, in epoch ms."""
-    length: float = Length(0.001, _LONGEST).read("seconds", seconds)
-    return now + round(1000 * length)
+    checked: float = length(0.001, _LONGEST).read("seconds", seconds)
+    return now + round(1000 * checked)

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 from .._base.celery_app import TWICE, publish_timeouts
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
@@ -161,7 +161,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    seconds = None if timeout is None else Length().read("timeout", timeout)
+    seconds = None if timeout is None else length().read("timeout", timeout)
     current = status_of(settings, timeout=seconds)
     is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
     if not current.freezes or not is_on_broker:

@@ -7,6 +7,7 @@ line of :class:`Definition`, and a line of :class:`Policies` for type checkers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -24,7 +25,18 @@ from celery import schedules
 from celery.utils.abstract import CallableSignature
 
 from .._base.errors import InvalidEntry
-from .._base.fields import POSITIVE, Flag, Instant, Kind, Length, Model, Name, Whole, fields_of
+from .._base.fields import (
+    INSTANT,
+    POSITIVE,
+    Kind,
+    Model,
+    fields_of,
+    flag,
+    length,
+    name,
+    require,
+    whole,
+)
 from .._base.public import public
 from .._base.text import is_short_text, nearest_hint
 from .._base.times import DURATION_FORMS, YEAR, Duration
@@ -62,8 +74,11 @@ MAX_TAGS = 20
 MAX_TAG = 100
 
 
-#: Kind of the name of an entry.
-NAME = Name(MAX_NAME)
+#: Longest life of a message in seconds, so that a datetime can hold its end.
+_LONGEST_LIFE = 100 * YEAR
+
+#: Name of an entry.
+NAME = name(MAX_NAME)
 
 
 def is_name(value: object) -> TypeGuard[str]:
@@ -71,177 +86,96 @@ def is_name(value: object) -> TypeGuard[str]:
     return is_short_text(value, MAX_NAME)
 
 
-class Text(Kind):
-    """Text of any length."""
-
-    expected = "text"
-
-    def read(self, field: str, value: Any) -> Any:
-        if not isinstance(value, str):
-            raise self.wrong(field, value)
-        return value
-
-    def store(self, field: str, value: Any) -> Any:
-        return pack(value, field)
+def _mapping(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    require(isinstance(value, Mapping) and all(isinstance(key, str) for key in value), value)
+    return dict(value)
 
 
-class TaskName(Name):
-    """Name of a task."""
-
-    metavar = "TEXT"
-
-    def __init__(self) -> None:
-        super().__init__(MAX_NAME)
-        self.expected = f"a task, a signature, a Pipeline, or {self.expected}"
-
-
-class ScheduleKind(Kind):
-    """Schedule; a length of time becomes Celery's interval."""
-
-    expected = f"{DURATION_FORMS}, or a schedule"
-
-    def read(self, field: str, value: Any) -> Any:
-        return coerce_schedule(value)
-
-    def store(self, field: str, value: Any) -> Any:
-        return encode_schedule(value)
-
-    def load(self, stored: Any) -> Any:
-        return decode_schedule(stored)
-
-
-class Values(Kind):
-    """Values by name, of every type that JSON or kombu's JSON types can hold."""
-
-    metavar = "JSON"
-    expected = "a dict"
-
-    def read(self, field: str, value: Any) -> Any:
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise self.wrong(field, value)
-        for key in value:
-            if not isinstance(key, str):
-                raise InvalidEntry(field, "a dict with text keys", key)
-        return dict(value)
-
-    def store(self, field: str, value: Any) -> Any:
-        return pack(value, field)
-
-    def load(self, stored: Any) -> Any:
-        return unpack(stored)
-
-
-class Arguments(Values):
-    """Positional arguments."""
-
-    expected = "a list or tuple"
-
-    def read(self, field: str, value: Any) -> Any:
-        if value is None:
-            return ()
-        if not isinstance(value, (list, tuple)):
-            raise self.wrong(field, value, "one argument is written (value,)")
-        return tuple(value)
-
-    def store(self, field: str, value: Any) -> Any:
-        return pack([*value], field)
-
-
-class Options(Values):
-    """Options of ``apply_async``."""
-
-    def read(self, field: str, value: Any) -> Any:
-        options: dict[str, Any] = super().read(field, value)
-        if not options:
-            return options
+def _options(value: Any) -> dict[str, Any]:
+    options = _mapping(value)
+    if options:
         # The headers must be a dict, because the beat adds its own headers for each run.
-        super().read("options.headers", options.get("headers"))
+        _VALUES.read("options.headers", options.get("headers"))
         check_options(options)
-        return options
+    return options
 
 
-class Expires(Length):
-    """Length of time until a message expires, or ``"interval"``.
-
-    It is at most 100 years, so that a datetime can hold the instant.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(POSITIVE, 100 * YEAR)
-        self.expected = f'"interval", or {self.expected}'
-
-    def read(self, field: str, value: Any) -> Any:
-        if value == "interval":
-            return value
-        if isinstance(value, datetime):
-            raise self.wrong(field, value, "the last instant of an entry is its end_at")
-        return super().read(field, value)
+def _arguments(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    require(isinstance(value, (list, tuple)), value, "one argument is written (value,)")
+    return tuple(value)
 
 
-class Policy(Kind):
+def _life(value: Any) -> Any:
+    is_instant = isinstance(value, datetime)
+    require(not is_instant, value, "the last instant of an entry is its end_at")
+    return value if value == "interval" else _LIFE.convert(value)
+
+
+def _calendar(value: Any) -> Calendar | str:
+    title = value
+    hint = ""
+    if isinstance(value, Calendar):
+        title = value.name
+        hint = "store it: schedules.calendars[name] = ..."
+    return require(is_name(title) and "@" not in title, value, hint)  # type: ignore[no-any-return]
+
+
+def _store_calendar(calendar: Any, field: str) -> str:
+    if not isinstance(calendar, Calendar):
+        raise InvalidEntry(field, "a calendar that is stored", calendar)
+    return calendar.encode()
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    are_tags = all(is_short_text(tag, MAX_TAG) and "," not in tag for tag in tags)
+    require(are_tags and len(set(tags)) == len(tags) <= MAX_TAGS, value)
+    return tuple(sorted(tags))
+
+
+def _policy(model: type[Model]) -> Kind:
     """Policy of a class, in each of its forms."""
-
-    metavar = "POLICY"
-
-    def __init__(self, model: type[Model]) -> None:
-        self.model = model
-
-    def read(self, field: str, value: Any) -> Any:
-        return self.model.of(value)
-
-    def store(self, field: str, value: Any) -> Any:
-        return value and value.encode()
-
-    def load(self, stored: Any) -> Any:
-        return self.model.decode(stored)
-
-
-class CalendarKind(Name):
-    """Calendar, or the name of a stored one."""
-
-    def __init__(self) -> None:
-        super().__init__(MAX_NAME)
-        self.expected = "the name of a stored calendar"
-
-    def read(self, field: str, value: Any) -> Any:
-        is_calendar = isinstance(value, Calendar)
-        name = value.name if is_calendar else value
-        if not is_name(name) or "@" in name:
-            hint = "store it: schedules.calendars[name] = ..." if is_calendar else None
-            raise self.wrong(field, value, hint)
-        return value
-
-    def store(self, field: str, value: Any) -> Any:
-        if not isinstance(value, Calendar):
-            raise InvalidEntry(field, "a calendar that is stored", value)
-        return value.encode()
-
-    def load(self, stored: Any) -> Any:
-        return Calendar.decode(stored)
-
-
-class Tags(Kind):
-    """Several words."""
-
-    metavar = "TAG,..."
-    expected = (
-        f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and "
-        "control characters"
+    return Kind(
+        "POLICY",
+        model.forms,
+        model.of,
+        lambda policy, field: policy and policy.encode(),
+        model.decode,
     )
 
-    def read(self, field: str, value: Any) -> Any:
-        tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-        if len(set(map(str, tags))) != len(tags) or len(tags) > MAX_TAGS:
-            raise self.wrong(field, value)
-        for tag in tags:
-            if not is_short_text(tag, MAX_TAG) or "," in tag:
-                raise self.wrong(field, tag)
-        return tuple(sorted(tags))
 
-    def store(self, field: str, value: Any) -> Any:
-        return list(value)
+_LIFE = length(POSITIVE, _LONGEST_LIFE)
+_TEXT = Kind("TEXT", "text", lambda value: require(isinstance(value, str), value), pack)
+_TASK = replace(
+    NAME, metavar="TEXT", expected=f"a task, a signature, a Pipeline, or {NAME.expected}"
+)
+_SCHEDULE = Kind(
+    "",
+    f"{DURATION_FORMS}, or a schedule",
+    coerce_schedule,
+    lambda schedule, field: encode_schedule(schedule),
+    decode_schedule,
+)
+_VALUES = Kind("JSON", "a dict with text keys", _mapping, pack, unpack)
+_OPTIONS = replace(_VALUES, convert=_options)
+_ARGS = Kind(
+    "JSON", "a list or tuple", _arguments, lambda args, field: pack([*args], field), unpack
+)
+_EXPIRES = replace(_LIFE, expected=f'"interval", or {_LIFE.expected}', convert=_life)
+_CALENDAR = Kind(
+    "NAME", "the name of a stored calendar", _calendar, _store_calendar, Calendar.decode
+)
+_TAGS = Kind(
+    "TAG,...",
+    f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and control "
+    "characters",
+    _tags,
+    lambda tags, field: list(tags),
+)
 
 
 class Definition(Model, frozen=True, kw_only=True):
@@ -251,47 +185,47 @@ class Definition(Model, frozen=True, kw_only=True):
     fields of an entry explains them.
     """
 
-    task: Annotated[str, TaskName(), "The name of the task."]
-    schedule: Annotated[schedules.BaseSchedule, ScheduleKind()]
-    args: Annotated[tuple[Any, ...], Arguments(), "Arguments: '[1, \"two\"]'."] = ()
-    kwargs: Annotated[Mapping[str, Any], Values(), "Arguments by name: '{\"x\": 1}'."] = {}
-    options: Annotated[Mapping[str, Any], Options(), 'Of apply_async: \'{"queue": "slow"}\'.'] = {}
-    expires: Annotated[float | str | None, Expires(), 'A length of time, "interval" or "none".'] = (
+    task: Annotated[str, _TASK, "The name of the task."]
+    schedule: Annotated[schedules.BaseSchedule, _SCHEDULE]
+    args: Annotated[tuple[Any, ...], _ARGS, "Arguments: '[1, \"two\"]'."] = ()
+    kwargs: Annotated[Mapping[str, Any], _VALUES, "Arguments by name: '{\"x\": 1}'."] = {}
+    options: Annotated[Mapping[str, Any], _OPTIONS, 'Of apply_async: \'{"queue": "slow"}\'.'] = {}
+    expires: Annotated[float | str | None, _EXPIRES, 'A length of time, "interval" or "none".'] = (
         "interval"
     )
     once: Annotated[
-        Once | None, Policy(Once), 'One run at a time: true, false, or as "scope=run,lease=30s".'
+        Once | None, _policy(Once), 'One run at a time: true, false, or as "scope=run,lease=30s".'
     ] = None
     misfire: Annotated[
-        Misfire, Policy(Misfire), 'coalesce, skip, all, or as "policy=skip,grace=30s".'
+        Misfire, _policy(Misfire), 'coalesce, skip, all, or as "policy=skip,grace=30s".'
     ] = Misfire()
-    jitter: Annotated[float, Length(), "Put off each run by up to this."] = 0.0
-    start_at: Annotated[datetime | None, Instant(), 'No run before this; or "none".'] = None
-    end_at: Annotated[datetime | None, Instant(), 'No run after this; or "none".'] = None
-    max_runs: Annotated[int | None, Whole(1), 'Finish after so many runs; or "none".'] = None
-    enabled: Annotated[bool, Flag(off="disabled"), "Whether it fires at all."] = True
-    description: Annotated[str, Text(), "Free text for people."] = ""
+    jitter: Annotated[float, length(), "Put off each run by up to this."] = 0.0
+    start_at: Annotated[datetime | None, INSTANT, 'No run before this; or "none".'] = None
+    end_at: Annotated[datetime | None, INSTANT, 'No run after this; or "none".'] = None
+    max_runs: Annotated[int | None, whole(1), 'Finish after so many runs; or "none".'] = None
+    enabled: Annotated[bool, flag(off="disabled"), "Whether it fires at all."] = True
+    description: Annotated[str, _TEXT, "Free text for people."] = ""
     remove_when_done: Annotated[
-        bool, Flag(off="keep-when-done"), "What becomes of it once finished."
+        bool, flag(off="keep-when-done"), "What becomes of it once finished."
     ] = False
     history: Annotated[
         int | None,
-        Whole(0, MAX_HISTORY),
+        whole(0, MAX_HISTORY),
         'Remember so many of its last runs; or "none": as the app\'s do.',
     ] = None
     expect: Annotated[
         Expect | Literal[False] | None,
-        Policy(Expect),
+        _policy(Expect),
         'As "start_within=30s,failures=3", "false" or "none".',
     ] = None
     on_failure: Annotated[
-        Pause | None, Policy(Pause), '"pause:3": pause it after so many in a row; or "none".'
+        Pause | None, _policy(Pause), '"pause:3": pause it after so many in a row; or "none".'
     ] = None
     calendar: Annotated[
-        Calendar | str | None, CalendarKind(), 'Not on the days of this calendar; or "none".'
+        Calendar | str | None, _CALENDAR, 'Not on the days of this calendar; or "none".'
     ] = None
     tags: Annotated[
-        tuple[str, ...], Tags(), 'Words by which it is selected with others; or "none".'
+        tuple[str, ...], _TAGS, 'Words by which it is selected with others; or "none".'
     ] = ()
 
     #: Fields about occurrences, which an entry with `manual()` does not have.

@@ -69,7 +69,7 @@ def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
     fields: dict[str, Any] = {"task": None, "schedule": None}
     for field, value in stored.items():
         if field in FIELDS:
-            fields[field] = None if value is None else FIELDS[field].kind.load(value)
+            fields[field] = FIELDS[field].load(value)
     texts = stored.get("unstored", {})
     unstored = {field: str(texts[field]) for field in MAY_BE_UNSTORED if field in texts}
     if "schedule" in unstored:

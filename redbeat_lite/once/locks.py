@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import MAX_MS, Duration, from_ms
@@ -124,8 +124,8 @@ def lock(
     """
     is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
     manager = _cache_lock if is_cache else _app_lock
-    lease_seconds = Length(MIN_LEASE).read("once.lease", lease)
-    wait_seconds = Length().read("timeout", timeout)
+    lease_seconds = length(MIN_LEASE).read("once.lease", lease)
+    wait_seconds = length().read("timeout", timeout)
     with manager(where, checked_key(key), lease_seconds, wait_seconds) as handle:
         yield handle
 

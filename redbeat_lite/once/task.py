@@ -20,7 +20,7 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from .._base.clock import wall_ms
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import delay_ms
@@ -108,7 +108,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "guard_life" in cls.__dict__:
-            cls.guard_life = Length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
+            cls.guard_life = length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
             # Celery turns ``@app.task(once=...)`` into a class attribute. Move the policy to
             # another name, so that ``once`` is the property below.

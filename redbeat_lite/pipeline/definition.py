@@ -15,7 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 from celery.canvas import Signature
 
 from .._base.errors import CorruptEntry, InvalidEntry, UnsupportedFormat
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.ids import named_uuid
 from ..policies import MIN_LEASE
 from ..store.json_values import dumps, loads, pack, unpack
@@ -207,7 +207,7 @@ def define(
     if at_once is not None and (type(at_once) is not int or at_once < 1):
         raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
     if deadline is not None:
-        deadline = Length(MIN_LEASE, MAX_TTL).read("deadline", deadline)
+        deadline = length(MIN_LEASE, MAX_TTL).read("deadline", deadline)
     # The sort is stable, so steps of a stage stay in the order of the user.
     ordered = sorted(parsed, key=lambda step: -step.priority)
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
@@ -215,7 +215,7 @@ def define(
         stages,
         check_params("params", params),
         revoke_siblings=revoke_siblings,
-        ttl=Length(MIN_LEASE, MAX_TTL).read("ttl", ttl),
+        ttl=length(MIN_LEASE, MAX_TTL).read("ttl", ttl),
         process=process,
         overlap=overlap,
         deadline=deadline,

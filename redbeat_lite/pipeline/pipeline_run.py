@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from .._base.actors import who
 from .._base.celery_app import own_connection
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import Length
+from .._base.fields import length
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import Duration
@@ -265,7 +265,7 @@ class PipelineRun:
             TimeoutError: the run has not ended in time.
             PipelineNotFound: no such run is known.
         """
-        longest = None if timeout is None else Length().read("timeout", timeout)
+        longest = None if timeout is None else length().read("timeout", timeout)
         deadline = None if longest is None else time.monotonic() + longest
         pause = _FIRST_POLL
         last = None

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from .._base.errors import EntryNotFound, InvalidEntry
-from .._base.fields import Length
+from .._base.fields import length
 from ..api.selected import Selected
 from ..entries.words import counted, in_zone, listed
 from ..once.locks import locks
@@ -213,14 +213,14 @@ def _too_many(call: Call, commands: list[list[str]]) -> Response:
 
 def freeze(call: Call) -> Response:
     """Freeze the entries that the form selects, and say if it selects none."""
-    pattern, tag, task, length, note = call.texts("pattern", "tag", "task", "for", "note")
+    pattern, tag, task, seconds, note = call.texts("pattern", "tag", "task", "for", "note")
     if not pattern and (tag or task):
         pattern = "*"
     made = call.schedules.freezes.add(
         pattern,
         tag=tag or None,
         task=task or "*",
-        seconds=Length(0.001, math.inf).read("for", length),
+        seconds=length(0.001, math.inf).read("for", seconds),
         note=note,
     )
     sample = call.schedules.select(**made.selection._asdict()).sample()
