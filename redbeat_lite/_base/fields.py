@@ -115,8 +115,12 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
     bounds = f"at least {least:g} s"
     if least in (0, POSITIVE):
         bounds = "more than 0" if least else "not negative"
+    if most > 2 * YEAR:
+        longest = f"{most / YEAR:g} years"
+    else:
+        longest = f"{most / 86_400:g} days"
     if most != math.inf:
-        bounds += f" and at most {most / 86_400:g} days"
+        bounds += f" and at most {longest}"
     return Kind("LENGTH", f"{DURATION_FORMS}, {bounds}", convert)
 
 

@@ -36,7 +36,7 @@ LENGTH = f"expected {WRITTEN}, more than 0 and at most 365 days, or None, got "
 
 NEVER = "beside manual(), which is never due, got "
 SCHEDULE = f"schedule: expected {WRITTEN}, or a schedule, got "
-EXPIRES = f'expires: expected "interval", or {WRITTEN}, more than 0 and at most 36500 days, or None, got '
+EXPIRES = f'expires: expected "interval", or {WRITTEN}, more than 0 and at most 100 years, or None, got '
 JITTER = f"jitter: expected {WRITTEN}, not negative and at most 365 days, got "
 
 #: What is wrong -> how add() is called instead of add("a", "t", 60), and what its error says after "entry 'a': ".
@@ -63,9 +63,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"args": "abc"},
         "args: expected a list or tuple, got 'abc' (one argument is written (value,))",
     ),
-    "kwargs of a wrong type": ({"kwargs": [1]}, "kwargs: expected a dict, got [1]"),
-    "kwargs with a number for a name": ({"kwargs": {1: 2}}, "kwargs: expected a dict with text keys, got 1"),
-    "options of a wrong type": ({"options": "queue"}, "options: expected a dict, got 'queue'"),
+    "kwargs of a wrong type": ({"kwargs": [1]}, "kwargs: expected a dict with text keys, got [1]"),
+    "kwargs with a number for a name": ({"kwargs": {1: 2}}, "kwargs: expected a dict with text keys, got {1: 2}"),
+    "options of a wrong type": ({"options": "queue"}, "options: expected a dict with text keys, got 'queue'"),
     "misspelt option": (
         {"options": {"queu": "mail"}},
         "options.queu: expected a known option, got 'mail' (did you mean 'queue'?)",
@@ -155,7 +155,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"options": {"compression": "nope"}},
         "options.compression: expected a compression that kombu has, got 'nope'",
     ),
-    "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict, got 'x'"),
+    "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict with text keys, got 'x'"),
     "argument that cannot be stored": ({"args": [1, Unstorable()]}, f"args[1]: {STORABLE}Unstorable()"),
     "argument deep inside": (
         {"kwargs": {"a": [{"b": Unstorable()}]}},
@@ -215,14 +215,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         JITTER + "1000",
     ),
     "expires after ages": ({"expires": 1e300}, EXPIRES + "1e+300"),
-    "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, got 'today'"),
+    "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, or None, got 'today'"),
     "naive start_at": (
         {"start_at": datetime(2026, 1, 1)},
-        "start_at: expected an aware datetime, got 2026-01-01 00:00:00 (add tzinfo, for example ",
+        "start_at: expected an aware datetime, or None, got 2026-01-01 00:00:00 (add tzinfo, for example ",
     ),
     "naive end_at": (
         {"end_at": datetime(2026, 1, 1)},
-        "end_at: expected an aware datetime, got 2026-01-01 00:00:00 (add tzinfo, for example ",
+        "end_at: expected an aware datetime, or None, got 2026-01-01 00:00:00 (add tzinfo, for example ",
     ),
     "end_at before start_at": (
         {"start_at": datetime(2027, 1, 2, tzinfo=UTC), "end_at": datetime(2027, 1, 1, tzinfo=UTC)},
