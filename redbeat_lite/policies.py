@@ -8,8 +8,6 @@ import string
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
 
-from msgspec import structs
-
 from ._base.errors import InvalidEntry
 from ._base.fields import POSITIVE, Kind, Model, Wrong, choice, flag, length, require, whole
 from ._base.public import public
@@ -178,10 +176,6 @@ class Once(Model, frozen=True):
             return None
         once: Once = cls(scope="queue") if value is True else super().of(value)
         return once
-
-    def but(self, **changes: Any) -> Once:
-        """Return the same policy with some fields changed."""
-        return structs.replace(self, **changes)
 
     @property
     def lease_ms(self) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from msgspec import NODEFAULT, Struct, structs
 
@@ -115,10 +115,9 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
     bounds = f"at least {least:g} s"
     if least in (0, POSITIVE):
         bounds = "more than 0" if least else "not negative"
+    longest = f"{most / 86_400:g} days"
     if most > 2 * YEAR:
         longest = f"{most / YEAR:g} years"
-    else:
-        longest = f"{most / 86_400:g} days"
     if most != math.inf:
         bounds += f" and at most {longest}"
     return Kind("LENGTH", f"{DURATION_FORMS}, {bounds}", convert)
@@ -217,6 +216,10 @@ class Model(Struct, frozen=True):
         if isinstance(stored, Mapping):
             stored = {key: stored[key] for key in cls.__struct_fields__ if key in stored}
         return cls.of(stored)
+
+    def but(self, **changes: Any) -> Self:
+        """Return the same object with some fields changed, and checked."""
+        return structs.replace(self, **changes)
 
     def encode(self) -> Any:
         """Return the stored form: a dict of the fields that do not have their default."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -45,7 +44,7 @@ class WatchedEntry(NamedTuple):
         """Return the facts about the entry that decide on incidents."""
         expect = self.expect
         if expect is not None and self.state.finished:
-            expect = replace(expect, succeed_every=None)
+            expect = expect.but(succeed_every=None)
         is_muted = self.state.paused or not self.entry.enabled or is_frozen
         return Watched(
             expect, is_muted, self.state.generation, self.entry.on_failure, self.state.forgiven

@@ -155,7 +155,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"options": {"compression": "nope"}},
         "options.compression: expected a compression that kombu has, got 'nope'",
     ),
-    "headers of a wrong type": ({"options": {"headers": "x"}}, "options.headers: expected a dict with text keys, got 'x'"),
+    "headers of a wrong type": (
+        {"options": {"headers": "x"}},
+        "options.headers: expected a dict with text keys, got 'x'",
+    ),
     "argument that cannot be stored": ({"args": [1, Unstorable()]}, f"args[1]: {STORABLE}Unstorable()"),
     "argument deep inside": (
         {"kwargs": {"a": [{"b": Unstorable()}]}},
