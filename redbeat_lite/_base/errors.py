@@ -123,4 +123,4 @@ class NotKnownHere(InvalidEntry, CorruptEntry):
 
 @public
 class UnsupportedFormat(RedbeatError):
-    """The schedule in Redis was written by a newer redbeat_lite, or its beat is of an older one."""
+    """Another version of redbeat_lite wrote the schedule in Redis, in a format of its own."""

@@ -130,18 +130,22 @@ def name(most: int) -> Kind:
 
 
 def _instant(value: Any) -> datetime:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise Wrong from None
     require(isinstance(value, datetime), value)
-    hint = "add tzinfo, for example tzinfo=datetime.UTC"
+    hint = f"add the offset from UTC, as in {value.isoformat(timespec='minutes')}+01:00"
     return require(value.utcoffset() is not None, value, hint)  # type: ignore[no-any-return]
 
 
-#: Aware datetime.
+#: Aware datetime, also as ISO 8601 text.
 INSTANT = Kind(
     "INSTANT",
-    "an aware datetime",
+    "an aware datetime or a text such as 2026-12-01T09:00+01:00",
     _instant,
     lambda value, field: value.isoformat(),
-    datetime.fromisoformat,
 )
 
 

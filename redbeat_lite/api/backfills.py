@@ -14,12 +14,11 @@ from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
 from .._base.fields import whole
 from .._base.public import public
-from .._base.times import aware, from_ms, to_ms
+from .._base.times import aware, from_ms, in_zone, to_ms
 from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
 from ..entries.entry import Entry
 from ..entries.model import is_name
 from ..entries.state import storable_note
-from ..entries.words import in_zone
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..settings import MAX_HISTORY

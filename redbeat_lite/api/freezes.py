@@ -66,8 +66,7 @@ class FreezeList:
 
         Raises:
             InvalidEntry: a parameter is wrong, or there are 100 freezes already.
-            UnsupportedFormat: the leading beat is of an earlier version, which does not know
-                freezes.
+            UnsupportedFormat: another version of redbeat_lite uses this schedule.
         """
         now = wall_ms()
         selection = Selection.of(name, tag, task)

@@ -328,7 +328,6 @@ class Writer:
 
     def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
         """Return the edit from ``before`` to ``after``, which gets its new state."""
-        lifecycle.keep_resolved(before, after)
         after.state = before.known_state
         definition = encode(after)
         line = None

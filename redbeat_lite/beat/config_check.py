@@ -159,7 +159,6 @@ def _accepted(
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
     """Return whether ``wanted`` would be stored with another definition. Changes ``wanted``."""
-    lifecycle.keep_resolved(existing, wanted)
     wanted.owner = existing.owner
     return encode(wanted, placeholders=True).encode() != stored.definition
 

@@ -27,7 +27,7 @@ from celery.utils.log import get_logger
 
 from .._base.actors import MAX_ACTOR, Who
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.times import from_ms
+from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
 from ..entries.configured import configured
 from ..entries.definition import encode
@@ -36,7 +36,7 @@ from ..entries.entry import Entry
 from ..entries.on_calendar import on
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
-from ..entries.words import counted, in_zone, listed
+from ..entries.words import counted, listed
 from ..rules import Question
 from ..rules.calendars import Calendar
 from ..settings import Settings
@@ -311,7 +311,6 @@ class ConfigEntries:
         now: int,
     ) -> list[Edit]:
         """Return the edit, if any, that makes ``existing`` the entry of the configuration."""
-        lifecycle.keep_resolved(existing, wanted)
         if encode(wanted, placeholders=True).encode() != stored.definition:
             revised = lifecycle.revised(existing, state, wanted, now, self._zone, brief_walk())
             edit = self._edit(wanted, revised, stored)

@@ -19,12 +19,11 @@ from celery.utils.log import get_logger
 
 from .._base.actors import MAX_ACTOR, Who
 from .._base.clock import elapsed
-from .._base.errors import UnsupportedFormat
 from .._base.text import text_of
 from ..settings import RENEWALS_PER_LEASE, Settings
 from ..store.changes import line_of
 from ..store.connections import Backend
-from ..store.keys import UNDERSTOOD, Keys
+from ..store.keys import FORMAT, Keys, wrong_format
 from ..store.records import Lost, Term
 from ..store.scripts import Scripts
 from .beat_state import BeatState
@@ -92,7 +91,7 @@ class Leader:
         """Try to lead; return 0.0 when leading, else the seconds until the next try.
 
         Raises:
-            UnsupportedFormat: a newer redbeat_lite uses this prefix.
+            UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
         # Drawn at the first try, because a forked process must not share the token of its parent.
         self._token = self._token or token_of(self._owner)
@@ -124,15 +123,12 @@ class Leader:
             lease_ms=round(self._lease * 1000),
             host=host,
             pid=pid,
-            format=UNDERSTOOD,
+            format=FORMAT,
             change=line.change,
         )
-        is_newer_format = reply[0] == -1
-        if is_newer_format:
-            raise UnsupportedFormat(
-                f"the schedule in Redis has format {reply[1]}; "
-                f"this redbeat_lite reads up to {UNDERSTOOD}"
-            )
+        has_other_format = reply[0] == -1
+        if has_other_format:
+            raise wrong_format("the schedule in Redis", reply[1])
         self._is_unanswered = False
         return reply
 

@@ -15,12 +15,12 @@ import click
 from celery import Celery
 
 from .._base.atomic_files import is_stream, write_whole
-from ..entries.schedule_text import schedule_from, schedule_text
 from ..entries.words import counted
 from ..interchange.backup import Export, Restore, Restored
 from ..interchange.document import BadFile, Document, read_document
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..operate.texts import next_run
+from ..rules import decode_schedule, schedule_text
 from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
 from .output import (
@@ -150,7 +150,7 @@ def _field_text(field: str, fields: dict[str, Any]) -> str:
     if field not in fields:
         return "(default)"
     if field == "schedule":
-        return schedule_text(schedule_from(fields[field]))
+        return schedule_text(decode_schedule(fields[field]))
     return json.dumps(fields[field], ensure_ascii=False)
 
 

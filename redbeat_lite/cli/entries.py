@@ -19,13 +19,13 @@ from .._base.text import describe, text_of
 from ..api.schedules import Schedules
 from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
-from ..entries.schedule_text import schedule_text
 from ..entries.selection import Selection, matches
 from ..entries.words import counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
 from ..operate.option_values import fields_of, past_instant, schedule_of
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
+from ..rules import schedule_text
 from ..runs.run import Run
 from ..settings import Settings
 from ..store.connections import FAULTS

@@ -17,10 +17,10 @@ from celery import Celery
 from .._base.clock import wall_ms
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.schedule_text import schedule_text
 from ..interchange.move_in import Carrier, Move, MoveIn, Source, Unreadable
 from ..interchange.shadow import Difference, Shadow
 from ..operate.texts import next_run
+from ..rules import schedule_text
 from ..settings import NO_SERVER, Settings
 from .command import (
     INCOMPLETE,

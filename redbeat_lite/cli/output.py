@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from .._base.clock import elapsed
-from ..entries.words import in_zone
+from .._base.times import in_zone
 from ..operate.clean_text import BEYOND_ASCII, clean
 
 #: Key of the click context that says whether ``--json`` was given.

@@ -24,10 +24,10 @@ from .._base.clock import elapsed
 from ..api.schedules import Schedules
 from ..beat.status import read
 from ..entries.entry import STATUSES, Entry
-from ..entries.schedule_text import schedule_text
 from ..entries.words import counted
 from ..operate.clean_text import clean
 from ..operate.texts import distance
+from ..rules import schedule_text
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store

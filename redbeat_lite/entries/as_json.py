@@ -1,7 +1,4 @@
-"""Entries as JSON values, for files, scripts and pages.
-
-Instants are in ISO 8601. Schedules have the form in which people write them.
-"""
+"""Entries as JSON values, for files, scripts and pages. Instants are in ISO 8601."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ..rules import resolved_text, schedule_text
 from ..store.json_values import loads
 from .definition import encode
 from .model import FIELDS
-from .schedule_text import resolved_text, schedule_fields, schedule_text
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -50,8 +47,6 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     """
     stored = loads(encode(entry, placeholders=True))
     unstored = stored.get("unstored", {})
-    if "schedule" in stored:
-        stored["schedule"] = schedule_fields(entry.schedule)
     if "calendar" in stored:
         stored["calendar"] = entry.calendar_name
     fields: dict[str, Any] = {}

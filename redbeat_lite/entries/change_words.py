@@ -7,12 +7,11 @@ from contextlib import suppress
 from datetime import datetime, tzinfo
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.times import from_ms
-from ..rules import decode_schedule
+from .._base.times import from_ms, in_zone
+from ..rules import decode_schedule, schedule_text
 from ..store.changes import Change
 from ..store.json_values import loads
-from .schedule_text import schedule_text
-from .words import in_zone, local
+from .words import local
 
 
 def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:

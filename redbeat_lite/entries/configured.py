@@ -8,9 +8,10 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab
 
+from .._base.errors import InvalidEntry
 from ..once.lock_key import digest
 from ..policies import Misfire, Once
-from ..rules import Cron, Manual
+from ..rules import Cron, Manual, decode_schedule
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated
@@ -73,10 +74,21 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
         InvalidEntry: a field is missing, unknown or wrong.
     """
     if isinstance(fields, dict):
+        fields = _with_schedule(name, fields)
         fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
         if fields.get("once") is True:
             fields["once"] = Once(scope="queue", lease=settings.once_lease)
     return Entry.from_mapping(name, fields, app=app)
+
+
+def _with_schedule(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with a schedule in place of the form of one."""
+    if not isinstance(fields.get("schedule"), Mapping):
+        return fields
+    try:
+        return {**fields, "schedule": decode_schedule(fields["schedule"])}
+    except InvalidEntry as exc:
+        raise exc.of(name) from None
 
 
 def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:

@@ -7,13 +7,13 @@ from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack, get_args
 
-from celery.schedules import BaseSchedule, schedule
+from celery.schedules import schedule
 from msgspec import structs
 
 from .._base import times
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from ..rules import Manual, Rule, SpreadSchedule, encode_schedule, rule_of
+from ..rules import Manual, Rule, SpreadSchedule, rule_of, schedule_identity
 from ..rules.calendars import Calendar, without
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..store.changes import Change
@@ -368,8 +368,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             return NotImplemented
         mine = self.definition()
         others = other.definition()
-        same_schedule = written_form(mine.pop("schedule")) == written_form(others.pop("schedule"))
-        return self.name == other.name and same_schedule and mine == others
+        for fields in (mine, others):
+            fields["schedule"] = schedule_identity(fields["schedule"])
+        return self.name == other.name and mine == others
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 
@@ -425,14 +426,3 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         self.__dict__.update(attributes)
         if "schedule" in attributes or "calendar" in attributes:
             self.__dict__["_rule"] = None
-
-
-def written_form(schedule: BaseSchedule) -> object:
-    """Return the part of a schedule that a user wrote, if it can be stored; else the schedule.
-
-    Celery's own comparison is not enough: its schedules are equal if their clocks are.
-    """
-    try:
-        return {**encode_schedule(schedule), "resolved": None}
-    except InvalidEntry:
-        return schedule

@@ -9,10 +9,10 @@ from datetime import datetime, tzinfo
 from .._base.errors import InvalidEntry
 from .._base.text import describe
 from .._base.times import MAX_MS
-from ..rules import Manual, Question, SpreadSchedule, first_ms, next_ms, shortest_gap_ms
+from ..rules import Manual, Question, first_ms, next_ms, shortest_gap_ms
 from ..rules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
 from ..rules.occurrences import offset_ms
-from .entry import Entry, written_form
+from .entry import Entry
 from .expected import check_expectation
 from .sent import and_sent
 from .state import EntryState
@@ -85,14 +85,6 @@ def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     except InvalidEntry:
         # The stored schedule cannot be used as a rule.
         return False
-
-
-def keep_resolved(before: Entry, after: Entry) -> None:
-    """Keep the times of a spread schedule over an edit that does not change the schedule."""
-    if not isinstance(after.schedule, SpreadSchedule):
-        return
-    if written_form(after.schedule) == written_form(before.schedule):
-        after._put(schedule=before.schedule)
 
 
 def revised(

@@ -331,7 +331,8 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
 
 # -- Types of the values that a user may write, for type checkers ----------------------------------
 
-Schedule: TypeAlias = Duration | BaseSchedule
+#: A schedule, a length of time, or the form of a schedule.
+Schedule: TypeAlias = Duration | BaseSchedule | Mapping[str, Any]
 # Not Sequence, because a text is a sequence too.
 Args = list[Any] | tuple[Any, ...] | None
 Kwargs = Mapping[str, Any] | None
@@ -345,8 +346,8 @@ class Policies(TypedDict, total=False):
     once: bool | Once | OnceFields | None
     misfire: MisfirePolicy | Misfire | MisfireFields
     jitter: Duration
-    start_at: datetime | None
-    end_at: datetime | None
+    start_at: datetime | str | None
+    end_at: datetime | str | None
     max_runs: int | None
     enabled: bool
     description: str

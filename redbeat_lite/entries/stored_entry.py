@@ -10,7 +10,7 @@ from .._base.text import text_of
 from ..settings import MAX_NAME
 from ..store.changes import Line
 from ..store.json_values import MAX_BYTES, loads
-from ..store.keys import FORMAT
+from ..store.keys import FORMAT, wrong_format
 from ..store.records import Edit, Stored
 from .definition import MAY_BE_UNSTORED
 from .entry import Entry
@@ -19,7 +19,7 @@ from .model import FIELDS
 from .state import EntryState
 from .unstored import UnstoredSchedule
 
-#: Errors of a stored entry that cannot be read: it is corrupt, or a newer version of this package
+#: Errors of a stored entry that cannot be read: it is corrupt, or another version of this package
 #: wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
@@ -43,7 +43,7 @@ def decode(name: str, definition: bytes) -> Entry:
 
     Raises:
         CorruptEntry: it is no definition.
-        UnsupportedFormat: a newer version of this package wrote it.
+        UnsupportedFormat: another version of this package wrote it.
     """
     # No definition is so long, and parsing such a text could take any time.
     if len(definition) > MAX_BYTES:
@@ -51,11 +51,9 @@ def decode(name: str, definition: bytes) -> Entry:
     stored = loads(definition)
     if not isinstance(stored, dict):
         raise CorruptEntry(f"definition is not an object but {type(stored).__name__}")
-    version = stored.get("v")
-    if isinstance(version, int) and version > FORMAT:
-        raise UnsupportedFormat(
-            f"definition has format {version}; this redbeat_lite reads up to {FORMAT}"
-        )
+    version = stored.get("v", FORMAT)
+    if version != FORMAT:
+        raise wrong_format("definition", version)
     try:
         return _entry_with(name, stored)
     except CorruptEntry:

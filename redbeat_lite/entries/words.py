@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, tzinfo
 
+from .._base.times import in_zone
+
 #: Instant in UTC, as texts have it that were written without a zone to show it in.
 _UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")
 
@@ -20,11 +22,6 @@ def listed(names: Iterable[str], most: int = 5) -> str:
 def counted(number: int, one: str, many: str) -> str:
     """Return a number with its noun: ``1 entry``, ``2 entries``."""
     return f"{number} {one if number == 1 else many}"
-
-
-def in_zone(instant: datetime, zone: tzinfo) -> str:
-    """Return an instant as local time of a zone, to the second, with its offset."""
-    return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")
 
 
 def local(text: str, zone: tzinfo) -> str:

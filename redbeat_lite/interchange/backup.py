@@ -229,7 +229,6 @@ class Restore:
             if before.owner is None:
                 owner = "a runtime entry"
             return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
-        lifecycle.keep_resolved(before, entry)
         is_redefined = encode(entry) != encode(before)
         restored = self._state_over(entry, state, is_redefined=is_redefined)
         keeps_definition = entry.owner is not None or not is_redefined

@@ -14,8 +14,7 @@ from kombu.utils import json
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
-from ..entries.schedule_text import schedule_text
-from ..rules import Cron, RRule, at
+from ..rules import Cron, RRule, at, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.rrules import WEEKDAYS
 from ..rules.wall_times import WallTimes

@@ -4,15 +4,14 @@
 names the path of its field, such as ``entries[3].schedule``. For an error of the text itself, the
 parser names the line.
 
-A record holds the fields of an entry in JSON: its schedule as
-:mod:`redbeat_lite.entries.schedule_text` writes it, arguments as they are stored, instants in
-ISO 8601. An export also holds freezes and backfills.
+A record holds the fields of an entry in JSON: its schedule in the form that
+:mod:`redbeat_lite.rules.forms` describes, arguments as they are stored, instants in ISO 8601. An
+export also holds freezes and backfills.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,13 +24,13 @@ from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
 from .._base.text import shorten, storable
-from .._base.times import from_ms, to_ms
+from .._base.times import from_ms, instant_from, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
+from ..entries.definition import MAY_BE_UNSTORED
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.model import is_name
-from ..entries.schedule_text import instant_from, schedule_from
 from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..entries.unstored import UnstoredSchedule
@@ -47,7 +46,7 @@ _KEY = 250
 _MAX_GENERATION = 32
 
 #: Fields of a record that no user defines.
-_NOT_DEFINED = ("name", "owner", "unstored", "state")
+_NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Freeze, Backfill)
 
@@ -88,19 +87,12 @@ class Document:
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
         """Return an error with the path of a field in the file, and with the name of its entry."""
-        field = fault.field
-        schedule = record.fields.get("schedule")
-        outermost = re.split(r"[.\[]", field)[0]
-        if isinstance(schedule, dict) and outermost not in record.fields and outermost in schedule:
-            field = f"schedule.{field}"  # the error of a schedule names only its own field
-        where = f"{_place(record.key)}.{field}"
-        name: str | None = record.name
-        if isinstance(record.key, str):
-            name = None
-            if field == "name":  # a keyed record has no such field
-                where = _place(record.key)
-        if field == "entry":
-            where = _place(record.key)
+        where = _place(record.key)
+        name = None if isinstance(record.key, str) else record.name
+        # A record with a key has no field for its name.
+        is_whole = fault.field == "entry" or (fault.field == "name" and name is None)
+        if not is_whole:
+            where = f"{where}.{fault.field}"
         error = InvalidEntry(where, fault.expected, fault.value, entry=name, hint=fault.hint)
         return BadFile(f"{self.path}: {error}")
 
@@ -186,7 +178,11 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
         InvalidEntry: a field is missing, unknown or wrong.
     """
     owner = fields.get("owner")
-    unstored = {} if owner is None else _texts("unstored", fields.get("unstored", {}))
+    unstored: dict[str, str] = {}
+    if owner is not None:
+        # Format 1 lists the fields that are not stored, without their texts.
+        unstored = dict.fromkeys(_unstored_fields("local", fields.get("local", [])), "")
+        unstored |= _texts("unstored", fields.get("unstored", {}))
     values = {}
     for field, value in fields.items():
         if field not in _NOT_DEFINED:
@@ -275,10 +271,6 @@ def _unpacked(field: str, value: Any) -> Any:
         raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
 
 
-def _schedule(field: str, value: Any) -> Any:
-    return schedule_from(value)
-
-
 def _ms(field: str, value: Any) -> int:
     return to_ms(instant_from(field, value))
 
@@ -327,16 +319,17 @@ _count_or_null = _reader(
 )
 _switch = _reader("true or false", lambda value: isinstance(value, bool))
 _texts = _reader("an object of texts", _is_object_of_texts)
+_unstored_fields = _reader(
+    f"a list of some of {', '.join(MAY_BE_UNSTORED)}",
+    lambda value: isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value),
+)
 _ranges = _reader("pairs of epoch milliseconds", _is_list_of_pairs)
 _generation = _reader(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
 
 _ENTRY: dict[str, _Reader] = {
-    "schedule": _or_none(_schedule),
     "args": _unpacked,
     "kwargs": _unpacked,
     "options": _unpacked,
-    "start_at": _or_none(instant_from),
-    "end_at": _or_none(instant_from),
 }
 _STATE_VALUES: dict[str, _Reader] = {
     "count": _count,

@@ -10,12 +10,13 @@ from itertools import chain
 
 from celery import Celery
 
+from .._base.times import in_zone
 from ..beat.config_check import differing as differing_names
 from ..beat.config_check import left_behind, refused_here
 from ..beat.status import OVERDUE_MS
 from ..entries.entry import Entry
 from ..entries.stored_entry import UNREADABLE
-from ..entries.words import counted, in_zone, listed
+from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START

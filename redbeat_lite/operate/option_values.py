@@ -13,10 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
+from celery.schedules import BaseSchedule
+
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.times import seconds_of
-from ..entries.schedule_text import instant_from, schedule_from
-from ..rules import at, cron, every, manual, rrule
+from .._base.times import duration_text, instant_from, seconds_of
+from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.zones import zone_of
 from ..store.json_values import unpack
 
@@ -31,6 +32,10 @@ _REFINEMENTS = {
     "cron_seconds": ("cron",),
     "rrule_start": ("rrule",),
 }
+
+#: Option -> its field in the form of a schedule, if that has another name.
+_FIELD_OF = {"cron_seconds": "seconds", "rrule_start": "start"}
+_OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
 
 #: Text that unsets a field.
 _NONE = "none"
@@ -113,25 +118,62 @@ def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
         raise InvalidEntry("schedule", "one schedule", options)
     kind, value = next(iter(kinds.items()), ("", ""))
     _check_refinements(kind, refinements)
-    tz = refinements["tz"]
-    match kind:
-        case "every":
-            align = bool(refinements["align"])
-            return every(value, align=align, spread=bool(refinements["spread"]))
-        case "cron":
-            return cron(value, tz=tz, seconds=refinements["cron_seconds"] or "last")
-        case "at":
-            return at(coming_instant("at", value, zone_of(tz) if tz else zone))
-        case "rrule":
-            start = refinements["rrule_start"]
-            if start is not None:
-                start = parse_instant("rrule_start", start, zone)
-            return rrule(value, tz=tz, start=start)
-        case "manual":
-            return manual()
-        case "schedule":
-            return schedule_from(_json("schedule", value))
-    return None
+    if not kind:
+        return None
+    if kind == "schedule":
+        return coerce_schedule(_json("schedule", value))
+    form = {kind: value}
+    for name, text in refinements.items():
+        if text:
+            form[_FIELD_OF.get(name, name)] = text
+    if kind == "at":
+        tz = form.pop("tz", None)
+        form["at"] = coming_instant("at", value, zone_of(tz) if tz else zone)
+    if "start" in form:
+        form["start"] = parse_instant("rrule_start", form["start"], zone)
+    try:
+        return decode_schedule(form)
+    except InvalidEntry as exc:
+        field = exc.field.removeprefix("schedule.")
+        option = _OPTION_OF.get(field, field)
+        raise InvalidEntry(option, exc.expected, exc.value, hint=exc.hint) from None
+
+
+def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:
+    """Return the options with which :func:`schedule_of` makes a schedule with the same runs.
+
+    The first is the kind. A schedule that has no options of its own has its form as JSON.
+
+    Parameters:
+        zone: of an instant.
+
+    Raises:
+        InvalidEntry: the class of the schedule cannot be stored.
+    """
+    form = encode_schedule(schedule)
+    kind = next(iter(form))
+    if form.keys() == {"schedule"}:
+        ms = form["schedule"] * 1000
+        if abs(ms - round(ms)) < 1e-6:
+            return {"every": duration_text(round(ms))}
+    if kind == "schedule" or kind not in KINDS:
+        return {"schedule": json.dumps(form, ensure_ascii=False)}
+    if kind == "at":
+        return {"at": datetime.fromisoformat(form["at"]).astimezone(zone).isoformat()}
+    if kind == "rrule":
+        # Lines may be joined by blanks.
+        form["rrule"] = " ".join(form["rrule"].split())
+    return {_OPTION_OF.get(name, name): value for name, value in form.items()}
+
+
+def option_words(options: Mapping[str, str | bool]) -> list[str]:
+    """Return options as words of the command line; ``True`` is an option without a value."""
+    words = []
+    for name, value in options.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, str):
+            words.append(value)
+    return words
 
 
 def _check_refinements(kind: str, refinements: Mapping[str, Any]) -> None:

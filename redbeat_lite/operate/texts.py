@@ -10,19 +10,21 @@ from typing import Any
 
 from .._base.clock import CLOCK_OFF, wall_ms
 from .._base.errors import InvalidEntry
+from .._base.times import in_zone
 from ..beat.status import LeaderStatus, StandBy, Status
 from ..entries.as_json import entry_fields
 from ..entries.backfill import Backfill
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
-from ..entries.schedule_text import resolved_text, schedule_words
-from ..entries.words import counted, in_zone, span, took
+from ..entries.words import counted, span, took
 from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
+from ..rules import resolved_text
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..store.json_values import pack
 from ..store.records import Refused
+from .option_values import option_words, schedule_options
 
 #: Count of an entry's last runs that a list shows.
 _LAST_RUNS = 5
@@ -142,7 +144,7 @@ def value_text(value: Any) -> str:
 def _schedule_options(entry: Entry, zone: tzinfo) -> str:
     """Return the schedule as options of the command line, or its ``repr`` if it has none."""
     try:
-        return shlex.join(schedule_words(entry.schedule, zone))
+        return shlex.join(option_words(schedule_options(entry.schedule, zone)))
     except InvalidEntry:
         return repr(entry.schedule)
 

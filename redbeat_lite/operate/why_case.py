@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from .._base.times import from_ms, to_ms
+from .._base.times import from_ms, in_zone, to_ms
 from ..api.change_log import Scan
 from ..api.reader import Reader, there
 from ..api.record import read_record
@@ -17,7 +17,6 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freeze, recorded
 from ..entries.sendable import queue_of
 from ..entries.state import task_id
-from ..entries.words import in_zone
 from ..pipeline.pipeline_keys import run_of, turns_key
 from ..runs.run import Run
 from ..store.changes import Change

@@ -1,11 +1,18 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
 from .cron import Cron, cron
+from .forms import (
+    coerce_schedule,
+    decode_schedule,
+    encode_schedule,
+    register_schedule,
+    schedule_identity,
+    schedule_text,
+)
 from .intervals import At, Every, Manual, at, every, manual
 from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
-from .rule import Question, Rule, SpreadSchedule
-from .stored_form import coerce_schedule, decode_schedule, encode_schedule, register_schedule
+from .rule import Question, Rule, SpreadSchedule, resolved_text
 
 __all__ = [
     "At",
@@ -27,7 +34,10 @@ __all__ = [
     "manual",
     "next_ms",
     "register_schedule",
+    "resolved_text",
     "rrule",
     "rule_of",
+    "schedule_identity",
+    "schedule_text",
     "shortest_gap_ms",
 ]

@@ -14,6 +14,7 @@ from .._base.times import (
     MIN_MS,
     Duration,
     aware,
+    duration_text,
     from_ms,
     seconds_of,
     to_ms,
@@ -129,6 +130,9 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def _grid(self, ms: int) -> int:
         """Return the last instant of the grid that is not later."""
         return ms - (ms - int(self._require_resolved())) % self.ms
+
+    def describe_resolved(self) -> str:
+        return f"{duration_text(self.resolved or 0)} after each full {duration_text(self.ms)}"
 
     def _resolve(self, name: str) -> int:
         return drawn(f"spread:{name}", self.ms)

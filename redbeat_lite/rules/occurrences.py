@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, timedelta, tzinfo
 from functools import lru_cache
@@ -14,11 +13,10 @@ from .._base.errors import InvalidEntry
 from .._base.times import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .clock_changes import CountedRule
-from .cron import Cron
-from .intervals import At, Every, Manual, interval_ms
-from .rrules import RecurrenceRule, RRule
-from .rule import SAMPLE, InMs, Question, Rule, drawn
-from .stored_form import coerce_schedule, encode_schedule
+from .forms import coerce_schedule, schedule_identity
+from .intervals import At, Every, interval_ms
+from .rrules import RecurrenceRule
+from .rule import SAMPLE, InMs, Question, Rule, RuleSchedule, drawn
 from .zones import portable
 
 #: Most spans in which `gap_over` looks for a gap: a week of ten minutes, or years of days.
@@ -31,10 +29,8 @@ def rule_of(value: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     Raises InvalidEntry: not a schedule, or an interval out of bounds.
     """
     schedule_ = coerce_schedule(value)
-    if isinstance(schedule_, (Cron, RRule)):
+    if isinstance(schedule_, RuleSchedule):
         return schedule_.in_zone(zone)
-    if isinstance(schedule_, (Every, At, Manual)):
-        return schedule_
     if type(schedule_) is crontab:
         return crontab_rule(schedule_, zone)
     if type(schedule_) is schedule:
@@ -46,14 +42,7 @@ def rule_of(value: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
     if type(schedule_) is solar:
         return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
     kind = AnsweringRule if hasattr(schedule_, "next_after") else ForeignRule
-    return kind(schedule_, portable(zone), _identity(schedule_))
-
-
-def _identity(schedule_: BaseSchedule) -> str | int:
-    try:
-        return json.dumps(encode_schedule(schedule_), sort_keys=True)
-    except (InvalidEntry, TypeError, ValueError):
-        return id(schedule_)  # a schedule that cannot be stored is equal to itself only
+    return kind(schedule_, portable(zone), schedule_identity(schedule_))
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:

@@ -98,6 +98,10 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
     def tz(self) -> tzinfo:
         return self.zone or self.app.timezone
 
+    def in_zone(self, zone: tzinfo) -> Rule:
+        """Return the rule in its own zone, or in ``zone`` if it has none."""
+        return self
+
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time to the first occurrence after a run; negative if it is overdue."""
         following = self.next_after(self.maybe_make_aware(last_run_at))
@@ -120,32 +124,25 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
 class SpreadSchedule(RuleSchedule):
     """Schedule that can leave its times to the name of its entry; then ``spread`` is true.
 
-    ``resolved`` is the schedule with its times, or None before an entry has it. Two schedules that
-    differ in it alone are equal.
+    ``resolved`` is what the name has decided, or None before an entry has the schedule. It is not
+    stored, because it follows from the rule and the name. Two schedules that differ in it alone
+    are equal.
     """
 
     spread = False
     resolved: Any = None
-    _name: str | None = None
 
     def of(self, name: str) -> Self:
-        """Return the schedule of the entry of this name. A stored ``resolved`` is kept."""
-        if not self.spread or self._name == name:
-            return self
-        is_stored = self._name is None and self.resolved is not None
-        return self.as_kept(self.resolved if is_stored else self._resolve(name), name)
-
-    def kept(self) -> dict[str, Any]:
-        """Return the stored fields of ``resolved``."""
-        return {"resolved": self.resolved} if self.spread and self.resolved is not None else {}
-
-    def as_kept(self, resolved: object, name: str | None = None) -> Self:
-        """Return the same schedule with a stored ``resolved``."""
+        """Return the schedule of the entry of this name."""
         if not self.spread:
             return self
         twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, resolved=resolved, _name=name)
+        twin.__dict__.update(self.__dict__, resolved=self._resolve(name))
         return twin
+
+    def describe_resolved(self) -> str:
+        """Return in a few words what the name has decided."""
+        return str(self.resolved)
 
     def _resolve(self, name: str) -> object:
         raise NotImplementedError
@@ -155,6 +152,13 @@ class SpreadSchedule(RuleSchedule):
             hint = "when it runs goes by the entry's name: ask Entry(name, task, schedule).schedule"
             raise InvalidEntry("schedule", "the schedule of an entry", self, hint=hint)
         return self.resolved
+
+
+def resolved_text(schedule: BaseSchedule) -> str | None:
+    """Describe the times of a spread schedule for its entry; ``None`` for another schedule."""
+    if isinstance(schedule, SpreadSchedule) and schedule.spread:
+        return schedule.describe_resolved()
+    return None
 
 
 def drawn(text: str, bound: int) -> int:

@@ -14,8 +14,8 @@ a script may use them together.
 ``{p}:state`` (hash)
     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
 ``{p}:leader`` (hash, expires with the leader's lease)
-    ``token``, ``term``, ``host``, ``pid`` and ``since`` of the leader; ``format``, the highest
-    that it understands; ``report``, JSON that each renewal writes
+    ``token``, ``term``, ``host``, ``pid`` and ``since`` of the leader; ``report``, JSON that each
+    renewal writes
 ``{p}:beats`` (sorted set, expires an hour after the last sign of life)
     token of a beat (``host:pid:random:owner``) -> time of its next sign of life, in epoch ms of the
     server
@@ -65,19 +65,23 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from .._base.errors import UnsupportedFormat
 from .._base.ids import random_hex
 from ..settings import key_root
 from .redis_values import text
 
-#: Version of a schedule without freezes.
-FORMAT = 1
+#: Version of the stored schedule. A process does not touch a schedule of another version.
+FORMAT = 3
 
-#: Version of a schedule from its first freeze on. A beat that does not know freezes would send
-#: frozen entries.
-FREEZING = 2
 
-#: Highest version that this process understands. A schedule of a higher version is not touched.
-UNDERSTOOD = FREEZING
+def wrong_format(subject: str, number: object) -> UnsupportedFormat:
+    """Return the error for a stored schedule, or a part of it, of another format."""
+    advice = "export the schedule with the older version, and import the file with this one"
+    if isinstance(number, int) and number > FORMAT:
+        advice = "update redbeat_lite here"
+    reads = f"this redbeat_lite reads format {FORMAT}"
+    return UnsupportedFormat(f"{subject} has format {number}; {reads}: {advice}")
+
 
 #: Type of each key that exists once, by its name after the prefix.
 TYPES = {

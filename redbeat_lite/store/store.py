@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Self, cast
 
-from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry, UnsupportedFormat
+from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
 from ..rules.calendars import Calendar
 from ..settings import Settings
 from .changes import Line, fields_by_change
 from .connections import Backend
 from .json_values import dumps, loads, loads_as
-from .keys import FREEZING, UNDERSTOOD, Keys
+from .keys import FORMAT, Keys, wrong_format
 from .records import (
     PAGE,
     PARKED,
@@ -229,7 +229,8 @@ class Store:
         """Make edits, 1,000 in a round trip, and record them; return for each whether it was made.
 
         Raises:
-            UnsupportedFormat: a newer redbeat_lite uses this prefix. Nothing was written.
+            UnsupportedFormat: another version of redbeat_lite uses this prefix. Nothing was
+                written.
             Lost: the term is over. The rest of the edits was not written.
         """
         keys = self.keys
@@ -239,7 +240,7 @@ class Store:
             lines = fields_by_change(edit.line for edit in chunk)
             number = {change: place for place, change in enumerate(lines, 1)}
             line_numbers = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
-            args: list[Any] = [keys.wake, UNDERSTOOD, *(term or ("", ""))]
+            args: list[Any] = [keys.wake, FORMAT, *(term or ("", ""))]
             args += (line_numbers, len(lines), *chain.from_iterable(lines.items()))
             for edit in chunk:
                 args += (edit.name, edit.expected or b"", edit.state or "", edit.definition or "")
@@ -356,17 +357,13 @@ class Store:
             Whether it was stored.
 
         Raises:
-            UnsupportedFormat: the beat that leads does not know freezes.
+            UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
         recorded = ("", "") if line is None else (line.change, dumps(line.fields))
-        keys = (self.keys.meta, self.keys.changes, self.keys.leader)
-        args = (before, after, self.keys.wake, *recorded, FREEZING)
-        reply = self._run("schedule/freezes", keys, args)
-        is_unknown_to_leader = reply == -1
-        if is_unknown_to_leader:
-            words = "the beat that leads is of an earlier version, and would send what is frozen"
-            raise UnsupportedFormat(words)
-        return bool(reply)
+        args = (before, after, self.keys.wake, *recorded, FORMAT)
+        reply = self._run("schedule/freezes", (self.keys.meta, self.keys.changes), args)
+        _check_format(reply)
+        return bool(reply[0])
 
     # -- configurations ----------------------------------------------------------------------------
 
@@ -421,7 +418,6 @@ def _calendar_of(raw: object) -> Calendar | None:
 
 
 def _check_format(reply: Any) -> None:
-    is_newer = reply[0] == -1
-    if is_newer:
-        understood = f"this redbeat_lite reads up to {UNDERSTOOD}: update it"
-        raise UnsupportedFormat(f"the schedule in Redis has format {reply[1]}; {understood}")
+    has_other_format = reply[0] == -1
+    if has_other_format:
+        raise wrong_format("the schedule in Redis", reply[1])

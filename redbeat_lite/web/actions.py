@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from .._base.errors import EntryNotFound, InvalidEntry
 from .._base.fields import length
+from .._base.times import in_zone
 from ..api.selected import Selected
-from ..entries.words import counted, in_zone, listed
+from ..entries.words import counted, listed
 from ..once.locks import locks
 from ..operate.option_values import start_arguments
 from ..pipeline.pipeline_run import PipelineRun

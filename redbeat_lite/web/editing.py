@@ -13,14 +13,15 @@ from ..entries import lifecycle
 from ..entries.as_json import entry_fields
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.schedule_text import schedule_words
 from ..operate.coming_runs import next_runs
 from ..operate.option_values import (
     FIELD_OPTIONS,
     KINDS,
     SCHEDULE_OPTIONS,
     fields_of,
+    option_words,
     schedule_of,
+    schedule_options,
 )
 from ..rules import every
 from .call import Call, SharedParts
@@ -177,14 +178,12 @@ def _typed(call: Call, texts: Mapping[str, str], hidden: Collection[str] = ()) -
 
 def _texts(entry: Entry) -> dict[str, str]:
     """Return an entry's definition as the texts of the form."""
-    kind, *words = schedule_words(entry.schedule)
-    texts = {"kind": kind.removeprefix("--"), "rule": "", **_REFINEMENTS}
-    if words:
-        texts["rule"] = words.pop(0)
-    while words:
-        name = words.pop(0).removeprefix("--").replace("-", "_")
-        is_flag = _REFINEMENTS[name] == "false"
-        texts[name] = "true" if is_flag else words.pop(0)
+    options = schedule_options(entry.schedule)
+    kind = next(iter(options))
+    rule = options.pop(kind)
+    texts = {"kind": kind, "rule": "" if rule is True else rule, **_REFINEMENTS}
+    for name, value in options.items():
+        texts[name] = "true" if value is True else value
     for name, value in entry_fields(entry, defaults=True).items():
         if name != "schedule":
             texts[name] = _text(name, value)
@@ -234,10 +233,8 @@ def _words(options: Mapping[str, str | bool]) -> list[str]:
         if name in _SWITCHES:
             true_word, false_word = _SWITCHES[name]
             words.append(true_word if value else false_word)
-            continue
-        words.append(f"--{name.replace('_', '-')}")
-        if isinstance(value, str):
-            words.append(value)
+        else:
+            words += option_words({name: value})
     return words
 
 

@@ -18,12 +18,13 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .._base.times import in_zone
 from ..entries.change_words import change_details, change_words
-from ..entries.schedule_text import schedule_text
-from ..entries.words import in_zone, local, span
+from ..entries.words import local, span
 from ..operate.clean_text import clean
 from ..operate.texts import MARKS, remark, run_time
 from ..pipeline.pipeline_keys import START
+from ..rules import schedule_text
 from ..runs.run import NOT_DONE
 
 _MEDIA_TYPES = {

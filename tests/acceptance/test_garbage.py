@@ -29,9 +29,9 @@ DEFINITIONS = [
     b"null",
     b'"text"',
     b"\xff\xfe\x00",
-    b'{"v": 1}',
+    b'{"v": 3}',
     b'{"v": 99, "task": "proj.add", "schedule": ["every", 1]}',
-    b'{"v": 1, "task": 5, "schedule": ["nonsense", {}]}',
+    b'{"v": 3, "task": 5, "schedule": ["nonsense", {}]}',
     b"[" * 5000,
 ]
 STATES = [

@@ -1,17 +1,16 @@
-"""A deploy in steps: processes of the release before beside those of this one, and a step back.
+"""A deploy in steps: processes of a version that stores schedules in another format beside those of this one.
 
-Workers of both releases take the messages, and the release before does not note what it runs. So there
-is no history for the audit, and the test asks the schedule.
+The older version does not note what it runs. So there is no history for the audit, and the test asks the schedule.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,27 +18,33 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Schedules, UnsupportedFormat, every
+from redbeat_lite import Schedules, UnsupportedFormat
 from tests.acceptance.newer import Interval
 from tests.harness.workers import Worker
-from tests.support.beats import KEYS
 from tests.support.processes import ROOT, Process, run_celery
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
 CONF = json.dumps({"redbeat_lite_lease": 1})
 
-#: The last commit that knows no record of runs and none of changes.
-BEFORE = "8520b7a"
+#: The last commit that stores schedules in format 1.
+BEFORE = "46adb000"
+
+
+def of_schedule() -> list[str]:
+    """The keys that the page about upgrades has people remove."""
+    [command] = re.findall(r"redis-cli DEL (.*?)```", (ROOT / "docs/do/upgrading.md").read_text(), re.DOTALL)
+    groups = re.findall(r"'({redbeat-lite}:\S*)'{(\S+)}", command)
+    return [f"{prefix}{name}" for prefix, names in groups for name in names.split(",")]
 
 
 @pytest.fixture
 def older(tmp_path: Path) -> dict[str, str]:
-    """What makes a process run the package of the release before."""
+    """The environment in which a process runs the older version of the package."""
     command = ["git", "-C", str(ROOT), "archive", BEFORE, "redbeat_lite"]
     archive = subprocess.run(command, capture_output=True)
     if archive.returncode:
-        pytest.skip("the release before is not to be had: this is no clone with a history")
+        pytest.skip("the older version is missing, because this is no clone with a history")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
         tar.extractall(tmp_path)
@@ -73,84 +78,49 @@ def test_an_entry_of_a_schedule_class_that_only_newer_code_knows_waits_for_a_bea
     assert schedules["report"].last_error is None
 
 
-@pytest.mark.soak
-def test_the_release_before_and_this_one_beside_each_other(
+def test_versions_with_another_format_refuse_each_others_schedule_until_it_is_carried_over(
     beat: Callable[..., Process],
     worker: Callable[..., Process],
     older: dict[str, str],
     server: Server,
     schedules: Schedules,
     client: redis.Redis,
+    tmp_path: Path,
 ) -> None:
-    def former(*words: str) -> str:
-        """What the command line of the release before says."""
-        done = run_celery("tests.acceptance.proj", "redbeat", *words, env={**older, "PROJ_URL": server.url})
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def redbeat(*words: str, **env: str) -> str:
+        done = run_celery("tests.acceptance.proj", "redbeat", *words, env={**env, "PROJ_URL": server.url})
+        return f"{done.stdout}{done.stderr}"
 
-    def goes_on(*names: str) -> None:
-        before = {name: schedules[name].total_run_count for name in names}
-        eventually(lambda: all(schedules[name].total_run_count >= before[name] + 2 for name in names))
+    export = str(tmp_path / "export.json")
+    leader = beat(**older)
+    leader.says("beat: leading")
+    redbeat("add", "job", "proj.add", "--every", "0.5", **older)
+    redbeat("add", "paused", "proj.add", "--cron", "0 3 * * *", **older)
+    redbeat("pause", "paused", "--note", "for the new disk", **older)
+    assert "has format 1; this redbeat_lite reads format 3: export the schedule" in redbeat("pause", "job")
+    with pytest.raises(UnsupportedFormat, match="has format 1"):
+        schedules.freezes.add("job", seconds=600)
+    stand_by = beat(PROJ_CONF=CONF)
+    stand_by.says("has format 1; this redbeat_lite reads format 3: export the schedule with the older version")
+    assert stand_by.wait() == 1
 
-    takers = [worker("old", **older)]
-    beats = [beat(**older)]
-    beats[0].says("beat: leading")
-    former("add", "old", "proj.add", "--every", "0.5")
-    schedules.add("new", "proj.add", every(0.5), history=5)  # what the release before does not know
-    goes_on("old", "new")
-    takers[0].says("proj.add.* succeeded")
+    # The tasks of either version run in workers of the other.
+    new_worker = worker("new")
+    new_worker.says("proj.add.* succeeded")
+    new_worker.stop()
+    leader.stop()
+    redbeat("export", export, **older)
+    client.delete(*of_schedule())
+    redbeat("import", export, "--apply")
+    assert schedules["paused"].paused_note == "for the new disk"
+    sent = schedules["job"].total_run_count
+    assert sent > 0
+    beat(PROJ_CONF=CONF).says("beat: leading")
+    worker("old", **older).says("proj.add.* succeeded")
+    eventually(lambda: schedules["job"].total_run_count > sent, what="another run")
 
-    # What it does not know, it must not be trusted with; or it waits for one that does.
-    with pytest.raises(UnsupportedFormat, match="would send what is frozen"):
-        schedules.freezes.add("new", seconds=600)
-    assert [*schedules.freezes] == []
-    now = datetime.now(UTC)
-    past = now - timedelta(seconds=9), now - timedelta(seconds=1)
-    backfill = schedules.backfills.start("old", *past, max_active=None, rate=100)
-    goes_on("old", "new")
-    assert schedules.backfills[backfill.id].sent == 0
-
-    takers.append(worker("new"))
-    takers[0].terminate()
-    # The beat of the release before says what its messages are for, and that is enough.
-    eventually(lambda: schedules["old"].last_success_at and schedules["new"].last_success_at)
-
-    beats.append(beat(PROJ_CONF=CONF))
-    beats[1].says("standing by")
-    beats[0].terminate()
-    beats[1].says("beat: leading")
-    goes_on("old", "new")
-    eventually(lambda: schedules.backfills[backfill.id].ended == "done")
-    assert len(schedules["new"].known_state.sent) <= 5
-    eventually(lambda: len(schedules["new"].known_state.sent) == 5)
-    assert [change.action for change in schedules.changes("new")] == ["added"]
-
-    former("pause", "new", "--note", "by the release before")
-    assert schedules["new"].paused_note == "by the release before"
-    former("resume", "new")
-    assert "new" in former("list")
-    goes_on("new")
-
-    beats.append(beat(**older))
-    beats[2].says("standing by")
-    beats[1].terminate()
-    beats[2].says("beat: leading")
-    goes_on("old", "new")
-    eventually(lambda: schedules.runs("new", outcome="succeeded"))
-    assert not client.exists(KEYS.quarantine)
-
-    beats.append(beat(PROJ_CONF=CONF))
-    beats[3].says("standing by")
-    beats[2].terminate()
-    beats[3].says("beat: leading")
-    freeze = schedules.freezes.add("new", seconds=600)
-    sent = schedules["new"].total_run_count
-    beats.append(beat(**older))
-    beats[4].says("has format 2; this redbeat_lite reads up to 1")
-    assert beats[4].wait() == 1
-    goes_on("old")
-    assert schedules["new"].total_run_count == sent
-    schedules.freezes.thaw(freeze.id)
-    goes_on("new")
-    for process in (*beats[1:], takers[1]):
-        assert "Traceback" not in process.output
+    assert "has format 3; this redbeat_lite reads up to" in redbeat("pause", "job", **older)
+    stand_by = beat(**older)
+    stand_by.says("has format 3; this redbeat_lite reads up to 2")
+    assert stand_by.wait() == 1
+    assert "Traceback" not in stand_by.output

@@ -65,7 +65,7 @@ REASONS = {
     "wrong password": "refuses to let us in: ",
     "no password": "refuses to let us in: it wants a password, and the URL has none",
     "time zone": "timezone: expected the name of a time zone such as \"Europe/Berlin\", got 'Asia/Nowhere'",
-    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads up to 2",
+    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads format 3: update redbeat_lite here",
 }
 
 

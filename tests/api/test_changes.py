@@ -55,7 +55,7 @@ def told(change: Change) -> tuple[Any, ...]:
         (lambda s: s.add("a", "add", every(60), args=[2], replace=True), ("edited", ("a",))),
         (
             lambda s: s.update("a", schedule=cron("0 3 * * *"), max_runs=5),
-            ("edited", ("a",), (("schedule", '{"every":60000}', '{"cron":"0 3 * * *"}'), ("max_runs", None, "5"))),
+            ("edited", ("a",), (("schedule", '{"every":"1m"}', '{"cron":"0 3 * * *"}'), ("max_runs", None, "5"))),
         ),
         (lambda s: s.update("a", args=["secret"]), ("edited", ("a",), (("args", None, None),))),
         (lambda s: s.update("a", description="näh"), ("edited", ("a",), (("description", None, "näh"),))),
@@ -264,7 +264,7 @@ class TestOfManyEntries:
         schedules.add_many([Entry(name, "add", every(60)) for name in "bc"])
         schedules.add_many([Entry(name, "add", every(5), description=name) for name in "bc"], replace=True)
         [edited, *_] = schedules.changes()
-        assert edited.fields == (("schedule", '{"every":60000}', '{"every":5000}'), ("description", None, None))
+        assert edited.fields == (("schedule", '{"every":"1m"}', '{"every":"5s"}'), ("description", None, None))
 
     def test_long_names_are_counted_beyond_five_hundred_bytes(self, schedules: Schedules) -> None:
         names = [f"{n}" * 200 for n in range(9)]

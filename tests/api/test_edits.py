@@ -151,7 +151,7 @@ class TestOfARuntimeEntry:
 
     def test_mends_a_stored_schedule_that_is_no_rule(self, schedules: Schedules, client: redis.Redis) -> None:
         schedules.add("a", "add", every(60))
-        client.hset("{redbeat-lite}:entries", "a", '{"v":1,"task":"add","schedule":{"schedule":0.001}}')
+        client.hset("{redbeat-lite}:entries", "a", '{"v":3,"task":"add","schedule":{"schedule":0.001}}')
         assert schedules.update("a", schedule=every(5)).next_run_at == NOW + timedelta(seconds=5)
 
 

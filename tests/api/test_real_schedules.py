@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter
 from datetime import datetime, timedelta
@@ -31,6 +32,14 @@ def some(request: pytest.FixtureRequest, real: list[Entry]) -> list[Entry]:
 def test_there_are_hundreds_of_them_of_every_kind(real: list[Entry]) -> None:
     assert len(real) == len({entry.name for entry in real}) == 719
     assert Counter(type(entry.schedule).__name__ for entry in real) == {"crontab": 593, "schedule": 118, "solar": 8}
+
+
+def test_the_form_of_each_makes_the_same_entry(real: list[Entry]) -> None:
+    for entry in real:
+        form = json.loads(json.dumps(entry.as_dict()["schedule"]))
+        again = entry.replace(schedule=form)
+        assert again == entry
+        assert type(again.schedule) is type(entry.schedule)
 
 
 @pytest.mark.usefixtures("clock")

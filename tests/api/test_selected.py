@@ -119,7 +119,7 @@ def test_only_what_may_be_meant_is_decoded() -> None:
 def test_what_cannot_be_read_is_left_out_and_logged(
     shop: Schedules, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.hset("{redbeat-lite}:entries", "billing:b", '{"v":1,"tags":["billing"]')
+    client.hset("{redbeat-lite}:entries", "billing:b", '{"v":3,"tags":["billing"]')
     with caplog.at_level(logging.WARNING):
         assert shop.select(tag="billing").resume() == ["billing:a"]
     assert "left out of the list" in caplog.text

@@ -84,7 +84,7 @@ def poison(schedules: Schedules, client: redis.Redis, kind: str) -> None:
         case "format to come":
             client.hset(KEY + "entries", "bad", json.dumps({**definition, "v": 99}))
         case "task gone":
-            client.hset(KEY + "entries", "bad", json.dumps({"v": 1, "schedule": {"every": 10_000}}))
+            client.hset(KEY + "entries", "bad", json.dumps({"v": 3, "schedule": {"every": "10s"}}))
         case "definition gone":
             client.hdel(KEY + "entries", "bad")
         case "state gone":

@@ -21,9 +21,10 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from redbeat_lite import Expect, Misfire, Once, Pause, Schedules, at, cron, every, manual, register_schedule, rrule
 from redbeat_lite._base.times import duration_text, seconds_of
 from redbeat_lite.cli.output import table
-from redbeat_lite.entries.schedule_text import schedule_text, schedule_words
 from redbeat_lite.entries.words import span
+from redbeat_lite.operate.option_values import option_words, schedule_options
 from redbeat_lite.operate.texts import distance
+from redbeat_lite.rules import schedule_text
 from redbeat_lite.store.records import Refused
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
@@ -67,7 +68,7 @@ class TestSchedules:
         schedules.add("first", "add", SCHEDULES[shown])
         [line] = [line for line in cli("show", "first").lines if line.startswith("schedule")]
         assert "".join(line.split()[1:]) in "".join(shown.split())  # long ones go on in the next line
-        cli("add", "second", "add", *schedule_words(schedules["first"].schedule))
+        cli("add", "second", "add", *option_words(schedule_options(schedules["first"].schedule)))
         assert schedules["second"].schedule == SCHEDULES[shown]
 
     def test_an_interval_of_celerys_is_shown_as_one_with_the_same_runs(self, cli: Cli, schedules: Schedules) -> None:
@@ -92,7 +93,7 @@ class TestSchedules:
         ("words", "complaint"),
         [
             ((), "say when it runs"),
-            (("--every", "3q"), "schedule: expected whole milliseconds, as seconds"),
+            (("--every", "3q"), "every: expected whole milliseconds, as seconds"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
@@ -100,12 +101,15 @@ class TestSchedules:
             (("--align",), "--align beside --every, got '--align alone'"),
             (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),
             (("--schedule", '{"every": "1h", "spread": 600}'), "spread: expected True or False"),
-            (("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'), "schedule: expected no resolved"),
+            (
+                ("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'),
+                "schedule.resolved: expected one of the fields cron, tz, seconds",
+            ),
             (("--cron", "61 * * * *"), "minute"),
             (("--cron", "* * * * *", "--tz", "Berlin"), "did you mean Europe/Berlin?"),
             (("--at", "tomorrow"), "an instant such as"),
             (("--schedule", "{"), "schedule: expected JSON"),
-            (("--schedule", '{"moon": 1}'), "a known kind of schedule"),
+            (("--schedule", '{"moon": 1}'), "schedule: expected one of the fields every, cron, at, rrule"),
             (("--every", "5s", "--max-runs", "many"), "max_runs: expected a whole number"),
             (("--every", "5s", "--args", "{}"), "expected JSON array"),
             (("--every", "5s", "--misfire", "skipp"), "did you mean 'skip'?"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from unittest import mock
@@ -27,6 +27,7 @@ from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.run_rows import RunRows
 
+OF_FORMAT_1 = Path(__file__).parents[1] / "data" / "export_format_1.json"
 LATER = datetime(2090, 12, 1, 8, tzinfo=UTC)
 KINDS = {
     "every": every(0.25),
@@ -83,6 +84,26 @@ def held(client: redis.Redis) -> dict[bytes, object]:
         score = client.zscore("{redbeat-lite}:due", name)
         found[name] = (json.loads(raw), client.hget("{redbeat-lite}:state", name), score)
     return found
+
+
+def test_an_export_of_format_1_is_imported(cli: Cli, schedules: Schedules) -> None:
+    """An older version has written it, with a beat that led: entries of each kind, a calendar, a freeze, a backfill."""
+    exported = json.loads(OF_FORMAT_1.read_text())
+    assert "24 imported, 0 the same, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
+    for record in exported["entries"]:
+        entry = schedules[record["name"]]
+        known = entry.as_dict()
+        for field in record.keys() - {"local", "runs", "state", "owner"}:
+            assert known[field] == record[field]
+        assert (entry.total_run_count, entry.skipped_count) == (record["state"]["count"], record["state"]["skipped"])
+        assert (entry.paused_note is not None) == record["state"]["paused"]
+        assert entry.source == ("config:shop" if "owner" in record else "runtime")
+    assert [*schedules["config-tides"].unstored] == ["schedule"]
+    assert schedules["paused"].paused_note == "for the new disk"
+    assert schedules.calendars["holidays"].days == {date(2030, 12, 25), date(2031, 1, 1)}
+    assert [freeze.note for freeze in schedules.freezes] == ["until the move"]
+    assert [(backfill.name, backfill.note) for backfill in schedules.backfills] == [("a-minute", "again")]
+    assert "0 imported, 24 the same, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
 
 
 class TestExport:
@@ -407,7 +428,7 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ('schedule = {every = "5q"}', "schedule.every: expected seconds"),
+            ('schedule = {every = "5q"}', "schedule.every: expected whole milliseconds"),
             ('[entries."b c".schedule]\nevery = "5s"\nalign = 3', "schedule.align: expected True or False"),
             ("schedule = 5\njiter = 1", "jiter: expected a known field"),
             (

@@ -79,7 +79,7 @@ def test_what_comes_from_a_file_is_told(cli: Cli, schedules: Schedules, tmp_path
     cli("import", file, "--replace", "--apply")
     [edited, *_] = schedules.changes()
     assert (edited.action, edited.way, edited.names, edited.note) == ("edited", "cli", ("a",), "imported")
-    assert edited.fields == (("schedule", '{"every":300000}', '{"every":60000}'),)
+    assert edited.fields == (("schedule", '{"every":"5m"}', '{"every":"1m"}'),)
     cli("pause", "a")
     cli("import", file, "--replace", "--apply")
     resumed = schedules.changes()[0]

@@ -20,7 +20,7 @@ schedules.add("a", "proj.say", crontab(minute=5), start_at=None, once=None, expi
 schedules.add("a", "proj.say", schedule(30), misfire={"policy": "all"}, expect={"failures": 3}, calendar=None)
 schedules.add("a", "proj.say", None)  # wrong
 schedules.add("a", "proj.say", now)  # wrong
-schedules.add("a", "proj.say", {"every": 5})  # wrong
+schedules.add("a", "proj.say", {"every": 5}, start_at="2026-12-01T09:00+01:00")
 schedules.add(Entry("a", "proj.say", 30))  # wrong
 schedules.add("a", "proj.say", 30, queue="slow")  # wrong
 schedules.add("a", "proj.say", 30, expires=now)  # wrong
@@ -54,7 +54,7 @@ schedules.update("a", max_runs=3, note="why")
 schedules.update("a", note=None)  # wrong
 schedules.remove("a", note="why")
 schedules.remove("a", "why")  # wrong
-schedules.update("a", start_at="tomorrow")  # wrong
+schedules.update("a", start_at=5)  # wrong
 
 schedules.update("a", {"schedule": 30})  # wrong
 schedules.update("a", schedule=None)  # wrong

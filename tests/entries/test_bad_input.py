@@ -34,6 +34,8 @@ TASK = f"expected a task, a signature, a Pipeline, or {NAME}"
 
 LENGTH = f"expected {WRITTEN}, more than 0 and at most 365 days, or None, got "
 
+INSTANT = "expected an aware datetime or a text such as 2026-12-01T09:00+01:00, or None, got "
+
 NEVER = "beside manual(), which is never due, got "
 SCHEDULE = f"schedule: expected {WRITTEN}, or a schedule, got "
 EXPIRES = f'expires: expected "interval", or {WRITTEN}, more than 0 and at most 100 years, or None, got '
@@ -218,14 +220,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         JITTER + "1000",
     ),
     "expires after ages": ({"expires": 1e300}, EXPIRES + "1e+300"),
-    "start_at of a wrong type": ({"start_at": "today"}, "start_at: expected an aware datetime, or None, got 'today'"),
+    "start_at of a wrong type": ({"start_at": "today"}, f"start_at: {INSTANT}'today'"),
+    "start_at without an offset": (
+        {"start_at": "2026-12-01T09:00"},
+        f"start_at: {INSTANT}'2026-12-01T09:00' (add the offset from UTC, as in 2026-12-01T09:00+01:00)",
+    ),
     "naive start_at": (
         {"start_at": datetime(2026, 1, 1)},
-        "start_at: expected an aware datetime, or None, got 2026-01-01 00:00:00 (add tzinfo, for example ",
+        f"start_at: {INSTANT}2026-01-01 00:00:00 (add the offset from UTC, as in 2026-01-01T00:00+01:00)",
     ),
     "naive end_at": (
         {"end_at": datetime(2026, 1, 1)},
-        "end_at: expected an aware datetime, or None, got 2026-01-01 00:00:00 (add tzinfo, for example ",
+        f"end_at: {INSTANT}2026-01-01 00:00:00 (add the offset from UTC, as in 2026-01-01T00:00+01:00)",
     ),
     "end_at before start_at": (
         {"start_at": datetime(2027, 1, 2, tzinfo=UTC), "end_at": datetime(2027, 1, 1, tzinfo=UTC)},
@@ -474,5 +480,5 @@ def test_thousands_of_options_that_are_none_cost_no_more_than_some(monkeypatch: 
     )
     many = {f"sredaeh_noitacilppa{number}": 0 for number in range(2_000)}
     Entry("a", "t", every(60), options=many)
-    decode("a", json.dumps({"v": 1, "task": "t", "schedule": {"every": 60_000}, "options": many}).encode())
+    decode("a", json.dumps({"v": 3, "task": "t", "schedule": {"every": "1m"}, "options": many}).encode())
     assert len(looks) <= 40

@@ -235,12 +235,12 @@ def _queues(client: redis.Redis) -> set[bytes]:
 
 
 def test_a_definition_over_the_limit_is_not_even_parsed() -> None:
-    huge = b'{"v":1,"task":"add","description":"' + b"x" * MAX_BYTES + b'"}'
+    huge = b'{"v":3,"task":"add","description":"' + b"x" * MAX_BYTES + b'"}'
     with pytest.raises(CorruptEntry, match="over"):
         decode("name", huge)
 
 
 def test_depth_does_not_matter() -> None:
-    for raw in (b"[" * 30_000, b'{"v":1,"args":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 20_000):
+    for raw in (b"[" * 30_000, b'{"v":3,"args":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 20_000):
         with pytest.raises(CorruptEntry):
             decode("name", raw)

@@ -92,7 +92,7 @@ def test_no_message_goes_into_a_key_of_the_schedule(
         schedules.add("hostile", "add", every(50), options={option: keys.quarantine})
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
     schedules.add("like", "add", every(50), options={option: f"{{{keys.prefix}s}}"})
-    definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "options": {option: keys.quarantine}}
+    definition = {"v": 3, "task": "add", "schedule": {"every": "50ms"}, "options": {option: keys.quarantine}}
     client.hset(keys.entries, "hostile", json.dumps(definition))
     eventually(lambda: scheduler.run_due() is not None and "hostile" in schedules.quarantined(), what="set aside")
     eventually(lambda: scheduler.run_due() is not None and of_entry(client, "sound"), what="the sound one")
@@ -237,7 +237,7 @@ def test_a_hostile_key_of_a_once_lock_concerns_its_entry_alone(
     template, argument = HOSTILE_KEYS[what]
     schedules, keys = Schedules(app), scheduler.store.keys
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "hostile")])
-    definition = {"v": 1, "task": "add", "schedule": {"every": 50}, "kwargs": {"x": argument}}
+    definition = {"v": 3, "task": "add", "schedule": {"every": "50ms"}, "kwargs": {"x": argument}}
     definition["once"] = {"key": template, "scope": "queue"}
     client.hset(keys.entries, "hostile", json.dumps(definition))
     eventually(lambda: scheduler.run_due() is not None and "hostile" in schedules.quarantined(), what="set aside")

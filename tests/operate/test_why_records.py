@@ -11,8 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron, every
-from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.entries.words import in_zone
+from redbeat_lite._base.times import from_ms, in_zone, to_ms
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import Explanation, gather
 from redbeat_lite.store.redis_values import server_ms

@@ -118,7 +118,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     ],
     "schedule/counts": [Contract("entries state due")],
     "schedule/discard": [Contract("quarantine changes changed reply", "name change")],
-    "schedule/freezes": [Contract("meta changes leader", "revision revision channel change fields format")],
+    "schedule/freezes": [Contract("meta changes", "revision revision channel change fields format")],
     "schedule/note_change": [Contract("changes reply", "change", each_arg="name", items=3)],
     "schedule/page": [Contract("due entries state", "small small")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small bytes revision")],

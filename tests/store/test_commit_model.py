@@ -324,7 +324,7 @@ def test_only_what_is_as_planned_advances_and_is_sent(
 ) -> None:
     with shared_server.client() as client:
         client.flushall()
-        client.hset(KEYS.leader, mapping={"token": "leader", "term": 1, "format": 2})
+        client.hset(KEYS.leader, mapping={"token": "leader", "term": 1})
         model = Model(line)
         for step in steps:
             model.do(*step)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import redis
 
@@ -12,6 +10,7 @@ from redbeat_lite._base.errors import UnsupportedFormat
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.changes import decode_change, line_of
 from redbeat_lite.store.connections import Backend
+from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Edit, Refrozen, Term
 from tests.store.test_scripts import backend, leading, store, wake_messages
@@ -37,27 +36,20 @@ def test_freezes_are_stored_where_they_are_as_they_were_read(store: LeaderStore,
     pubsub.close()
 
 
-def test_no_beat_leads_that_does_not_know_freezes_once_there_are_some(
-    store: LeaderStore, leading: Term, backend: Backend, client: redis.Redis
+def test_nothing_is_written_into_a_schedule_of_another_format(
+    store: LeaderStore, backend: Backend, client: redis.Redis
 ) -> None:
-    def leads(format: int) -> Any:
-        about = {"token": "token", "lease_ms": 4000, "host": "host", "pid": 1}
-        return backend.scripts.run("leader/acquire", KEYS, **about, format=format, change=FROZEN.change)
-
-    client.hdel(KEYS.leader, "format")  # one that says nothing of it
-    with pytest.raises(UnsupportedFormat, match="earlier version, and would send what is frozen"):
-        store.set_freezes(b"", b"r1|[]", FROZEN)
-    assert store.freezes() == b""
-    client.delete(KEYS.leader)
-    assert leads(1)[0] == 1, "it may lead while there are none"
-    client.delete(KEYS.leader)
+    for other in (FORMAT - 1, FORMAT + 1):
+        client.hset(KEYS.meta, "format", other)
+        with pytest.raises(UnsupportedFormat, match=f"has format {other}; this redbeat_lite reads format {FORMAT}"):
+            store.set_freezes(b"", b"r1|[]", FROZEN)
+        assert store.freezes() == b""
+        about = {"token": "token", "lease_ms": 4000, "host": "host", "pid": 1, "change": FROZEN.change}
+        assert backend.scripts.run("leader/acquire", KEYS, **about, format=FORMAT) == [-1, other]
+        assert not client.exists(KEYS.leader)
+    client.hdel(KEYS.meta, "format")
     assert store.set_freezes(b"", b"r1|[]", FROZEN)
-    assert leads(1) == [-1, 2]
-    assert leads(2)[0] == 1
-    store.put([Edit("a", None, EntryState.new(1000).encode(), "{}", 1000)])
-    assert store.set_freezes(b"r1|[]", b"r2|[]")
-    client.delete(KEYS.leader)
-    assert leads(1) == [-1, 2], "whatever was written since"
+    assert client.hget(KEYS.meta, "format") == str(FORMAT).encode()
 
 
 def test_peek_tells_of_another_revision_and_reads_nothing_then(store: LeaderStore, leading: Term) -> None:

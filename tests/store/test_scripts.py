@@ -17,7 +17,7 @@ from redbeat_lite.runs.run import Row
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.changes import line_of
 from redbeat_lite.store.connections import Backend
-from redbeat_lite.store.keys import UNDERSTOOD
+from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Bad, Edit, Lost, Stored, Term
 from redbeat_lite.store.redis_values import server_ms
@@ -43,7 +43,7 @@ def store(backend: Backend) -> LeaderStore:
 
 @pytest.fixture
 def leading(client: redis.Redis) -> Term:
-    client.hset(KEYS.leader, mapping={"token": TERM.token, "term": TERM.number, "format": UNDERSTOOD})
+    client.hset(KEYS.leader, mapping={"token": TERM.token, "term": TERM.number})
     return TERM
 
 
@@ -127,11 +127,12 @@ class TestPut:
         assert sorted(client.strlen(key) for key in kept) == [500, 1000, 1000]
         assert all(0 < client.pttl(key) <= 60_000 for key in kept)
 
-    def test_refuses_a_schedule_of_a_newer_format(self, store: LeaderStore, client: redis.Redis) -> None:
-        client.hset(KEYS.meta, "format", 99)
-        with pytest.raises(UnsupportedFormat, match="format 99"):
-            put(store, "a", 1000)
-        assert not client.exists(KEYS.entries)
+    def test_refuses_a_schedule_of_another_format(self, store: LeaderStore, client: redis.Redis) -> None:
+        for other, advice in ((99, "update redbeat_lite here"), (1, "export the schedule with the older version")):
+            client.hset(KEYS.meta, "format", other)
+            with pytest.raises(UnsupportedFormat, match=f"format {other}; .*: {advice}"):
+                put(store, "a", 1000)
+            assert not client.exists(KEYS.entries)
 
 
 class TestPeek:
@@ -281,7 +282,7 @@ class TestQuarantine:
 
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
-        about = {"host": "host", "pid": 1, "format": 1, "change": line_of(BEAT, "term begun").change}
+        about = {"host": "host", "pid": 1, "format": FORMAT, "change": line_of(BEAT, "term begun").change}
         return backend.scripts.run("leader/acquire", KEYS, token=token, lease_ms=lease, **about)
 
     def renew(
@@ -410,11 +411,6 @@ class TestLease:
         client.hset(KEYS.leader, "token", "ghost")
         assert self.acquire(backend, "one")[::2] == [0, 4000]
         assert 0 < client.pttl(KEYS.leader) <= 4000
-
-    def test_a_newer_format_is_not_touched(self, backend: Backend, client: redis.Redis) -> None:
-        client.hset(KEYS.meta, "format", 2)
-        assert self.acquire(backend, "one") == [-1, 2]
-        assert not client.exists(KEYS.leader)
 
 
 def test_a_calendar_is_stored_where_it_is_as_it_was_read(backend: Backend, client: redis.Redis) -> None:

@@ -112,7 +112,7 @@ def trouble(app: Celery, schedules: Schedules, client: Any, stack: ExitStack) ->
     for key in ("reindex", "export:tenant:12"):
         stack.enter_context(lock(app, key, lease=600))
     client.zadd("{redbeat-lite}:once:wait:reindex", {f"4f0c1d2e-7c1{number}-4a55": number for number in range(3)})
-    definition = '{"task": "sales.export", "schedule": {"every": 0}, "kwargs": {"customer": 7}}'
+    definition = '{"v": 3, "task": "sales.export", "schedule": {"every": 0}, "kwargs": {"customer": 7}}'
     record = {"error": "schedule.every: expected a length of time above 0, got 0", "definition": definition}
     client.hset("{redbeat-lite}:quarantine", "export:7", json.dumps({**record, "at": to_ms(now) - 7_200_000}))
 

@@ -150,7 +150,7 @@ def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Ca
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"rule": "30 25 * * *"}, "schedule: expected"),
+        ({"rule": "30 25 * * *"}, "cron: expected"),
         ({"kwargs": "{"}, "expected JSON object"),
         ({"max_runs": "many"}, "max_runs: expected"),
         ({"max_runs": "9" * 5000}, "max_runs: expected"),

@@ -118,7 +118,7 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Iterator[Schedule
     for number, how in enumerate(("SUCCEEDED", "SUCCEEDED", "FAILED")):
         runs.end(failed, number, how, "KeyError: " * 50 if how == "FAILED" else "{}")
     runs.begin(runs.start(*((f"step {number}", 1) for number in range(60)), run_id="going"), 0)
-    definition = '{"v": 1, "task": "add", "schedule": {"every": 50}, "options": {}}'
+    definition = '{"v": 3, "task": "add", "schedule": {"every": "50ms"}, "options": {}}'
     record = {"error": "x" * 500, "definition": definition, "at": 1_700_000_000_000}
     schedules._store._client.hset(KEYS.quarantine, mapping={name: json.dumps(record) for name in ("a" * 200, "b")})
     with lock(schedules._app, "x" * 150, lease=600):

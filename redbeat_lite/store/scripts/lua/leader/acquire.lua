@@ -2,16 +2,15 @@
 -- Become leader, if nobody is; or learn how long the leader's lease still runs.
 -- KEYS: leader meta beats changes
 -- ARGS: token lease_ms host pid format change
---   format: the highest that this process understands
 --   change: what the record tells of a term that begins
 -- returns {1, now_ms, term, zones, set_back} leading, the last two as the leader before left them in meta, or ''
 --       | {0, now_ms, ms until the lease runs out} somebody else leads
---       | {-1, format} a newer process has been here
+--       | {-1, format} the schedule has another format
 local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
 local TOLERANCE = 1000 -- ms by which this clock may be behind the last leader's sign of life before it counts as set back
 
-local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
-if stored and stored > tonumber(format) then
+local stored = tonumber(redis.call('HGET', meta, 'format') or '')
+if stored and stored ~= tonumber(format) then
   return {-1, stored}
 end
 
@@ -45,9 +44,9 @@ if redis.call('EXISTS', leader) == 0 then
   if (tonumber(before[2]) or 0) > ms + TOLERANCE then
     redis.call('HSET', meta, 'set_back', ticked)
   end
-  redis.call('HSET', meta, 'format', stored or 1, 'ticked', ticked)
+  redis.call('HSET', meta, 'format', format, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since',
-    string.format('%.0f', math.floor(ms / 1000)), 'format', format)
+    string.format('%.0f', math.floor(ms / 1000)))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
   note_change(changes, '', change, cjson.encode(fields), {})
 end

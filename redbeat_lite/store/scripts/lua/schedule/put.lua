@@ -3,14 +3,14 @@
 -- KEYS[1] due  KEYS[2] entries  KEYS[3] state  KEYS[4] quarantine  KEYS[5] meta  KEYS[6] leader
 -- KEYS[7] record of changes  KEYS[8] last changes
 -- KEYS[9] the reply of this call: it is kept for a minute, and who lost it and sends the call again is given the same
--- ARGV[1] wake channel  ARGV[2] format this process understands
+-- ARGV[1] wake channel  ARGV[2] format of this process
 -- ARGV[3] token  ARGV[4] term of the leader that writes, '' for anybody else
 -- ARGV[5] for each entry a byte: the number of its line in the record, 0 for none
 -- ARGV[6] number of these lines, then of each the change and its fields; then for each entry:
 --   name, state expected or '' for none, new state or '' to remove it, definition or '' to keep it, due time;
 --   with a removal in the place of the definition anything but '': it belongs to a configuration, the leader is told
 -- returns {0} this term is over, nothing was written
---       | {-1, format} a newer process has been here, nothing was written
+--       | {-1, format} the schedule has another format, nothing was written
 --       | {1, done} for each entry one character: '1' written, '0' the state was another
 local due, entries, state, quarantine, meta, leader, changes, last, kept = unpack(KEYS)
 local before = redis.call('GET', kept)
@@ -20,15 +20,15 @@ end
 if ARGV[3] ~= '' and not leads(leader, ARGV[3], ARGV[4]) then
   return {0}
 end
-local stored = tonumber(redis.call('HGET', meta, 'format') or 1)
-if stored and stored > tonumber(ARGV[2]) then
+local stored = tonumber(redis.call('HGET', meta, 'format') or '')
+if stored and stored ~= tonumber(ARGV[2]) then
   return {-1, stored}
 end
 -- If another program uses one of these keys, this fails before anything is written.
 for _, hash in ipairs({entries, quarantine, last}) do
   redis.call('HLEN', hash)
 end
-redis.call('HSET', meta, 'format', stored or 1)
+redis.call('HSET', meta, 'format', ARGV[2])
 
 local lines, told = {}, {}
 for n = 1, tonumber(ARGV[6]) do

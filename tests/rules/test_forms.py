@@ -1,4 +1,4 @@
-"""The stored form of schedules."""
+"""The forms of schedules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from redbeat_lite.rules import (
     decode_schedule,
     encode_schedule,
     every,
+    forms,
     manual,
     register_schedule,
     rrule,
     rule_of,
-    stored_form,
 )
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -53,22 +53,22 @@ class Shifted(BaseSchedule):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_form, "_custom", {})
+    monkeypatch.setattr(forms, "_custom", {})
 
 
 @together(
     ("written", "stored"),
     [
-        (every(10), {"every": 10_000}),
+        (every(10), {"every": "10s"}),
         (manual(), {"manual": True}),
-        (every(0.05, align=True), {"every": 50, "align": True}),
+        (every(0.05, align=True), {"every": "50ms", "align": True}),
         (cron("0  3 * * MON"), {"cron": "0 3 * * MON"}),
         (cron("0 3 * * *", tz="Europe/Berlin"), {"cron": "0 3 * * *", "tz": "Europe/Berlin"}),
         (
             cron("0 0 3 * * *", tz="+05:30", seconds="first"),
             {"cron": "0 0 3 * * *", "tz": "+05:30", "seconds": "first"},
         ),
-        (at(datetime(2026, 1, 1, tzinfo=UTC)), {"at": 1_767_225_600_000}),
+        (at(datetime(2026, 1, 1, tzinfo=UTC)), {"at": "2026-01-01T00:00:00+00:00"}),
         (rrule("FREQ=DAILY;BYHOUR=9", tz=BERLIN), {"rrule": "FREQ=DAILY;BYHOUR=9", "tz": "Europe/Berlin"}),
         (rrule("FREQ=DAILY;COUNT=3", start=T), {"rrule": "FREQ=DAILY;COUNT=3", "start": "2026-05-05T05:05:05+00:00"}),
         (crontab(0, "*/4", day_of_month={1, 15}), {"crontab": [0, "*/4", "*", [1, 15], "*"]}),
@@ -138,11 +138,11 @@ HOSTILE = [
     "every",
     [],
     {},
-    {"every": "10"},
-    {"every": 10.5},
+    {"every": "ten"},
+    {"every": 0.0105},
     {"every": True},
     {"every": 0},
-    {"every": 49},
+    {"every": 0.049},
     {"every": 10**30},
     {"every": 10_000, "align": "yes"},
     {"manual": 1},
@@ -156,7 +156,7 @@ HOSTILE = [
     {"cron": "* * * * *", "tz": 5},
     {"cron": "* * * * *", "seconds": []},
     {"cron": "*/1," * 100_000 + "* * * * *"},
-    {"at": "2026-01-01"},
+    {"at": "2026-01-01T00:00:00"},
     {"at": 10**20},
     {"rrule": "FREQ=NEVER"},
     {"rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"},

@@ -1,0 +1,402 @@
+"""Forms of schedules, the same in Python, in files, in Redis, on the page and in ``--json``.
+
+===================================  ==========================================================
+``{"every": "1h30m"}``               `every`; also ``"align": true`` or ``"spread": true``
+``{"cron": "0 3 * * *"}``            `cron`; also ``"tz"`` and ``"seconds"``
+``{"at": "2026-12-01T09:00Z"}``      `at`
+``{"rrule": "FREQ=DAILY"}``          `rrule`; also ``"tz"`` and ``"start"``
+``{"manual": true}``                 `manual`
+``{"crontab": [0, "*/4", "*", …]}``  Celery's crontab: its fields in the order of its arguments
+``{"schedule": 30.0}``               Celery's interval in seconds; also ``"relative": true``
+``{"solar": ["dusk", 52.5, 13]}``    Celery's event of the sun
+``{"custom": "name", "data": …}``    instance of a class that `register_schedule` has registered
+===================================  ==========================================================
+
+Users may also write a number, a timedelta or a text such as ``"30s"`` for Celery's interval.
+A form builds these schedules and nothing else, so a stored text cannot name code to run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
+
+from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
+from .._base.public import public
+from .._base.text import nearest_hint
+from .._base.times import DURATION_FORMS, duration_text, in_zone, instant_from, seconds_of
+from .cron import Cron
+from .intervals import At, Every, Manual, interval_ms
+from .rrules import RRule
+
+S = TypeVar("S", bound=BaseSchedule)
+#: Errors of a constructor that is called with unexpected values.
+_REFUSALS = (
+    *(ValueError, TypeError, KeyError, ArithmeticError),
+    *(ParseException, ImproperlyConfigured),
+)
+#: Most items of a list in a field of Celery's crontab: the minutes of an hour.
+_MAX_LIST = 60
+#: Most characters of a text in a form of Celery's schedules.
+_MAX_TEXT = 500
+
+
+def _describe(form: Mapping[str, Any], zone: tzinfo) -> str:
+    """Return the kind, the rule in one line, and the zone of the rule."""
+    kind, rule = next(iter(form.items()))
+    words = [kind, *rule.split()]
+    if "tz" in form:
+        words.append(form["tz"])
+    return " ".join(words)
+
+
+class Kind(NamedTuple):
+    """Kind of schedule. The field of its name holds the rule of the schedule.
+
+    Parameters:
+        cls: class of the schedules; ``None`` for the registered classes of users.
+        rule: returns the rule of a schedule as a JSON value.
+        make: returns the schedule of a rule and of options, and refuses wrong values.
+        options: further fields of the form, with their default values.
+        describe: returns a form in a few words, with instants in a zone.
+    """
+
+    cls: type[BaseSchedule] | None
+    rule: Callable[[Any], object]
+    make: Callable[..., BaseSchedule]
+    options: Mapping[str, object] = MappingProxyType({})
+    describe: Callable[[Mapping[str, Any], tzinfo], str] = _describe
+
+
+class _Custom(NamedTuple):
+    """Registered class of a user."""
+
+    cls: type[BaseSchedule]
+    encode: Callable[[Any], object]
+    decode: Callable[[Any], BaseSchedule]
+
+
+_custom: dict[str, _Custom] = {}
+
+
+@public
+def register_schedule(
+    cls: type[S],
+    encode: Callable[[S], object],
+    decode: Callable[[Any], S],
+    *,
+    name: str | None = None,
+) -> None:
+    """Teach the store a schedule class of your own; do it in every process that imports the class.
+
+    The beat asks Celery's ``is_due`` when to run, or ``next_after(instant)`` if the class has it.
+    ``next_after`` returns the first occurrence later than an aware datetime, or None. If ``is_due``
+    does not name the next occurrence within ten questions, it is asked again in real time, after
+    the seconds that it returned.
+
+    Parameters:
+        encode: makes JSON-able data of an instance.
+        decode: makes an equal instance of that data, and raises ValueError for data that it cannot
+            read.
+        name: name of the class in the store; by default module and class name. Registering a
+            name again replaces it, so a class that moved can keep its old name.
+
+    Raises:
+        InvalidEntry: not a schedule class, or one that has a form already.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
+        raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
+    if any(cls is kind.cls for kind in KINDS.values()):
+        raise InvalidEntry("cls", "a class without a form of its own", cls)
+    _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
+
+
+def coerce_schedule(value: object) -> BaseSchedule:
+    """Return the schedule that a user wrote: a schedule, a form, or a length of time.
+
+    Raises InvalidEntry for anything else; if it is a cron expression, the hint is to call ``cron``.
+    """
+    if isinstance(value, BaseSchedule):
+        return value
+    if isinstance(value, Mapping):
+        return decode_schedule(value)
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise InvalidEntry("schedule", f"{DURATION_FORMS}, or a schedule", value, hint=_hint(value))
+    interval_ms(value, exact=False)
+    # Celery's own class, so that tools which know it find what they expect.
+    return schedule(value if isinstance(value, timedelta) else seconds)
+
+
+def _hint(value: object) -> str | None:
+    if isinstance(value, datetime):
+        return "to run once, write at(...)"
+    if not isinstance(value, str):
+        return None
+    with suppress(InvalidEntry):
+        return f'write cron("{Cron(value).expression}")'
+    return 'for example "5m" or cron("0 3 * * *")'
+
+
+def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
+    """Return the form of a schedule.
+
+    Raises InvalidEntry: it has none. A subclass of a schedule that has one may run at other times.
+    """
+    for name, custom in _custom.items():
+        if type(schedule_) is custom.cls:
+            return {"custom": name, "data": _json_data(custom, schedule_)}
+    for name, kind in KINDS.items():
+        if type(schedule_) is kind.cls:
+            return _encode(name, kind, schedule_)
+    is_schedule = isinstance(schedule_, BaseSchedule)
+    hint = "register its class with register_schedule" if is_schedule else None
+    raise InvalidEntry("schedule", "a schedule that can be stored", schedule_, hint=hint)
+
+
+def _json_data(custom: _Custom, schedule_: BaseSchedule) -> object:
+    data = custom.encode(schedule_)
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError):
+        expected = f"JSON-able data from the encoder of {custom.cls.__name__}"
+        raise InvalidEntry("schedule", expected, data) from None
+    return data
+
+
+def _encode(name: str, kind: Kind, schedule_: Any) -> dict[str, Any]:
+    if schedule_.nowfun is not None:
+        hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
+        raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
+    form = {name: kind.rule(schedule_)}
+    for option, default in kind.options.items():
+        value = getattr(schedule_, "tz_name" if option == "tz" else option)
+        if value != default:
+            form[option] = value.isoformat() if isinstance(value, datetime) else value
+    return form
+
+
+def decode_schedule(form: object) -> BaseSchedule:
+    """Return the schedule of a form.
+
+    Raises InvalidEntry: it is no form, or the schedule refuses a value of it.
+    """
+    if not isinstance(form, Mapping):
+        raise InvalidEntry("schedule", 'a form such as {"every": "5m"}', form)
+    name = next((name for name in KINDS if name in form), None)
+    if name is None:
+        expected = f"one of the fields {', '.join(KINDS)}"
+        fields = sorted(map(str, form))
+        hint = nearest_hint(fields[0], KINDS) if fields else None
+        raise InvalidEntry("schedule", expected, fields, hint=hint)
+    kind = KINDS[name]
+    check_field_names("schedule", form, (name, *kind.options))
+    options = {option: form[option] for option in kind.options if option in form}
+    try:
+        return kind.make(form[name], **options)
+    except NotKnownHere:
+        raise
+    except InvalidEntry as error:
+        field = name if error.field == "schedule" else error.field
+        raise InvalidEntry(
+            f"schedule.{field}", error.expected, error.value, hint=error.hint
+        ) from None
+    except _REFUSALS as error:
+        hint = str(error)[:200]
+        raise InvalidEntry(
+            f"schedule.{name}", "a rule that can be read", form[name], hint=hint
+        ) from error
+
+
+def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
+    """Describe a schedule in a few words, with an instant in a zone."""
+    try:
+        form = encode_schedule(schedule_)
+    except InvalidEntry:
+        return repr(schedule_)
+    return KINDS[next(iter(form))].describe(form, zone)
+
+
+def schedule_identity(schedule_: BaseSchedule) -> str | int:
+    """Return a value that differs between schedules with different forms.
+
+    A schedule without a form is equal to itself only. Celery's own comparison is not enough,
+    because its schedules are equal if their clocks are.
+    """
+    try:
+        return json.dumps(encode_schedule(schedule_), sort_keys=True)
+    except (InvalidEntry, TypeError, ValueError):
+        return id(schedule_)
+
+
+# -- Rules of each kind ----------------------------------------------------------------------------
+
+
+def _make_at(instant: object) -> At:
+    return At(instant_from("at", instant))
+
+
+def _make_rrule(text: str, tz: Any = None, start: object = None) -> RRule:
+    return RRule(text, tz=tz, start=None if start is None else instant_from("start", start))
+
+
+def _make_manual(value: object) -> Manual:
+    if value is not True:
+        raise InvalidEntry("schedule", "true", value)
+    return Manual()
+
+
+def _crontab_rule(schedule_: crontab) -> list[object]:
+    """Return the fields of Celery's crontab as written, in the order of its arguments."""
+    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    fields = [getattr(schedule_, f"_orig_{name}") for name in names]
+    return [field if isinstance(field, (int, str)) else sorted(field) for field in fields]
+
+
+def _make_crontab(fields: object) -> crontab:
+    if not isinstance(fields, list) or len(fields) != 5:
+        raise InvalidEntry("schedule", "the five fields of a crontab", fields)
+    return crontab(*map(_crontab_field, fields))
+
+
+def _crontab_field(field: object) -> Any:
+    if isinstance(field, str):
+        return _text(field)
+    if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
+        return [_whole(value) for value in field]
+    return _whole(field)
+
+
+def _make_interval(seconds: object, relative: object = False) -> schedule:
+    if not isinstance(relative, bool):
+        raise InvalidEntry("relative", "true or false", relative)
+    # The rule of the schedule checks the bounds of the interval.
+    return schedule(_number(seconds), relative)
+
+
+def _make_solar(rule: Any) -> solar:
+    if not isinstance(rule, list) or len(rule) != 3:
+        raise InvalidEntry("schedule", "an event of the sun, a latitude and a longitude", rule)
+    event, latitude, longitude = rule
+    return solar(_text(event), _number(latitude), _number(longitude))
+
+
+def _make_custom(name: object, data: object = None) -> BaseSchedule:
+    custom = _custom.get(_text(name))
+    if custom is None:
+        hint = nearest_hint(str(name), _custom) or "import the module that calls register_schedule"
+        raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
+    schedule_ = custom.decode(data)
+    if not isinstance(schedule_, custom.cls):
+        raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", schedule_)
+    return schedule_
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise InvalidEntry("schedule", "a whole number", value)
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise InvalidEntry("schedule", "a number", value)
+    return value  # type: ignore[return-value]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise InvalidEntry("schedule", f"a text of at most {_MAX_TEXT} characters", value)
+    return value
+
+
+# -- Words of each kind ----------------------------------------------------------------------------
+
+
+def _describe_every(form: Mapping[str, Any], zone: tzinfo) -> str:
+    suffix = ""
+    if "align" in form:
+        suffix = " aligned"
+    if "spread" in form:
+        suffix = " spread"
+    return f"every {form['every']}{suffix}"
+
+
+def _describe_at(form: Mapping[str, Any], zone: tzinfo) -> str:
+    return f"at {in_zone(datetime.fromisoformat(form['at']), zone)}"
+
+
+def _describe_manual(form: Mapping[str, Any], zone: tzinfo) -> str:
+    return "manual"
+
+
+def _describe_crontab(form: Mapping[str, Any], zone: tzinfo) -> str:
+    texts = []
+    for field in form["crontab"]:
+        values = field if isinstance(field, list) else [field]
+        texts.append(",".join(map(str, values)))
+    minute, hour, weekday, day, month = texts
+    return f"crontab {minute} {hour} {day} {month} {weekday}"
+
+
+def _describe_interval(form: Mapping[str, Any], zone: tzinfo) -> str:
+    return f"every {duration_text(round(form['schedule'] * 1000))}"
+
+
+def _describe_solar(form: Mapping[str, Any], zone: tzinfo) -> str:
+    event, latitude, longitude = form["solar"]
+    return f"{event} at {latitude:g}, {longitude:g}"
+
+
+#: Kinds of schedules by their names.
+KINDS = {
+    "every": Kind(
+        Every,
+        lambda schedule_: duration_text(schedule_.ms),
+        Every,
+        {"align": False, "spread": False},
+        _describe_every,
+    ),
+    "cron": Kind(
+        Cron,
+        lambda schedule_: schedule_.expression,
+        Cron,
+        {"tz": None, "seconds": "last"},
+    ),
+    "at": Kind(
+        At,
+        lambda schedule_: schedule_.instant.isoformat(),
+        _make_at,
+        describe=_describe_at,
+    ),
+    "rrule": Kind(
+        RRule,
+        lambda schedule_: schedule_.text,
+        _make_rrule,
+        {"tz": None, "start": None},
+    ),
+    "manual": Kind(Manual, lambda schedule_: True, _make_manual, describe=_describe_manual),
+    "crontab": Kind(crontab, _crontab_rule, _make_crontab, describe=_describe_crontab),
+    "schedule": Kind(
+        schedule,
+        lambda schedule_: schedule_.run_every.total_seconds(),
+        _make_interval,
+        {"relative": False},
+        _describe_interval,
+    ),
+    "solar": Kind(
+        solar,
+        lambda schedule_: [schedule_.event, schedule_.lat, schedule_.lon],
+        _make_solar,
+        describe=_describe_solar,
+    ),
+    "custom": Kind(None, lambda schedule_: None, _make_custom, {"data": None}),
+}
