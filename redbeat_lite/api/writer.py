@@ -29,12 +29,12 @@ from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import ReadCalendars, give_calendar
-from ..entries.rule_words import either_day_words, every_second_words
 from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import decode, edit_of
 from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
+from ..rules.cron import either_day_words, every_second_words
 from ..store.changes import Action, Line, line_of
 from ..store.records import PAGE, Edit, Stored
 from ..store.store import TRIES

@@ -11,10 +11,10 @@ from .._base.times import from_ms
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
 from ..entries.lifecycle import within
-from ..entries.rule_words import either_day_words
 from ..entries.words import counted, listed
 from ..rules import Every, Rule, next_ms
 from ..rules.clock_changes import ZonedRule
+from ..rules.cron import either_day_words
 from ..rules.zones import zone_name
 from .examination import Finding, Subject
 
