@@ -404,8 +404,8 @@ class TestBadFiles:
         [
             ('"jitter": -3', "entry 'b': entries[1].jitter: expected seconds"),
             ('"jiter": 3', "entry 'b': entries[1].jiter: expected a known field"),
-            ('"misfire": {"policy": "all", "limit": 0}', "entry 'b': entries[1].misfire.limit: expected 1 to 1000"),
-            ('"start_at": "2026-01-01"', "entry 'b': entries[1].start_at: expected an instant with its offset"),
+            ('"misfire": {"policy": "all", "limit": 0}', "entry 'b': entries[1].misfire.limit: expected a whole number from 1 to 1000"),
+            ('"start_at": "2026-01-01"', "entry 'b': entries[1].start_at: expected an aware datetime or a text such as"),
             ('"name": "b"', "'name' comes twice"),
             ('"args": [{"__type__": "no such", "__value__": 1}]', "entry 'b': entries[1].args: expected values"),
             ('"remove_when_done": true', "entry 'b': entries[1].remove_when_done: expected false in a file"),
