@@ -66,10 +66,10 @@ class Checks:
     # -- while it runs -----------------------------------------------------------------------------
 
     def observe(self, process: Process, command: list[bytes], reply: Any, messages: int) -> None:
-        """Judge one command of a beat, its reply, and the number of messages that it has sent."""
-        if command[:2] == [b"EVALSHA", self._commit] and messages:
+        """Judge one call of a script, its reply, and the number of messages that it has sent."""
+        if messages and command[1] == self._commit:
             self._check_sender(process, command)
-        if command[:2] == [b"EVALSHA", self._acquire] and isinstance(reply, list) and reply[0] == 1:
+        if command[1] == self._acquire and isinstance(reply, list) and reply[0] == 1:
             self._check_trust(process)
 
     def _check_sender(self, process: Process, command: list[bytes]) -> None:

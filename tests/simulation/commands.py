@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import dropwhile, takewhile
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tests.simulation.numbers import format_score, integer, score
-from tests.simulation.values import CommandError, Database, Hash, List, Members, Refusal, SortedSet, Stream
+from tests.simulation.values import NAMES, CommandError, Database, Hash, List, Members, Refusal, SortedSet, Stream
 
 SYNTAX = "ERR syntax error"
 NOT_A_RANGE = "ERR min or max is not a float"
@@ -60,9 +62,12 @@ def _exists(db: Database, args: Args) -> int:
     return sum(db.find(key) is not None for key in args)
 
 
+_TYPES = {name: Status(name.encode()) for name in ("none", *NAMES.values())}
+
+
 @command("TYPE", 1, 1)
 def _type(db: Database, args: Args) -> Status:
-    return Status(db.kind(args[0]).encode())
+    return _TYPES[db.kind(args[0])]
 
 
 @command("PEXPIRE", 2, 2)
@@ -442,11 +447,15 @@ def _score_bound(text: bytes) -> Bound:
 
 Pairs = list[tuple[float, bytes]]
 
+_score_of = itemgetter(0)
+
 
 def _within_scores(db: Database, key: bytes, least: bytes, most: bytes) -> Pairs:
     low, high = _score_bound(least), _score_bound(most)
-    members = _zset(db, key)
-    return [pair for pair in members.ordered if low.admits_from(pair[0]) and high.admits_to(pair[0])]
+    pairs = _zset(db, key).ordered
+    first = (bisect_right if low.is_open else bisect_left)(pairs, low.at, key=_score_of)
+    last = (bisect_left if high.is_open else bisect_right)(pairs, high.at, key=_score_of)
+    return pairs[first:last]
 
 
 def _within_ranks(db: Database, key: bytes, first: bytes, last: bytes, *, is_reversed: bool) -> Pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import cache
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,11 +19,12 @@ def count_objects(owner: object) -> int:
     waiting: list[Any] = [owner]
     while waiting:
         for held in gc.get_referents(waiting.pop()):
-            if id(held) not in seen and not _is_shared(held):
+            if id(held) not in seen and not _is_shared(type(held)):
                 seen.add(id(held))
                 waiting.append(held)
     return len(seen)
 
 
-def _is_shared(held: object) -> bool:
-    return isinstance(held, _SHARED) or type(held).__module__.startswith("tests.")
+@cache
+def _is_shared(kind: type) -> bool:
+    return issubclass(kind, _SHARED) or kind.__module__.startswith("tests.")

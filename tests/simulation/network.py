@@ -6,7 +6,6 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from math import ceil
 from typing import Any
 
 from tests.simulation.commands import OK, Status
@@ -26,11 +25,18 @@ class Loss(Enum):
     LATE_REQUEST = "request late"
 
 
+#: Seconds that a request is on its way at least.
+_SHORTEST = 0.000_05
+
 #: The share of requests that are late where the network of a process is bad.
 _JITTERS = 0.3
 
 #: Seconds by which a request or a reply may be late; short delays matter to short leases.
 _DELAYS = (0.05, 0.3, 1.0, 3.0, 9.0)
+
+
+#: Commands that concern the connection over which they come.
+_OF_CONNECTIONS = frozenset({b"MULTI", b"EXEC", b"SUBSCRIBE", b"UNSUBSCRIBE"})
 
 
 class Network:
@@ -83,8 +89,9 @@ class Network:
 
     def latency(self, process: Process) -> float:
         """Seconds that a request or a reply of this process is on its way; now and then many."""
-        is_slow = process.random.random() < 0.05
-        return self.slowness + process.random.uniform(0.000_05, 0.08 if is_slow else 0.002)
+        draw = process.random.random
+        longest = 0.08 if draw() < 0.05 else 0.002
+        return self.slowness + _SHORTEST + (longest - _SHORTEST) * draw()
 
     def _time_to_request(self, process: Process) -> float:
         seconds = self.latency(process)
@@ -101,16 +108,48 @@ class Network:
 
     def send(self, socket: Socket, commands: list[list[bytes]]) -> None:
         """Take a request on its way to the server."""
-        self.round_trips += 1
+        loss = self.draw_loss(socket.process, commands)
+        if not socket.is_half_open:
+            arrival = self._draw_arrival(socket, loss)
+            self._world.at(arrival, lambda: self._arrive(socket, commands, loss))
+
+    def exchange(self, socket: Socket, commands: list[list[bytes]], gives_up_us: int | None) -> None:
+        """Take a request to the server, and take the replies back if they arrive before anything else happens.
+
+        Otherwise they are on their way, as after :meth:`send`.
+
+        Parameters:
+            gives_up_us: when the client waits no longer.
+        """
+        world = self._world
         loss = self.draw_loss(socket.process, commands)
         if socket.is_half_open:
             return
+        arrival = self._draw_arrival(socket, loss)
+        if loss is not None or not world.is_free_until(arrival):
+            world.at(arrival, lambda: self._arrive(socket, commands, loss))
+            return
+        if not self.is_up:
+            return
+        with world.event_at(arrival):
+            replies = [self._run(socket, command) for command in commands]
+            arrival = socket.arrival_of_reply(self._time_to_reply(socket.process))
+            is_in_time = gives_up_us is None or arrival < gives_up_us
+            if not is_in_time or socket.is_gone or socket.is_half_open or not world.is_free_until(arrival):
+                socket.reply_at(arrival, replies)
+                return
+        world.now_us = arrival
+        socket.replies.extend(replies)
+
+    def _draw_arrival(self, socket: Socket, loss: Loss | None) -> int:
+        """Draw when a request arrives at the server: behind all that was sent before."""
+        self.round_trips += 1
         seconds = self._time_to_request(socket.process)
         if loss is Loss.LATE_REQUEST:
             seconds += self._delay(socket.process)
         arrival = max(self._world.now_us + int(seconds * MICROS), socket.last_arrival + 1)
         socket.last_arrival = arrival
-        self._world.at(arrival, lambda: self._arrive(socket, commands, loss))
+        return arrival
 
     def _arrive(self, socket: Socket, commands: list[list[bytes]], loss: Loss | None) -> None:
         if not self.is_up or socket.is_cut_off:
@@ -132,12 +171,20 @@ class Network:
 
     def _run(self, socket: Socket, command: list[bytes]) -> Any:
         name = command[0].upper()
+        if name in _OF_CONNECTIONS or socket.queued is not None or socket.channels:
+            return self._run_for_connection(socket, name, command)
+        reply = self._server.reply(command)
+        self.observe(socket.process, command, reply)
+        return reply
+
+    def _run_for_connection(self, socket: Socket, name: bytes, command: list[bytes]) -> Any:
+        """Run a command that concerns its connection, or meets one with a transaction or a subscription."""
         if name == b"MULTI":
             socket.queued = []
             return OK
         if name == b"EXEC":
             queued, socket.queued = socket.queued or [], None
-            return [self._run(socket, each) for each in queued]
+            return [self._run(socket, queued_command) for queued_command in queued]
         if socket.queued is not None:
             socket.queued.append(command)
             return Status(b"QUEUED")
@@ -165,7 +212,7 @@ class Socket:
     """One connection, with the part of a socket's interface that redis-py uses."""
 
     def __init__(self, world: World, network: Network, process: Process) -> None:
-        self._world = world
+        self.world = world
         self._network = network
         self.process = process
         self.channels: dict[bytes, None] = {}
@@ -173,8 +220,8 @@ class Socket:
         self.queued: list[list[bytes]] | None = None
         #: Whether the connection was lost, with all that is on its way.
         self.is_cut_off = False
-        #: Whether the client has closed it. What it has sent before still arrives.
-        self.is_closed = False
+        #: Whether it was lost, or the client has closed it. What the client has sent before still arrives.
+        self.is_gone = False
         #: Whether nothing arrives any more, in either direction, and nobody says so.
         self.is_half_open = False
         self.last_arrival = 0
@@ -184,17 +231,20 @@ class Socket:
         self._timeout: float | None = None
         self._waiters = Waiters(world)
 
-    @property
-    def is_gone(self) -> bool:
-        return self.is_cut_off or self.is_closed
-
     # -- the server's end --------------------------------------------------------------------------
 
     def reply(self, replies: list[Any], delay: float) -> None:
         """Let replies arrive after some seconds, behind all that was sent before."""
-        arrival = max(self._world.now_us + int(delay * MICROS), self._last_reply + 1)
+        self.reply_at(self.arrival_of_reply(delay), replies)
+
+    def arrival_of_reply(self, delay: float) -> int:
+        """Return when a reply arrives: behind all that was sent before."""
+        arrival = max(self.world.now_us + int(delay * MICROS), self._last_reply + 1)
         self._last_reply = arrival
-        self._world.at(arrival, lambda: self._receive(replies))
+        return arrival
+
+    def reply_at(self, instant_us: int, replies: list[Any]) -> None:
+        self.world.at(instant_us, lambda: self._receive(replies))
 
     def _receive(self, replies: list[Any]) -> None:
         if not self.is_gone and not self.is_half_open:
@@ -204,6 +254,7 @@ class Socket:
     def cut(self) -> None:
         """Lose the connection."""
         self.is_cut_off = True
+        self.is_gone = True
         self.channels.clear()
         self._waiters.wake_all()
 
@@ -220,18 +271,27 @@ class Socket:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         self._network.send(self, request)
 
+    def exchange(self, request: Request) -> bool:
+        """Send commands and wait for the replies; return whether these or the end of the connection come in time."""
+        if self.is_gone:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        ends_us = None if self._timeout is None else self.world.instant_in(self._timeout)
+        self._network.exchange(self, request, ends_us)
+        return self._wait_until(ends_us)
+
     def wait(self, timeout: float | None) -> bool:
         """Wait for replies or for the end of the connection; return whether either is there in time."""
         if self.replies or self.is_gone:
             return True
         if timeout == 0:
             return False
-        ends = None if timeout is None else self._world.now_us + ceil(timeout * MICROS)
+        return self._wait_until(None if timeout is None else self.world.instant_in(timeout))
+
+    def _wait_until(self, ends_us: int | None) -> bool:
         while not self.replies and not self.is_gone:
-            left = None if ends is None else (ends - self._world.now_us) / MICROS
-            if left is not None and left <= 0:
+            if ends_us is not None and ends_us <= self.world.now_us:
                 return False
-            self._waiters.wait(left)
+            self._waiters.wait_until(ends_us)
         return True
 
     def shutdown(self, how: int) -> None:
@@ -239,7 +299,7 @@ class Socket:
         self.close()
 
     def close(self) -> None:
-        self.is_closed = True
+        self.is_gone = True
         self.channels.clear()
         self._waiters.wake_all()
 

@@ -10,9 +10,14 @@ from tests.simulation.values import CommandError
 NOT_AN_INTEGER = "ERR value is not an integer or out of range"
 NOT_A_FLOAT = "ERR value is not a valid float"
 
+# Whole numbers with fewer digits than this need no look at their range.
+_CERTAIN_DIGITS = 18
+
 
 def integer(text: bytes, error: str = NOT_AN_INTEGER) -> int:
     """Return a whole number as commands take it; raise CommandError for any other text."""
+    if text.isdigit() and len(text) < _CERTAIN_DIGITS and (text[:1] != b"0" or text == b"0"):
+        return int(text)
     digits = text.removeprefix(b"-")
     is_plain = digits.isdigit() and (digits == b"0" or digits[:1] != b"0") and text != b"-0"
     if not is_plain or not -(2**63) <= int(text) < 2**63:
@@ -22,6 +27,8 @@ def integer(text: bytes, error: str = NOT_AN_INTEGER) -> int:
 
 def score(text: bytes, error: str = NOT_A_FLOAT, *, may_overflow: bool = False) -> float:
     """Return a score as commands take it; raise CommandError for any other text."""
+    if text.isdigit() and len(text) < _CERTAIN_DIGITS:
+        return float(text)
     is_bare = text == text.strip() and b"_" not in text and text != b""
     try:
         value = float(text) if is_bare else math.nan

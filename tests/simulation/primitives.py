@@ -53,8 +53,13 @@ class Waiters:
         self._waits: list[Wait] = []
 
     def wait(self, seconds: float | None) -> bool:
+        """Wait until somebody wakes this thread; return whether that was within so many seconds."""
+        return self.wait_until(None if seconds is None else self._world.instant_in(seconds))
+
+    def wait_until(self, ends_us: int | None) -> bool:
+        """Wait until somebody wakes this thread; return whether that was before an instant."""
         self._waits = [wait for wait in self._waits if not wait.is_over]
-        return self._world.wait(seconds, self._waits.append)
+        return self._world.wait_until(ends_us, self._waits.append)
 
     def wake_all(self) -> None:
         """Let all of them run at the next event."""
@@ -64,9 +69,13 @@ class Waiters:
 
     def wake_all_now(self) -> None:
         """Let all of them run at once; only an event may call this, as the last thing that it does."""
-        waits, self._waits = self._waits, []
-        for wait in waits:
-            wait.wake_now()
+        waits = [wait for wait in self._waits if not wait.is_over]
+        self._waits = []
+        # The event may let one thread run. Those after it follow before any other event.
+        for wait in reversed(waits[1:]):
+            self._world.at_once(wait.wake_now)
+        if waits:
+            waits[0].wake_now()
 
 
 class Event:
@@ -196,7 +205,7 @@ class Queue:
         return SimpleQueue(self._world)
 
 
-def clock(world: World) -> type[datetime]:
+def date_class(world: World) -> type[datetime]:
     """Return the class ``datetime`` whose ``now`` is that of the world."""
 
     class WorldTime(datetime):

@@ -317,10 +317,14 @@ class Scenario:
     # -- what is sent ------------------------------------------------------------------------------
 
     def _observe(self, process: Process, command: list[bytes], reply: Any) -> None:
-        if command[:2] == [b"EVALSHA", self._peek] and isinstance(reply, list) and len(reply) == 4:
+        is_script = command[0] == b"EVALSHA"
+        if not is_script and not self._pushed:
+            return
+        if is_script and command[1] == self._peek and isinstance(reply, list) and len(reply) == 4:
             self._meet_dispatch()
         raw_messages = self._take_messages()
-        self._checks.observe(process, command, reply, len(raw_messages))
+        if is_script:
+            self._checks.observe(process, command, reply, len(raw_messages))
         for raw in raw_messages:
             self._note_message(process, parse(raw))
 

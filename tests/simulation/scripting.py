@@ -135,12 +135,16 @@ class Interpreter:
         if len(args) < count:
             args = (*args, *[None] * (count - len(args)))
         try:
-            words = [arg if type(arg) is bytes else self._to_word(arg) for arg in args]
-            reply = self.server.execute(words)
+            for arg in args:
+                if type(arg) is not bytes:
+                    args = tuple(map(self._to_word, args))
+                    break
+            reply = self.server.execute(args)
         except CommandError as exc:
             return self.lua.table_from({b"err": str(exc).encode()})
         # Most replies are such, and Lua takes them as they are.
-        return reply if type(reply) is bytes or type(reply) is int else self._to_lua(reply)
+        kind = type(reply)
+        return reply if kind is bytes or kind is int else self._to_lua(reply)
 
     @staticmethod
     def _to_word(value: Any) -> bytes:
@@ -156,7 +160,8 @@ class Interpreter:
         if isinstance(reply, Status):
             return self.lua.table_from({b"ok": bytes(reply)})
         if isinstance(reply, list):
-            return self.lua.table_from([self._to_lua(item) for item in reply])
+            items = [item if type(item) is bytes else self._to_lua(item) for item in reply]
+            return self.lua.table_from(items)
         return reply
 
     def _encode(self, value: Any) -> tuple[bytes | None, bytes | None]:
@@ -223,20 +228,21 @@ class Scripting:
         code = "" if text.partition(" ")[0].isupper() else "ERR "
         return f"{code}{text} script: {sha.decode()}"
 
-    def execute(self, words: list[bytes]) -> Any:
+    def execute(self, words: Sequence[bytes]) -> Any:
         """Run a command for the script that runs."""
         known = COMMANDS.get(words[0]) if words else None
         if known is None:
             return self._run_unknown(words)
-        if not known.least <= len(words) - 1 <= known.most:
+        run, least, most = known
+        if not least <= len(words) - 1 <= most:
             raise CommandError("ERR Wrong number of args calling command from script")
         if self._database.refusal is not None and not self._has_written:
             # A script that has begun to write may end, whatever the server refuses.
             check_refusal(self._database, words[0])
             self._has_written = words[0] in WRITING
-        return known.run(self._database, words[1:])
+        return run(self._database, words[1:])
 
-    def _run_unknown(self, words: list[bytes]) -> Any:
+    def _run_unknown(self, words: Sequence[bytes]) -> Any:
         if not words:
             raise CommandError("ERR Please specify at least one argument for this redis.call() call")
         name = words[0].upper()

@@ -24,10 +24,10 @@ from kombu import pools
 from kombu.pools import PoolGroup
 
 import redbeat_lite
-from redbeat_lite._base import threads
+from redbeat_lite._base import clock, threads
 from redbeat_lite.once.worker import keeper, request
 from tests.simulation.network import Network
-from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, clock
+from tests.simulation.primitives import Alarm, Queue, SimpleQueue, ThreadHandle, Threading, Time, date_class
 from tests.simulation.shortcuts import take_shortcuts
 from tests.simulation.wire import Packer, Parser, pack_commands
 from tests.simulation.workers import Requests
@@ -98,8 +98,15 @@ def find_places(prefixes: tuple[str, ...], values: tuple[Any, ...], loaded: int)
 
 def _replace(stack: ExitStack, prefixes: tuple[str, ...], substitutes: Mapping[Any, Any]) -> None:
     """Put something else in the place of these values wherever the packages use them."""
-    for place in find_places(prefixes, tuple(substitutes), len(sys.modules)):
-        stack.enter_context(patch.object(place.module, place.name, substitutes[place.value]))
+    places = find_places(prefixes, tuple(substitutes), len(sys.modules))
+    stack.callback(_put_back, places)
+    for place in places:
+        setattr(place.module, place.name, substitutes[place.value])
+
+
+def _put_back(places: Sequence[Place]) -> None:
+    for place in places:
+        setattr(place.module, place.name, place.value)
 
 
 @contextmanager
@@ -115,6 +122,7 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
             queue: Queue(world),
             queue.SimpleQueue: lambda: SimpleQueue(world),
             threading.get_ident: mine.get_ident,
+            clock.elapsed: virtual.monotonic,
             threads.Alarm: lambda: Alarm(world),
             threads.start_native: lambda run, _name: ThreadHandle(world, run).start(),
         }
@@ -128,7 +136,7 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
         # The client of Redis looks by the clock whether a connection has been idle for so long that it needs a ping.
         _replace(stack, ("celery.", "kombu.", "redis.connection", "redis.client"), clocks)
         for module in (celery.worker.request, request):
-            stack.enter_context(patch.object(module, "datetime", clock(world)))
+            stack.enter_context(patch.object(module, "datetime", date_class(world)))
         _replace_worker_state(stack, world, requests)
         for name, seconds in _LOOKS.items():
             stack.enter_context(patch(name, seconds))
@@ -136,7 +144,7 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
         # Kombu draws its number once, at its first use in a process.
         stack.enter_context(patch.object(kombu.common, "_node_id", 1))
         stack.enter_context(patch("redbeat_lite.beat.beat_token.secrets", randomness))
-        stack.enter_context(patch.object(os, "getpid", lambda: _pid(world)))
+        stack.enter_context(patch.object(os, "getpid", world.pid))
         stack.enter_context(patch.object(socket, "gethostname", lambda: _host(world)))
         _replace_connections(stack, world, {network.host: network for network in networks})
         yield
@@ -150,11 +158,6 @@ def _replace_worker_state(stack: ExitStack, world: World, requests: Requests) ->
     stack.enter_context(patch.object(keeper, "state", requests))
     for module in (keeper, request):
         stack.enter_context(patch.object(module, "is_gone", world.is_gone))
-
-
-def _pid(world: World) -> int:
-    process = world.current
-    return 1 if process is None else process.pid
 
 
 def _host(world: World) -> str:

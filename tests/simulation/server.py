@@ -47,12 +47,14 @@ class ModelServer:
             self.database.clear()
 
     def _reply(self, args: Sequence[bytes]) -> Any:
-        handler = _OWN.get(args[0].upper())
+        name = args[0].upper()
+        handler = _OWN.get(name)
         if handler is not None:
             return handler(self, args[1:])
-        if args[0].upper() == b"LPUSH" and self.refuses():
+        if name == b"LPUSH" and self.refuses():
             raise CommandError("ERR the message is too large")
-        check_refusal(self.database, args[0].upper())
+        if self.database.refusal is not None:
+            check_refusal(self.database, name)
         return execute(self.database, args)
 
     def _evalsha(self, args: Sequence[bytes]) -> Any:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import billiard.einfo
 import celery._state
+import celery.app.utils
 import redis.client
 import redis.connection
 import redis.event
 from celery.utils.collections import ConfigurationView
 
+from tests.simulation.client import shorten_client
+
 #: Prefix of the functions of redis-py that count for OpenTelemetry.
 _RECORDERS = "record_"
+
+_callbacks = cache(redis.client.get_response_callbacks)
 
 
 def take_shortcuts(stack: ExitStack) -> None:
@@ -31,12 +37,11 @@ def _shorten_redis(stack: ExitStack) -> None:
             if name.startswith(_RECORDERS):
                 stack.enter_context(patch.object(module, name, _do_nothing))
     stack.enter_context(patch.object(redis.connection, "get_pool_name", _do_nothing))
-    # It looks in each command for one that the package never sends.
-    stack.enter_context(patch.object(redis.client, "parse_himport_set_args", _do_nothing))
     stack.enter_context(patch.object(redis.event.EventDispatcher, "dispatch", _do_nothing))
-    get_connection: Any = redis.ConnectionPool.get_connection
-    stack.enter_context(patch.object(redis.ConnectionPool, "get_connection", get_connection.__wrapped__))
-    stack.enter_context(patch.object(redis.client.CaseInsensitiveDict, "__init__", _copy_callbacks))
+    shorten_client(stack)
+    # Each client copies a table of a thousand functions twice. Its names are in upper case already.
+    stack.enter_context(patch.object(redis.client, "get_response_callbacks", _callbacks))
+    stack.enter_context(patch.object(redis.client.CaseInsensitiveDict, "__init__", dict.update))
     connect: Any = redis.Connection.connect
 
     def connect_once(self: Any) -> None:
@@ -48,6 +53,8 @@ def _shorten_redis(stack: ExitStack) -> None:
 
 def _shorten_celery(stack: ExitStack) -> None:
     """Leave out tasks of Celery's own, texts of tracebacks, and exceptions where a setting is looked up."""
+    # Values of Celery's defaults are never changed in place.
+    stack.enter_context(patch.object(celery.app.utils, "deepcopy", dict))
     stack.enter_context(patch.object(celery._state, "_on_app_finalizers", set()))
     tracebacks = SimpleNamespace(format_exception=lambda _kind, exc, _traceback: [repr(exc)])
     stack.enter_context(patch.object(billiard.einfo, "traceback", tracebacks))
@@ -63,11 +70,6 @@ def _shorten_celery(stack: ExitStack) -> None:
         return look_up(self, key)
 
     stack.enter_context(patch.object(ConfigurationView, "__getitem__", look_up_quickly))
-
-
-def _copy_callbacks(self: Any, callbacks: Any) -> None:
-    """Take the place of ``CaseInsensitiveDict.__init__``."""
-    dict.update(self, {name.upper(): callback for name, callback in callbacks.items()})
 
 
 def _do_nothing(*_args: Any, **_options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy
 from enum import Enum
 
 Hash = dict[bytes, bytes]
@@ -110,6 +110,20 @@ class Members(dict[bytes, None]):
 NAMES[Members] = "set"
 
 
+def _copied(value: Value) -> Value:
+    """Return a copy of a value that does not change with it."""
+    if isinstance(value, SortedSet):
+        members = SortedSet()
+        members.scores = value.scores.copy()
+        return members
+    if isinstance(value, Stream):
+        stream = Stream()
+        stream.lines = value.lines.copy()
+        stream.last = value.last
+        return stream
+    return copy(value)
+
+
 class Database:
     """Keys with their values.
 
@@ -138,7 +152,7 @@ class Database:
     def find(self, key: Key) -> Value | None:
         """Return the value of a key, whatever its type."""
         expires = self._expires.get(key)
-        if expires is not None and self.now > expires:
+        if expires is not None and self.now_us() // 1000 > expires:
             self.delete(key)
         return self._values.get(key)
 
@@ -193,7 +207,7 @@ class Database:
 
     def copy(self) -> tuple[dict[Key, Value], dict[Key, int]]:
         """A copy of everything, for :meth:`restore`."""
-        return deepcopy((self._values, self._expires))
+        return {key: _copied(value) for key, value in self._values.items()}, self._expires.copy()
 
     def restore(self, copied: tuple[dict[Key, Value], dict[Key, int]]) -> None:
         """Go back to a copy."""

@@ -12,45 +12,49 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import SENTINEL
 
+from tests.simulation.commands import Status
 from tests.simulation.values import CommandError
 
 #: Commands that are sent together.
 Request = list[list[bytes]]
 
 _CLOSED = "Connection closed by server."
+_TOO_LATE = "Timeout reading from socket"
 
 _encode = Encoder("utf-8", "strict", False).encode
 
 #: Types of replies that need no translation.
-_PLAIN = frozenset({bytes, int, NoneType})
+_PLAIN = frozenset({bytes, int, NoneType, Status})
 
 
 class Packer:
     """Takes the place of the class that writes commands as bytes."""
 
     def pack(self, *args: Any) -> list[Request]:
-        return [[_words(args)]]
+        return [[words_of(args)]]
 
 
 def pack_commands(commands: Iterable[Sequence[Any]]) -> list[Request]:
     """Return the request that has all these commands."""
-    return [[_words(args) for args in commands]]
+    return [[words_of(args) for args in commands]]
 
 
-def _words(args: Sequence[Any]) -> list[bytes]:
-    words: list[bytes] = [arg if type(arg) is bytes else _word(arg) for arg in args]
+def words_of(args: Sequence[Any]) -> list[bytes]:
+    """Return a command as the server takes it."""
+    words: list[bytes] = []
+    for arg in args:
+        kind = type(arg)
+        if kind is bytes:
+            words.append(arg)
+        elif kind is str:
+            words.append(arg.encode())
+        elif kind is int:
+            words.append(b"%d" % arg)
+        else:
+            words.append(bytes(_encode(arg)))
     if b" " in words[0]:
         words[:1] = words[0].split()
     return words
-
-
-def _word(arg: Any) -> bytes:
-    kind = type(arg)
-    if kind is str:
-        return bytes(arg.encode())
-    if kind is int:
-        return b"%d" % arg
-    return bytes(_encode(arg))
 
 
 class Parser(BaseParser):
@@ -60,10 +64,12 @@ class Parser(BaseParser):
         del socket_read_size
         self._socket: Any = None
         self._encoder: Any = None
+        self._must_decode = False
 
     def on_connect(self, connection: Any) -> None:
         self._socket = connection._sock
         self._encoder = connection.encoder
+        self._must_decode = connection.encoder.decode_responses
 
     def on_disconnect(self) -> None:
         self._socket = None
@@ -81,14 +87,27 @@ class Parser(BaseParser):
         if self._socket is None:
             raise RedisConnectionError(_CLOSED)
         self._wait_for_reply(self._socket.gettimeout() if timeout is SENTINEL else timeout)
-        reply = self._read(self._socket.replies.popleft(), must_decode=not disable_decoding)
+        must_decode = self._must_decode and not disable_decoding
+        reply = self._read(self._socket.replies.popleft(), must_decode=must_decode)
         if isinstance(reply, RedisConnectionError):
             raise reply
         return reply
 
+    def exchange(self, request: Request) -> list[Any]:
+        """Send commands and return the replies to them; an error that is no ConnectionError is returned, too."""
+        sock = self._socket
+        if not sock.exchange(request):
+            raise RedisTimeoutError(_TOO_LATE)
+        if not sock.replies:
+            raise RedisConnectionError(_CLOSED)
+        raw_replies = [sock.replies.popleft() for _ in request]
+        if self._must_decode:
+            return [self._read(reply, must_decode=True) for reply in raw_replies]
+        return [reply if type(reply) in _PLAIN else self._read(reply, must_decode=False) for reply in raw_replies]
+
     def _wait_for_reply(self, timeout: float | None) -> None:
         if not self._socket.wait(timeout):
-            raise RedisTimeoutError("Timeout reading from socket")
+            raise RedisTimeoutError(_TOO_LATE)
         if not self._socket.replies:
             raise RedisConnectionError(_CLOSED)
 
@@ -96,6 +115,8 @@ class Parser(BaseParser):
         if not must_decode and type(reply) in _PLAIN:
             return reply
         if isinstance(reply, list):
+            if not must_decode and _PLAIN.issuperset(map(type, reply)):
+                return reply
             return [self._read(item, must_decode=must_decode) for item in reply]
         if isinstance(reply, CommandError):
             return self.parse_error(str(reply))

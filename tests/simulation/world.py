@@ -2,12 +2,16 @@
 
 Each thread is a greenlet. It runs until it waits; then the next event of the queue is handled, and the
 clock is set to the time of that event. So no real time passes, and one seed gives one order of events.
+
+A thread that waits handles the events itself, until one of them lets it go on, or lets another thread run,
+to which it switches. A request whose reply comes next costs no switch at all.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import ceil
 from random import Random
 from typing import Any
@@ -74,13 +78,17 @@ class Process:
         self.start(main)
 
     def resume(self, thread: Thread, value: Any) -> None:
-        """Let a thread run that waits, unless the process is frozen or dead."""
+        """Let a thread run that waits, unless the process is frozen or dead.
+
+        Only an event may call this, as the last thing that it does.
+        """
         if self.is_dead or thread.dead:
             return
         if self.is_frozen:
             self._held_back.append(lambda: self.resume(thread, value))
             return
-        thread.switch(value)
+        self.world.next_thread = thread
+        self.world.handed = value
 
     def interrupt(self, thread: Thread, exc: BaseException) -> None:
         """Raise an exception in a thread that waits, as a signal does."""
@@ -89,7 +97,8 @@ class Process:
         if self.is_frozen:
             self._held_back.append(lambda: self.interrupt(thread, exc))
             return
-        thread.throw(exc)
+        self.world.next_thread = thread
+        self.world.thrown = exc
 
     def freeze(self) -> None:
         self.is_frozen = True
@@ -143,6 +152,10 @@ class Wait:
             self._thread.process.resume(self._thread, value=False)
 
 
+#: One event of the queue: its instant, its number, and what it calls. Those of one instant come by their numbers.
+Item = tuple[int, int, Callable[[], None]]
+
+
 class World:
     """The queue of events and the clock.
 
@@ -155,11 +168,19 @@ class World:
         self.start_us = start_us
         self.now_us = start_us
         self.hub: Any = getcurrent()
+        #: The thread that runs now; ``None`` while an event is handled.
+        self.running: Thread | None = None
+        #: The thread that the event lets run, with the value or the exception that ends its wait.
+        self.next_thread: Thread | None = None
+        self.handed: Any = None
+        self.thrown: BaseException | None = None
         self.processes: list[Process] = []
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[Item] = []
         self._number = 0
-        #: Events handled.
-        self.steps = 0
+        #: Number of the last event that was put before all others of its instant.
+        self._urgent = 0
+        #: Instant up to which events are handled.
+        self._until_us = start_us
 
     def random_for(self, name: str) -> Random:
         """Return a source of random numbers of its own, the same for each run of the seed."""
@@ -176,10 +197,20 @@ class World:
         return self.processes[pid - 100].is_dead
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning, by a clock that nobody sets."""
+        return (self.now_us - self.start_us) / MICROS
+
+    def pid(self) -> int:
+        """Return the number of the current process, or 1."""
+        running = self.running
+        return 1 if running is None else running.process.pid
+
+    @property
     def current(self) -> Process | None:
         """The process whose thread runs now."""
-        running = getcurrent()
-        return running.process if isinstance(running, Thread) else None
+        running = self.running
+        return None if running is None else running.process
 
     def at(self, instant_us: int, call: Callable[[], None]) -> None:
         """Call something at an instant."""
@@ -187,20 +218,88 @@ class World:
         heapq.heappush(self._events, (max(instant_us, self.now_us), self._number, call))
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something after so many seconds, rounded up: a wait must not end before its time."""
-        self.at(self.now_us + ceil(seconds * MICROS), call)
+        """Call something after so many seconds."""
+        self.at(self.instant_in(seconds), call)
 
     def soon(self, call: Callable[[], None]) -> None:
         self.at(self.now_us, call)
 
+    def is_free_until(self, instant_us: int) -> bool:
+        """Whether nothing else happens up to an instant, and the world goes on for so long."""
+        return instant_us <= self._until_us and (not self._events or self._events[0][0] > instant_us)
+
+    @contextmanager
+    def event_at(self, instant_us: int) -> Iterator[None]:
+        """Let the running thread do what an event at this instant would do; nothing else happens before it."""
+        running = self.running
+        self.running = None
+        self.now_us = instant_us
+        try:
+            yield
+        except BaseException as exc:
+            # The event has nothing to do with this thread.
+            self.hub.throw(exc)
+        self.running = running
+
+    def at_once(self, call: Callable[[], None]) -> None:
+        """Call something before all other events."""
+        self._urgent -= 1
+        heapq.heappush(self._events, (self.now_us, self._urgent, call))
+
     def run_until(self, instant_us: int) -> None:
         """Handle all events up to an instant."""
-        while self._events and self._events[0][0] <= instant_us:
-            event_us, _, call = heapq.heappop(self._events)
-            self.now_us = max(self.now_us, event_us)
-            self.steps += 1
-            call()
+        self._until_us = instant_us
+        while self._handle_events(None)[0]:
+            thread = self._take_next()
+            if self.thrown is None:
+                thread.switch(self.handed)
+            else:
+                thread.throw(self._take_thrown())
+            self.running = None
         self.now_us = max(self.now_us, instant_us)
+
+    def _handle_events(self, extra: Item | None) -> tuple[bool, Item | None]:
+        """Handle events until one lets a thread run.
+
+        Parameters:
+            extra: an event that is not in the queue.
+
+        Returns:
+            Whether a thread is to run, and ``extra`` if it was not handled.
+        """
+        events = self._events
+        until_us = self._until_us
+        pop = heapq.heappop
+        while True:
+            if extra is not None and (not events or extra < events[0]):
+                if extra[0] > until_us:
+                    return False, extra
+                event_us, _, call = extra
+                extra = None
+            elif events and events[0][0] <= until_us:
+                event_us, _, call = pop(events)
+            else:
+                return False, extra
+            if event_us > self.now_us:
+                self.now_us = event_us
+            call()
+            if self.next_thread is not None:
+                return True, extra
+
+    def _take_next(self) -> Thread:
+        """Return the thread that an event lets run; it counts as running from now on."""
+        thread = self.next_thread
+        assert thread is not None
+        self.next_thread = None
+        self.running = thread
+        return thread
+
+    def _take_thrown(self) -> BaseException:
+        """Return the exception that ends the wait of the next thread."""
+        thrown = self.thrown
+        assert thrown is not None
+        self.thrown = None
+        return thrown
 
     def sleep_until(self, instant_us: int) -> None:
         """Let time pass in which nothing runs, as on a machine that is suspended: what was due comes afterwards."""
@@ -215,6 +314,14 @@ class World:
             seconds: ``None`` to wait for ever.
             register: is given the wait, so that somebody can end it.
         """
+        return self.wait_until(None if seconds is None else self.instant_in(seconds), register)
+
+    def instant_in(self, seconds: float) -> int:
+        """Return the instant after so many seconds, rounded up: a wait must not end before its time."""
+        return self.now_us + ceil(seconds * MICROS)
+
+    def wait_until(self, ends_us: int | None, register: Callable[[Wait], None] | None = None) -> bool:
+        """Let the current thread wait until an instant, as :meth:`wait` does."""
         thread = getcurrent()
         if not isinstance(thread, Thread):
             raise TypeError("only a thread of the simulation may wait")
@@ -223,13 +330,39 @@ class World:
         wait = Wait(thread)
         if register is not None:
             register(wait)
-        if seconds is not None:
-            self.after(max(seconds, 0.0), wait.time_out)
+        time_out = None
+        if ends_us is not None:
+            self._number += 1
+            time_out = (max(ends_us, self.now_us), self._number, wait.time_out)
         try:
-            was_woken: bool = self.hub.switch()
+            was_woken: bool = self._pass_on(thread, time_out)
         finally:
             wait.is_over = True
         return was_woken
+
+    def _pass_on(self, thread: Thread, time_out: Item | None) -> Any:
+        """Handle events in the place of a thread that waits, until something lets it go on; return the value.
+
+        Parameters:
+            time_out: is put into the queue only if another thread runs before it. Most waits end sooner.
+        """
+        self.running = None
+        try:
+            has_next, time_out = self._handle_events(time_out)
+        except BaseException as exc:
+            # The event has nothing to do with this thread.
+            return self.hub.throw(exc)
+        if time_out is not None and self.next_thread is not thread:
+            heapq.heappush(self._events, time_out)
+        if not has_next:
+            return self.hub.switch()
+        other = self._take_next()
+        if self.thrown is not None:
+            thrown = self._take_thrown()
+            if other is thread:
+                raise thrown
+            return other.throw(thrown)
+        return self.handed if other is thread else other.switch(self.handed)
 
     def close(self) -> None:
         """End all threads."""
@@ -238,4 +371,6 @@ class World:
         for process in self.processes:
             for thread in process.threads:
                 if thread:
+                    self.running = thread
                     thread.throw(GreenletExit)
+        self.running = None

@@ -66,12 +66,15 @@ class DailyRule:
         hour = f"*/{self.step}" if self.hours is None else ",".join(map(str, self.hours))
         return minute, hour, "0" if self.sundays else "*"
 
+    def has_hour(self, wall: datetime) -> bool:
+        """Whether it names the hour of this wall time."""
+        return wall.hour % self.step == 0 if self.hours is None else wall.hour in self.hours
+
     def matches(self, wall: datetime) -> bool:
         """Whether it names this wall time."""
         if self.sundays and wall.isoweekday() != 7:
             return False
-        is_hour = wall.hour % self.step == 0 if self.hours is None else wall.hour in self.hours
-        return is_hour and wall.minute in self.minutes
+        return self.has_hour(wall) and wall.minute in self.minutes
 
     def nominal_times(self, zone: str, since: datetime, until: datetime) -> list[int]:
         """The instants of this span at which it runs, in epoch ms.
@@ -115,7 +118,7 @@ def _without_change(rule: DailyRule, offset: timedelta, since: datetime, until: 
     while hour <= until:
         # A zone may be off by half an hour.
         shown = (hour + offset).replace(minute=0)
-        for minute in rule.minutes:
+        for minute in rule.minutes if rule.has_hour(shown) else ():
             wall = shown.replace(minute=minute)
             if rule.matches(wall) and since <= wall - offset < until:
                 instants.append(wall - offset)
