@@ -38,7 +38,7 @@ _LOOKS = {
     "redbeat_lite.beat.wakeup._SLICE": 0.5,
     "redbeat_lite.beat.incidents.PERIOD": 5.0,
     "redbeat_lite.once.worker.keeper.PERIOD": 2.0,
-    "redbeat_lite.once.worker.keeper._LOOK": 1.0,
+    "redbeat_lite.once.worker.keeper._CHECK": 1.0,
 }
 
 
