@@ -51,7 +51,7 @@ class TestQuarantine:
         assert "got 'hunter2'" in schedules.quarantined()["a"]["error"]
         [change] = schedules.changes("a", limit=1)
         assert change.action == "quarantined"
-        assert change.note.endswith("kwargs: expected a dict")
+        assert change.note.endswith("kwargs: expected a dict with text keys")
 
     def test_what_is_still_bad_stays(self, set_aside: Schedules) -> None:
         with pytest.raises(CorruptEntry, match="not readable as JSON"):

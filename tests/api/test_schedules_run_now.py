@@ -104,7 +104,7 @@ OTHERS = "redbeat_other_arguments"
 #: What is given, and what is said of it.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no list": ({"args": "abc"}, "args: expected a list or tuple, got 'abc' (one argument is written (value,))"),
-    "no dict": ({"kwargs": [1]}, "kwargs: expected a dict, got [1]"),
+    "no dict": ({"kwargs": [1]}, "kwargs: expected a dict with text keys, got [1]"),
     "what no message holds": ({"args": (1, object)}, "args[1]: expected a value that "),
     "what the task does not take": (
         {"kwargs": {"z": 1}},
