@@ -81,6 +81,8 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     fields = entry_fields(entry)
     if entry.calendar:
         fields["calendar"] = str(entry.calendar)
+    if entry.tags:
+        fields["tags"] = ", ".join(entry.tags)
     for bound in ("start_at", "end_at"):
         if bound in fields:
             fields[bound] = in_zone(getattr(entry, bound), zone)
@@ -164,7 +166,7 @@ def run_time(run: Run) -> str | None:
 def remark(run: Run) -> str | None:
     """Return the error of a run, or another remark about it; ``None``: there is none."""
     if run.until is not None:
-        return f"{run.count} in {span((run.until - run.scheduled_at).total_seconds())}"
+        return f"{run.count} runs within {span((run.until - run.scheduled_at).total_seconds())}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and no worker has reported its end"
     if run.outcome == "failed" and run.retry_at is not None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from .._base.errors import ConfigurationError
 from .._base.lazy import lazy
 from .._base.text import without_values
+from .._base.urls import without_passwords
 from ..api.schedules import Schedules
 from ..entries.selection import is_pattern
 from ..rules.zones import portable
-from ..settings import Settings
+from ..settings import Settings, key_root
 from ..store.store import Store
 from .access import Access
 from .http import Request, Response
@@ -60,6 +62,19 @@ class SharedParts:
     def settings(self) -> Settings:
         """Settings of the app. They are read at the first request, so a wrong one stops no host."""
         return Settings.from_app(self.app)
+
+    def describe_schedule(self, *, shows_server: bool) -> str:
+        """Return which schedule this is: its app, its keys, and the server if the user may know."""
+        name = self.app.main or "..."
+        try:
+            settings = self.settings
+        except ConfigurationError:
+            return name
+        keys = f"keys {key_root(settings.key_prefix)}:*"
+        if not shows_server:
+            return f"{name}, {keys}"
+        address = without_passwords(settings.url).partition("://")[2].rpartition("@")[2]
+        return f"{name} on {address}, {keys}"
 
     @lazy
     def store(self) -> Store:
@@ -215,6 +230,8 @@ class Call:
             "here": self.request.path[1:],
             "params": self.params,
             "user": self.access.user,
+            "app_name": self.site.app.main or "",
+            "schedule": self.site.describe_schedule(shows_server=self.may("edit")),
             "may": self.may,
             "visible_error": self.visible_error,
             "error": self.error,

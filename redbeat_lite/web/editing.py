@@ -54,6 +54,30 @@ _NOTE = ("--note", "NOTE")
 _RUNS = 5
 
 
+#: Field -> its label in the form, if that is not its name.
+_LABELS = {
+    "tz": "Time zone",
+    "align": "At round multiples",
+    "spread": "At a moment of its own",
+    "cron_seconds": "Position of the seconds",
+    "rrule_start": "Start of the recurrence",
+    "args": "Arguments",
+    "kwargs": "Arguments by name",
+    "options": "Options of the message",
+    "expires": "Messages expire after",
+    "once": "One run at a time",
+    "misfire": "Missed runs",
+    "jitter": "Random delay up to",
+    "start_at": "No run before",
+    "end_at": "No run after",
+    "max_runs": "Number of runs",
+    "remove_when_done": "Remove when finished",
+    "history": "Runs to remember",
+    "expect": "Expectations",
+    "on_failure": "After failures",
+}
+
+
 class FormField(NamedTuple):
     """A field of the form.
 
@@ -278,6 +302,7 @@ def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: 
         fields=[field for field in _fields(texts) if field.name not in hidden],
         kinds=KINDS,
         refinements=_REFINEMENTS,
+        labels=_LABELS,
         **preview,
     )
 

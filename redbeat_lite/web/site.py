@@ -107,7 +107,7 @@ class Site:
         if isinstance(access, Response):
             return self.finished(request, access)
         if access is None or "view" not in access.rights:
-            text = "This page is not open to you. Its host says who may see it, by access=."
+            text = "You may not see this page. The site that hosts it decides that, by access=."
             return self.finished(request, Response.plain(403, text))
         answer = self._answer_to_head(request, access)
         return access if answer is None else self.finished(request, answer)
@@ -153,7 +153,7 @@ class Site:
             return Response.plain(403, "Another site may link to this page, but not load it.")
         _, right = ROUTES[request.routed_method, request.path]
         if right not in access.rights:
-            return Response.plain(403, f"You may not do this; it takes the right {right!r}.")
+            return Response.plain(403, f"You may not do this. It needs the right {right!r}.")
         return None
 
     def _answer(self, request: Request, access: Access) -> Response:

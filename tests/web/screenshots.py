@@ -1,4 +1,4 @@
-"""Takes the pictures of web.md, of a schedule as a shop may have it: ``make screenshots``."""
+"""Takes the pictures of README and web.md: ``make screenshots``. The schedule is one that a shop may have."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from redbeat_lite.web.routes import ROUTES
 from tests.support.processes import ROOT, celery
 from tests.support.run_records import Worker
 from tests.support.run_rows import RunRows
+from tests.web import hand_over
 from tests.web.test_browser import CHROMIUM, serving
 from tests.web.test_pipelines import Runs
 
@@ -155,6 +156,15 @@ def main() -> None:
             tab.wait_for_selector("time[data-away], svg", state="attached")
             take(browser, tab.screenshot(), WHERE / f"{name}.webp")
             tab.close()
+        take_hand_over(browser, stack.enter_context(embedded_server()))
+
+
+def take_hand_over(browser: Any, url: str) -> None:
+    """Take the picture of two beats on a server of their own."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 300})
+    tab.set_content(hand_over.page(*hand_over.run(url)))
+    take(browser, tab.screenshot(full_page=True), WHERE / "hand-over.webp")
+    tab.close()
 
 
 def take(browser: Any, picture: bytes, path: Path) -> None:

@@ -80,7 +80,7 @@ def test_an_edit_shows_what_it_changes_before_it_is_saved(visitor: Visitor, nigh
     assert shown.status == 200
     assert "30 2 * * * 30 2 * * mon" in shown.text
     assert "redbeat edit nightly --cron '30 2 * * mon' --tz Europe/Berlin --jitter 10s --tags b,a" in shown.text
-    assert "It would run next at:" in shown.text
+    assert "Its next runs:" in shown.text
     assert nightly().version == 1
     for name, text in form.items():
         assert f'<input type="hidden" name="{name}" value="{text}">' in shown.html
@@ -218,7 +218,7 @@ def test_a_config_entry_is_not_edited_here(make_app: Callable[..., Celery], make
     assert 'href="edit?' not in visitor.get("entry", name="tick").html
     assert visitor.get("edit", name="tick").status == 409
     assert visitor.post("edit", name="tick", version=1, save=1, jitter="3").status == 409
-    assert "Its configuration brings it back" in visitor.get("entry", name="tick").text
+    assert "Its configuration stores it again" in visitor.get("entry", name="tick").text
 
 
 @pytest.mark.parametrize(("page", "needs"), ACTIONS)
@@ -267,7 +267,7 @@ def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
     assert 'href="add"' in visitor.get("entries").html
     typed = {**_typed(visitor.get("add")), **NEW, "kwargs": '{"x": 7}'}
     shown = visitor.post("add", **typed)
-    assert (shown.status, "It would run next at:" in shown.text, "weekly" in schedules) == (200, True, False)
+    assert (shown.status, "Its next runs:" in shown.text, "weekly" in schedules) == (200, True, False)
     assert "rule 30 2 * * mon" in shown.text
     [command] = re.findall("redbeat (add weekly .*)</code>", shown.html)
     posted = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', shown.html))

@@ -220,7 +220,7 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
     page.click("text=Add an entry")
     for field, text in {"name": "new <b>", "rule": "90", "task": "add"}.items():
         page.fill(f"[name={field}]", text)
-    page.click("text=Show what it will be")
+    page.click("text=Show the entry")
     assert "redbeat add 'new <b>' add --every 90" in page.inner_text("main")
     page.click("text=Save")
     page.wait_for_selector("p.done")

@@ -49,7 +49,7 @@ def test_a_filter_leaves_some_changes(visitor: Visitor, schedules: Schedules, qu
         schedules.pause("nightly")
     seen = visitor.get("changes", **query)
     assert seen.html.count("<tr><td>") == left
-    assert ("Nothing is left by this filter." in seen.text) is not left
+    assert ("Nothing matches this filter." in seen.text) is not left
 
 
 def test_a_pattern_that_would_take_minutes_is_refused(visitor: Visitor, schedules: Schedules) -> None:
@@ -76,6 +76,6 @@ def test_older_ones_are_behind_a_link_and_none_is_left_out(
             page = visitor.get("changes", **query, until=_older(page.html))
             assert "← newest" in page.text
         assert [*dict.fromkeys(told)] == [f"e{number}" for number in range(7, -1, -1)]
-    assert "Nothing is left by this filter of the 5 changes" in visitor.get("changes", q="e0").text
+    assert "Nothing matches this filter of the 5 changes" in visitor.get("changes", q="e0").text
     for until in ("-1", "x", "9" * 15, "9" * 5000, "٣"):
         assert visitor.get("changes", until=until).html.count("<tr><td>") == 3

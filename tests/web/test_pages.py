@@ -180,7 +180,7 @@ def test_no_pattern_of_a_filter_reaches_the_server(visitor: Visitor, schedules: 
     visitor.get("entries", q=stars, task=stars)  # connects
     with commands(server) as seen:
         for page in ("entries", "timeline"):
-            assert "Nothing is left by this filter" in visitor.get(page, q=stars, task="*" + "}*]*" * 140).text
+            assert "matches this filter" in visitor.get(page, q=stars, task="*" + "}*]*" * 140).text
     assert all(len(command) < 500 for command in seen), "none has the pieces of a pattern"
 
 
@@ -433,3 +433,20 @@ def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPat
             shared.read("list", fails_at_first)
         seconds[0] += 1
     assert shared.read("list", fails_at_first) == "back"
+
+
+def test_each_page_says_which_schedule_it_shows(app: Celery, look: Callable[..., Visitor], server: Server) -> None:
+    for page in ("", "entries", "freezes"):
+        seen = look("edit").get(page)
+        assert f"proj on 127.0.0.1:{server.port}/0, keys {{redbeat-lite}}:*" in seen.text
+        assert re.search(r"<title>\w+ · proj · redbeat</title>", seen.html)
+        others = look().get(page).text
+        assert "proj, keys {redbeat-lite}:*" in others
+        assert f":{server.port}" not in others
+
+
+def test_a_password_of_the_server_is_not_on_the_page(look: Callable[..., Visitor], app: Celery) -> None:
+    app.conf.redbeat_lite_url = "redis://ada:secret@127.0.0.1:1/3"
+    text = look("edit").get("freezes").text
+    assert "proj on 127.0.0.1:1/3, keys" in text
+    assert "secret" not in text

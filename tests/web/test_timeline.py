@@ -54,7 +54,7 @@ def test_the_heat_has_each_hour_with_its_minutes_and_leads_to_what_is_due_then(
     assert seen.html.count("<svg") == 24 + 30
     assert f'aria-label="41 from {at}:00 on"' in seen.html
     assert 'href="entries?offset=1"' in seen.html
-    assert "1 before that, 1 later." in seen.text
+    assert "1 earlier, 1 later than this table." in seen.text
 
 
 def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
@@ -72,7 +72,7 @@ def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Sch
     assert 'aria-label="0 past runs, 0 to come"' in visitor.get("timeline", q="parked").html
     schedules.freezes.add("po*", seconds=86400 * 2)
     assert 'aria-label="2 past runs, 0 to come"' in visitor.get("timeline", q="po").html
-    assert "Nothing is left by this filter." in visitor.get("timeline", tag="nope").text
+    assert "No entry matches this filter." in visitor.get("timeline", tag="nope").text
 
 
 def test_there_are_a_hundred_lanes_at_most(visitor: Visitor, schedules: Schedules) -> None:
