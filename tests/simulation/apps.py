@@ -27,6 +27,9 @@ LONG_PERIODS = (3 * 3600, 12 * 3600, 86_400, 3 * 86_400)
 #: The share of seeds in which little is due.
 _SPARSE_SHARE = 0.1
 
+#: The share of these in which beats stop hearing of changes. Where much is due, that makes no difference.
+_DEAF_SHARE = 0.5
+
 #: The share of seeds that last for days.
 _LONG_SHARE = 0.1
 
@@ -120,6 +123,8 @@ class Setup:
         drawn = random.sample(kinds, random.randint(0, min(_MOST_KINDS, len(kinds))))
         if drawn and work.workers:
             drawn.append(random.choice(WORKER_FAULTS))
+        if is_sparse and random.random() < _DEAF_SHARE:
+            drawn.append("deaf")
         setup = cls(
             beats=random.choice((1, 1, 2, 2, 3)),
             holders=random.choice((0, 2)),

@@ -45,6 +45,7 @@ class Kind:
 
 
 _WAITS = Once(lease=2.0, on_conflict="wait")
+_IN_LINE = Once(lease=2.0, on_conflict="wait", key="line")
 
 #: Tasks of entries.
 KINDS = {
@@ -55,6 +56,8 @@ KINDS = {
     "project.asked": Kind(4.0, 0.0, 0.0, {"base": Task, "soft_time_limit": 2.0, **_LATE}),
     "project.skips": Kind(2.0, 0.1, 0.0, {"base": Task, "once": Once(lease=2.0), **_LATE}),
     "project.waits": Kind(0.5, 0.1, 0.1, {"base": Task, "once": _WAITS, **_LATE}),
+    # All calls of this one have one key, so several wait in line for it.
+    "project.line": Kind(0.8, 0.1, 0.1, {"base": Task, "once": _IN_LINE, **_LATE}),
     "project.alone": Kind(0.5, 0.1, 0.0, {"base": Task, "once": Once(lease=2.0, on_conflict="raise")}),
 }
 

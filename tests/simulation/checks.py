@@ -12,6 +12,7 @@ from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
 from tests.simulation.users import NAMES
 from tests.simulation.values import SortedSet
+from tests.simulation.wakeups import Wakeups
 from tests.simulation.world import MICROS, Process
 from tests.support.audit import History, violations
 
@@ -52,6 +53,7 @@ class Checks:
         self._setup = scenario.setup
         self._commit = _sha("schedule/commit").encode()
         self._acquire = _sha("leader/acquire").encode()
+        self._wakeups = Wakeups()
         #: Entries that are known to be overdue.
         self._overdue: set[bytes] = set()
         #: The last instant in epoch ms at which something was wrong.
@@ -71,6 +73,13 @@ class Checks:
             self._check_sender(process, command)
         if command[1] == self._acquire and isinstance(reply, list) and reply[0] == 1:
             self._check_trust(process)
+        woken_early = self._wakeups.observe(command, reply, self._story.now)
+        if woken_early is not None:
+            self._story.violate("woken once", woken_early)
+
+    def note_loss_of_data(self) -> None:
+        """Note that the server has lost writes."""
+        self._wakeups.forget()
 
     def _check_sender(self, process: Process, command: list[bytes]) -> None:
         """Whoever sends holds the lease, by token and by term."""

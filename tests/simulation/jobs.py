@@ -95,8 +95,9 @@ class Jobs:
             job.has_started = True
 
     def _call_task(self) -> None:
-        name = self._random.choice(list(CALLED))
-        self._call(f"call {name}", self._app.tasks[name].delay)
+        name = self._random.choice([*CALLED, "project.line"])
+        for _ in range(self._random.choice((1, 2, 5))):
+            self._call(f"call {name}", self._app.tasks[name].delay)
 
     def _cancel(self) -> None:
         self._touch("cancel", lambda run: run.cancel())

@@ -302,6 +302,7 @@ class Scenario:
 
     def _lose_data(self) -> None:
         self.losses_of_data += 1
+        self._checks.note_loss_of_data()
         self.lost_data = self.story.now
 
     def _add_config_entry(self, name: str) -> None:

@@ -14,6 +14,11 @@ BROKER_FAULTS = ("broker away", "broker slow", "broker refuses")
 WORKER_FAULTS = ("kill worker", "freeze worker", "deliver twice", "lose acknowledgements")
 
 
+#: The task whose calls wait in line for one another, and how often an entry has it.
+_IN_LINE = "project.line"
+_IN_LINE_SHARE = 0.3
+
+
 @dataclass(frozen=True)
 class Work:
     """The broker and the workers of one seed.
@@ -62,7 +67,9 @@ class Work:
 
     def draw_task(self, random: Random) -> str:
         """Draw the task of an entry."""
-        return random.choice(list(KINDS)) if self.workers else "project.run"
+        if not self.workers:
+            return "project.run"
+        return _IN_LINE if random.random() < _IN_LINE_SHARE else random.choice(list(KINDS))
 
     def without_workers(self) -> Work:
         """The same, but messages are only noted."""
