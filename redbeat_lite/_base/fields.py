@@ -130,20 +130,22 @@ def name(most: int) -> Kind:
 
 
 def _instant(value: Any) -> datetime:
+    instant = value
+    hint = "add tzinfo, for example tzinfo=datetime.UTC"
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            instant = datetime.fromisoformat(value)
         except ValueError:
             raise Wrong from None
-    require(isinstance(value, datetime), value)
-    hint = f"add the offset from UTC, as in {value.isoformat(timespec='minutes')}+01:00"
-    return require(value.utcoffset() is not None, value, hint)  # type: ignore[no-any-return]
+        hint = f"add the offset, as in {instant.isoformat(timespec='minutes')}+01:00"
+    require(isinstance(instant, datetime), value)
+    return require(instant.utcoffset() is not None, instant, hint)  # type: ignore[no-any-return]
 
 
-#: Aware datetime, also as ISO 8601 text.
+#: Aware datetime, also written in ISO 8601.
 INSTANT = Kind(
     "INSTANT",
-    "an aware datetime or a text such as 2026-12-01T09:00+01:00",
+    "an instant such as 2026-12-01T09:00+01:00",
     _instant,
     lambda value, field: value.isoformat(),
 )

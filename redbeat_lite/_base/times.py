@@ -115,25 +115,6 @@ def aware(field: str, value: object) -> datetime:
     return value
 
 
-def instant_from(field: str, value: object) -> datetime:
-    """Return the aware datetime of an ISO 8601 text or of a datetime, which TOML files have.
-
-    Raises:
-        InvalidEntry: the value is no instant, or has no offset; names the field.
-    """
-    if isinstance(value, datetime):
-        return aware(field, value)
-    try:
-        instant = datetime.fromisoformat(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise InvalidEntry(field, "an instant such as 2026-12-01T09:00+01:00", value) from None
-    if instant.tzinfo is None:
-        expected = "an instant with its offset from UTC"
-        hint = f"add the offset, as in {instant.isoformat(timespec='minutes')}+01:00"
-        raise InvalidEntry(field, expected, instant.isoformat(), hint=hint)
-    return instant
-
-
 def in_zone(instant: datetime, zone: tzinfo) -> str:
     """Return an instant as local time of a zone, to the second, with its offset."""
     return instant.astimezone(zone).replace(microsecond=0).isoformat(sep=" ")

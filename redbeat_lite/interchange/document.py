@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
+from .._base.fields import INSTANT
 from .._base.text import shorten, storable
-from .._base.times import from_ms, instant_from, to_ms
+from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import MAY_BE_UNSTORED
@@ -272,7 +273,7 @@ def _unpacked(field: str, value: Any) -> Any:
 
 
 def _ms(field: str, value: Any) -> int:
-    return to_ms(instant_from(field, value))
+    return to_ms(INSTANT.read(field, value))
 
 
 def _is_text(value: Any) -> bool:
@@ -350,8 +351,8 @@ _FIELDS: dict[type, dict[str, _Reader]] = {
         "name": _text,
         "note": _text,
         "actor": _text,
-        "until": instant_from,
-        "since": instant_from,
+        "until": INSTANT.read,
+        "since": INSTANT.read,
         "tag": _text_or_null,
         "task": _text,
     },
@@ -360,9 +361,9 @@ _FIELDS: dict[type, dict[str, _Reader]] = {
         "name": _name,
         "note": _text,
         "actor": _text,
-        "start": instant_from,
-        "end": instant_from,
-        "at": instant_from,
+        "start": INSTANT.read,
+        "end": INSTANT.read,
+        "at": INSTANT.read,
         "again": _count,
         "number": _count,
         "total": _count,

@@ -16,7 +16,8 @@ from typing import Any
 from celery.schedules import BaseSchedule
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.times import duration_text, instant_from, seconds_of
+from .._base.fields import INSTANT
+from .._base.times import duration_text, seconds_of
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.zones import zone_of
 from ..store.json_values import unpack
@@ -286,7 +287,7 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is None:
             return instant.replace(tzinfo=zone)
-    return instant_from(field, text)
+    return INSTANT.read(field, text)  # type: ignore[no-any-return]
 
 
 def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:

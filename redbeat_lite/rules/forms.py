@@ -30,9 +30,10 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
+from .._base.fields import INSTANT
 from .._base.public import public
 from .._base.text import nearest_hint
-from .._base.times import DURATION_FORMS, duration_text, in_zone, instant_from, seconds_of
+from .._base.times import DURATION_FORMS, duration_text, in_zone, seconds_of
 from .cron import Cron
 from .intervals import At, Every, Manual, interval_ms
 from .rrules import RRule
@@ -241,11 +242,11 @@ def schedule_identity(schedule_: BaseSchedule) -> str | int:
 
 
 def _make_at(instant: object) -> At:
-    return At(instant_from("at", instant))
+    return At(INSTANT.read("at", instant))
 
 
 def _make_rrule(text: str, tz: Any = None, start: object = None) -> RRule:
-    return RRule(text, tz=tz, start=None if start is None else instant_from("start", start))
+    return RRule(text, tz=tz, start=INSTANT.read("start", start, optional=True))
 
 
 def _make_manual(value: object) -> Manual:

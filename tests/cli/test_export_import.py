@@ -311,8 +311,8 @@ class TestExport:
     @pytest.mark.parametrize(
         ("state", "complaint"),
         [
-            ({"count": -1}, "state.count: expected a whole"),
-            ({"count": 10**15}, "state.count: expected a whole"),
+            ({"count": -1}, "state.count: expected a whole number"),
+            ({"count": 10**15}, "state.count: expected a whole number"),
             ({"note": "x" * 1001}, "state.note: expected text of at most 1000 characters"),
             ({"error": "\ud800"}, "state.error: expected text"),
             ({"next": "soon"}, "state.next: expected an instant"),
@@ -404,8 +404,11 @@ class TestBadFiles:
         [
             ('"jitter": -3', "entry 'b': entries[1].jitter: expected seconds"),
             ('"jiter": 3', "entry 'b': entries[1].jiter: expected a known field"),
-            ('"misfire": {"policy": "all", "limit": 0}', "entry 'b': entries[1].misfire.limit: expected a whole"),
-            ('"start_at": "2026-01-01"', "entry 'b': entries[1].start_at: expected an aware datetime or a text such"),
+            (
+                '"misfire": {"policy": "all", "limit": 0}',
+                "entry 'b': entries[1].misfire.limit: expected a whole number from 1 to 1000",
+            ),
+            ('"start_at": "2026-01-01"', "entry 'b': entries[1].start_at: expected an instant such as 2026-12-01T09"),
             ('"name": "b"', "'name' comes twice"),
             ('"args": [{"__type__": "no such", "__value__": 1}]', "entry 'b': entries[1].args: expected values"),
             ('"remove_when_done": true', "entry 'b': entries[1].remove_when_done: expected false in a file"),
