@@ -23,7 +23,8 @@ from ..entries.selection import Selection, matches
 from ..entries.words import counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
-from ..operate.option_values import fields_of, past_instant, schedule_of
+from ..operate.entry_options import fields_of, schedule_of
+from ..operate.option_values import past_instant
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..runs.run import Run
@@ -53,6 +54,7 @@ from .options import (
     schedule_options,
     selected,
     selecting,
+    task_option,
     to_change,
 )
 from .output import app_zone, echo_fields, echo_json, echo_table, in_json, is_unicode, say, when
@@ -258,7 +260,7 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
 
 @command()
 @name_argument
-@option("--task TEXT", "The name of the task.")
+@task_option
 @schedule_options
 @field_options
 @note_option

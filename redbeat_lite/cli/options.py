@@ -11,7 +11,7 @@ import click
 from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
-from ..operate.option_values import FIELD_OPTIONS, SCHEDULE_OPTIONS
+from ..operate.entry_options import FIELD_OPTIONS, KINDS, REFINEMENTS, Option, option_word
 from .command import Failure, entry_names, load_schedules, option, together
 from .output import echo_json, say
 
@@ -31,19 +31,23 @@ changing = together(
 )
 
 
-def _table_of(options: Mapping[str, str]) -> Callable[[Any], Any]:
-    """Return options as one decorator; the value of an option that is not given is ``None``.
+def _declared(options: Mapping[str, Option]) -> Callable[[Any], Any]:
+    """Return options as one decorator; the value of an option that is not given is ``None``."""
+    decorators = []
+    for name, details in options.items():
+        words = f"{option_word(name)} {details.metavar}"
+        if details.off:
+            words = f"{option_word(name)}/--{details.off}"
+        elif name == "tags":
+            words = f"--tags --tag {details.metavar}"
+        decorators.append(option(words, details.help, default=None, show_default=False))
+    return together(*decorators)
 
-    Parameters:
-        options: the words of each option, as :func:`~.command.option` takes them -> its help.
-    """
-    return together(
-        *(option(words, text, default=None, show_default=False) for words, text in options.items())
-    )
 
-
-schedule_options = _table_of(SCHEDULE_OPTIONS)
-field_options = _table_of(FIELD_OPTIONS)
+schedule_options = _declared({**KINDS, **REFINEMENTS})
+task_option = _declared({"task": FIELD_OPTIONS["task"]})
+#: Options of the fields of an entry other than its task, which is an argument of ``add``.
+field_options = _declared({name: FIELD_OPTIONS[name] for name in FIELD_OPTIONS if name != "task"})
 
 
 def selected() -> Selected:

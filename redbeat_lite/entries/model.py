@@ -150,9 +150,7 @@ def _policy(model: type[Model]) -> Kind:
 
 _LIFE = length(POSITIVE, _LONGEST_LIFE)
 _TEXT = Kind("TEXT", "text", lambda value: require(isinstance(value, str), value), pack)
-_TASK = replace(
-    NAME, metavar="TEXT", expected=f"a task, a signature, a Pipeline, or {NAME.expected}"
-)
+_TASK = replace(NAME, expected=f"a task, a signature, a Pipeline, or {NAME.expected}")
 _SCHEDULE = Kind(
     "",
     f"{DURATION_FORMS}, or a schedule",

@@ -24,7 +24,7 @@ from ..rules import resolved_text
 from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
 from ..store.json_values import pack
 from ..store.records import Refused
-from .option_values import option_words, schedule_options
+from .entry_options import option_words, schedule_options
 
 #: Count of an entry's last runs that a list shows.
 _LAST_RUNS = 5

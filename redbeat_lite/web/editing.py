@@ -1,11 +1,10 @@
-"""Form of an entry's definition, with the options of ``redbeat edit`` as its fields."""
+"""Form of an entry's definition, with the options of ``redbeat edit`` as its inputs."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
@@ -14,10 +13,10 @@ from ..entries.as_json import entry_fields
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..operate.coming_runs import next_runs
-from ..operate.option_values import (
+from ..operate.entry_options import (
     FIELD_OPTIONS,
     KINDS,
-    SCHEDULE_OPTIONS,
+    REFINEMENTS,
     fields_of,
     option_words,
     schedule_of,
@@ -30,22 +29,11 @@ from .http import Response
 #: Fields whose values the page may hide.
 ARGUMENTS = ("args", "kwargs", "options")
 
-#: Fields that refine a rule -> the text that means not set.
-_REFINEMENTS = {
-    "tz": "",
-    "align": "false",
-    "spread": "false",
-    "cron_seconds": "",
-    "rrule_start": "",
-}
-#: Fields that make the schedule together.
-_SCHEDULE = ("kind", "rule", *_REFINEMENTS)
+#: Refinements of a schedule -> the text that means not set.
+_UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
 
-#: Fields with one option for true and another one for false.
-_SWITCHES = {
-    "enabled": ("--enabled", "--disabled"),
-    "remove_when_done": ("--remove-when-done", "--keep-when-done"),
-}
+#: Inputs that make the schedule together.
+_SCHEDULE = ("kind", "rule", *REFINEMENTS)
 
 #: Words that end each command which the form shows.
 _NOTE = ("--note", "NOTE")
@@ -78,22 +66,6 @@ _LABELS = {
 }
 
 
-class FormField(NamedTuple):
-    """A field of the form.
-
-    Parameters:
-        name: its name.
-        text: its value as text.
-        help: the help of the option that reads it.
-        choices: the texts to choose from; empty if any text is allowed.
-    """
-
-    name: str
-    text: str
-    help: str
-    choices: tuple[str, ...]
-
-
 def edit_form(call: Call) -> Response:
     """Show the form of an entry, or of a post that was refused."""
     entry = _editable(call)
@@ -121,7 +93,7 @@ def edit(call: Call) -> Response:
         entry,
         texts,
         changed=_changed(before, texts),
-        words=["edit", entry.name, *_words(options), *_NOTE],
+        words=["edit", entry.name, *option_words(options), *_NOTE],
         coming=_coming(call.site, after) if "schedule" in changes else [],
     )
 
@@ -144,9 +116,9 @@ def add(call: Call) -> Response:
     if "save" in call.params:
         call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
-    words = ["add", name, task, *_words(options), *_NOTE]
+    words = ["add", name, task, *option_words(options), *_NOTE]
     if name.startswith("-") or task.startswith("-"):
-        words = ["add", "", *_words(options), *_NOTE, "--", name, task]
+        words = ["add", "", *option_words(options), *_NOTE, "--", name, task]
     after = entry_with_defaults(site.settings, name, fields, app=site.app)
     return _form(
         call,
@@ -204,21 +176,21 @@ def _texts(entry: Entry) -> dict[str, str]:
     """Return an entry's definition as the texts of the form."""
     options = schedule_options(entry.schedule)
     kind = next(iter(options))
-    rule = options.pop(kind)
-    texts = {"kind": kind, "rule": "" if rule is True else rule, **_REFINEMENTS}
-    for name, value in options.items():
-        texts[name] = "true" if value is True else value
+    texts = {"kind": kind, "rule": _text(options[kind])}
+    if kind == "manual":
+        texts["rule"] = ""
+    for name, unset in _UNSET.items():
+        texts[name] = _text(options.get(name, unset))
     for name, value in entry_fields(entry, defaults=True).items():
         if name != "schedule":
-            texts[name] = _text(name, value)
+            texts[name] = _text(value)
+    texts["tags"] = ",".join(entry.tags) or "none"
     return texts
 
 
-def _text(name: str, value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
-        return "false" if name == "once" else "none"
-    if name == "tags":
-        return ",".join(value) or "none"
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -238,28 +210,17 @@ def _options(
     options: dict[str, str | bool] = {}
     if any(name in _SCHEDULE for name in changed):
         options[kind] = True if kind == "manual" else texts["rule"]
-        for name, default in _REFINEMENTS.items():
-            if texts[name] != default:
-                options[name] = True if default == "false" else texts[name]
+        for name, unset in _UNSET.items():
+            if texts[name] != unset:
+                options[name] = True if unset == "false" else texts[name]
         if before["tz"] and not texts["tz"] and kind == before["kind"]:
             # Without --tz, the command would keep the zone of a rule of the same kind.
             options["tz"] = app_zone
     for name in changed:
         if name not in _SCHEDULE:
-            options[name] = texts[name] == "true" if name in _SWITCHES else texts[name]
+            is_flag = not FIELD_OPTIONS[name].metavar
+            options[name] = texts[name] == "true" if is_flag else texts[name]
     return options
-
-
-def _words(options: Mapping[str, str | bool]) -> list[str]:
-    """Return the words of the options on the command line."""
-    words = []
-    for name, value in options.items():
-        if name in _SWITCHES:
-            true_word, false_word = _SWITCHES[name]
-            words.append(true_word if value else false_word)
-        else:
-            words += option_words({name: value})
-    return words
 
 
 def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, Any]:
@@ -299,27 +260,9 @@ def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: 
         "edit.html",
         entry=entry,
         texts=texts,
-        fields=[field for field in _fields(texts) if field.name not in hidden],
         kinds=KINDS,
-        refinements=_REFINEMENTS,
+        refinements=REFINEMENTS,
         labels=_LABELS,
+        fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},
         **preview,
     )
-
-
-def _fields(texts: Mapping[str, str]) -> Iterator[FormField]:
-    """Yield the fields that options of ``redbeat edit`` read.
-
-    The fields kind and rule are not among them, because the form shows them by itself.
-    """
-    options = {"--task TEXT": "The name of the task.", **SCHEDULE_OPTIONS, **FIELD_OPTIONS}
-    for words, help_text in options.items():
-        word, *kind = re.split("[ /]", words)
-        name = word.removeprefix("--").replace("-", "_")
-        choices: tuple[str, ...] = ()
-        if name == "cron_seconds":
-            choices = ("", "first", "last")
-        elif name in _SWITCHES or not kind:
-            choices = ("true", "false")
-        if name in texts:
-            yield FormField(name, texts[name], help_text, choices)

@@ -22,7 +22,7 @@ from redbeat_lite import Expect, Misfire, Once, Pause, Schedules, at, cron, ever
 from redbeat_lite._base.times import duration_text, seconds_of
 from redbeat_lite.cli.output import table
 from redbeat_lite.entries.words import span
-from redbeat_lite.operate.option_values import option_words, schedule_options
+from redbeat_lite.operate.entry_options import option_words, schedule_options
 from redbeat_lite.operate.texts import distance
 from redbeat_lite.rules import schedule_text
 from redbeat_lite.store.records import Refused

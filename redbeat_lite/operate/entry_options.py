@@ -1,0 +1,255 @@
+"""Options of an entry, as the command line and the page have them: its schedule and its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any, NamedTuple
+
+from celery.schedules import BaseSchedule
+
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.fields import Field
+from .._base.times import duration_text
+from ..entries.model import FIELDS
+from ..rules import coerce_schedule, decode_schedule, encode_schedule
+from ..rules.forms import KINDS as FORMS
+from ..rules.zones import zone_of
+from ..store.json_values import unpack
+from .option_values import coming_instant, parse_instant
+
+#: Text that unsets a field.
+_NONE = "none"
+
+#: Most digits of a whole number. Python itself refuses to read more than 4,300.
+_DIGITS = 300
+
+
+class Option(NamedTuple):
+    """Option of ``redbeat edit``, and input of the form.
+
+    Parameters:
+        metavar: its values in one word; empty for a flag.
+        help: its sentence for people.
+        choices: its values, if they are few words.
+        off: the option that means ``False``.
+    """
+
+    metavar: str
+    help: str
+    choices: tuple[str, ...] = ()
+    off: str = ""
+
+
+#: Options that make the schedule of an entry, by name. An entry has one of them.
+KINDS = {
+    "every": Option("LENGTH", "At a fixed interval: 30s, 5m, 1h30m, 2d."),
+    "cron": Option("FIELDS", 'By the clock: "*/5 * * * *", five fields, or six with seconds.'),
+    "at": Option("INSTANT", "Once: 2026-12-01T09:00+01:00, or 2h from now."),
+    "rrule": Option("RULE", 'By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
+    "manual": Option("", "Never by itself, only when somebody runs it."),
+    "schedule": Option("JSON", 'Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
+}
+
+#: Options that refine a schedule.
+REFINEMENTS = {
+    "align": Option("", "With --every: at round multiples, not counted from now."),
+    "spread": Option("", "With --every: at a moment of its own, by its name."),
+    "tz": Option("ZONE", "Zone of --cron, --rrule and --at. [default: the app's]"),
+    "cron_seconds": Option(
+        "WHERE",
+        "Where six fields have the seconds: first or last. [last]",
+        ("", "first", "last"),
+    ),
+    "rrule_start": Option("INSTANT", "What --rrule counts from, instead of its DTSTART."),
+}
+
+#: Refinement -> its field in the form of a schedule, if that has another name.
+_FIELD_OF = {"cron_seconds": "seconds", "rrule_start": "start"}
+_OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
+
+#: Options of the fields of an entry.
+FIELD_OPTIONS = {
+    name: Option(field.kind.metavar, field.help, field.kind.choices, field.kind.off)
+    for name, field in FIELDS.items()
+    if field.help
+}
+
+
+def option_word(name: str) -> str:
+    """Return an option as the command line has it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
+    """Take :data:`KINDS` and :data:`REFINEMENTS` out of the values, and return their schedule.
+
+    Returns ``None`` if there is no schedule. Raises InvalidEntry for two schedules, for options
+    that do not go together, and for a wrong value.
+
+    Parameters:
+        values: the values of options by name; ``None`` for an option that is not given.
+        zone: of instants without an offset.
+    """
+    taken = {name: values.pop(name, None) for name in (*KINDS, *REFINEMENTS)}
+    given = {name: value for name, value in taken.items() if value is not None}
+    kinds = [name for name in given if name in KINDS]
+    if len(kinds) > 1:
+        options = " and ".join(map(option_word, kinds))
+        raise InvalidEntry("schedule", "one schedule", options)
+    kind = kinds[0] if kinds else ""
+    for name in given:
+        if name in REFINEMENTS:
+            _check_refinement(name, kind)
+    if kind == "schedule":
+        return coerce_schedule(_read_json("schedule", given["schedule"]))
+    form = {_FIELD_OF.get(name, name): value for name, value in given.items()}
+    if kind == "at":
+        tz = form.pop("tz", None)
+        form["at"] = coming_instant("at", form["at"], zone_of(tz) if tz else zone)
+    if "start" in form:
+        form["start"] = parse_instant("rrule_start", form["start"], zone)
+    try:
+        return decode_schedule(form) if form else None
+    except InvalidEntry as exc:
+        field = exc.field.removeprefix("schedule.")
+        option = _OPTION_OF.get(field, field)
+        raise InvalidEntry(option, exc.expected, exc.value, hint=exc.hint) from None
+
+
+def _check_refinement(name: str, kind: str) -> None:
+    """Raise InvalidEntry if an option does not go with the kind of the schedule."""
+    field = _FIELD_OF.get(name, name)
+    # An instant of --at may have a zone, which its form does not have.
+    beside = [
+        kind for kind in KINDS if field in FORMS[kind].options or (kind, field) == ("at", "tz")
+    ]
+    if kind not in beside:
+        word = option_word(name)
+        expected = f"{word} beside {' or '.join(map(option_word, beside))}"
+        raise InvalidEntry("schedule", expected, f"{word} {kind or 'alone'}")
+
+
+def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:
+    """Return the options with which :func:`schedule_of` makes a schedule with the same runs.
+
+    The first is the kind. A schedule that has no options of its own has its form as JSON.
+
+    Parameters:
+        zone: of an instant.
+
+    Raises:
+        InvalidEntry: the class of the schedule cannot be stored.
+    """
+    form = encode_schedule(schedule)
+    kind = next(iter(form))
+    if form.keys() == {"schedule"}:
+        ms = form["schedule"] * 1000
+        if abs(ms - round(ms)) < 1e-6:
+            return {"every": duration_text(round(ms))}
+    if kind == "schedule" or kind not in KINDS:
+        return {"schedule": json.dumps(form, ensure_ascii=False)}
+    if kind == "at":
+        return {"at": datetime.fromisoformat(form["at"]).astimezone(zone).isoformat()}
+    if kind == "rrule":
+        # Lines may be joined by blanks.
+        form["rrule"] = " ".join(form["rrule"].split())
+    return {_OPTION_OF.get(name, name): value for name, value in form.items()}
+
+
+def option_words(options: Mapping[str, str | bool]) -> list[str]:
+    """Return options as words of the command line; ``True`` is an option without a value."""
+    words = []
+    for name, value in options.items():
+        words.append(f"--{FIELD_OPTIONS[name].off}" if value is False else option_word(name))
+        if isinstance(value, str):
+            words.append(value)
+    return words
+
+
+def fields_of(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """Return the fields of an entry whose options have a value.
+
+    Parameters:
+        values: the values of options by name; ``None`` for an option that is not given.
+        zone: of instants without an offset.
+
+    Raises:
+        InvalidEntry: a value is wrong.
+    """
+    return {
+        name: _read(FIELDS[name], value, zone)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _read(field: Field, value: Any, zone: tzinfo) -> Any:
+    """Return the value of a field as Python has it."""
+    is_flag = not isinstance(value, str)
+    if is_flag:
+        return value
+    if value == _NONE and field.optional:
+        return None
+    match field.kind.metavar:
+        case "JSON":
+            return _unpacked(field.path, value)
+        case "POLICY":
+            return _policy(field.path, value)
+        case "INSTANT":
+            return coming_instant(field.path, value, zone)
+        case "N":
+            return _whole(field.path, value)
+        case "TAG,...":
+            return () if value == _NONE else value.split(",")
+    return value
+
+
+def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
+    """Return the value of a JSON text; raise InvalidEntry if it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        shallow = f"{expected} that is not nested hundreds of levels deep"
+        raise InvalidEntry(field, shallow, text) from None
+    except ValueError as exc:
+        raise InvalidEntry(field, f"{expected} ({exc})", text) from None
+
+
+def _unpacked(field: str, text: str) -> Any:
+    """Return arguments or options; ``__type__`` marks values that JSON lacks."""
+    kind: type = dict
+    expected = "JSON object"
+    if field == "args":
+        kind = list
+        expected = "JSON array"
+    try:
+        value = unpack(_read_json(field, text, expected))
+    except CorruptEntry as exc:
+        raise InvalidEntry(field, f"{expected} ({exc})", text) from None
+    if not isinstance(value, kind):
+        raise InvalidEntry(field, expected, text)
+    return value
+
+
+def _policy(field: str, text: str) -> Any:
+    """Return a policy from its JSON, from ``start_within=30s,failures=3``, or its own text."""
+    if text.lstrip().startswith("{") or text in ("true", "false"):
+        return _read_json(field, text)
+    if "=" not in text:
+        return text
+    parts = [part.strip().partition("=") for part in text.split(",")]
+    return {name: _number_or_text(value) for name, _, value in parts}
+
+
+def _number_or_text(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
+
+
+def _whole(field: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise InvalidEntry(field, 'a whole number, or "none"', text)
+    return int(text)
