@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
 from celery.schedules import schedule
 from msgspec import structs
@@ -17,7 +17,7 @@ from ..rules import Manual, Rule, SpreadSchedule, rule_of, schedule_identity
 from ..rules.calendars import Calendar, without
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..store.changes import Change
-from .as_json import as_json
+from .definition import as_json
 from .model import (
     FIELDS,
     NAME,
@@ -36,29 +36,14 @@ if TYPE_CHECKING:
     # Celery ships no types, so its class would have any attribute, also misspelled ones. The fields
     # of the definition become attributes of the entry.
 
-    class ScheduleEntry(Definition, frozen=True): ...
+    class ScheduleEntry(Definition, frozen=True):
+        name: str = ""
 else:
     from celery.beat import ScheduleEntry
 
 #: States of an entry, as users see them.
 Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
 STATUSES = get_args(Status)
-
-#: Attributes that the package sets after an entry is made.
-_READ = frozenset(
-    (
-        "app",
-        "due",
-        "frozen_until",
-        "last_change",
-        "owner",
-        "read_rows",
-        "state",
-        "unstored",
-        "message_template",
-        "_rule",
-    )
-)
 
 #: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
 #: be made again.
@@ -93,10 +78,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             value.
     """
 
-    name: Final[str] = ""
+    # The package sets the attributes of this list; the others are read-only.
+
     #: The Celery app.
     app: Any = None
-
     #: Attributes of an entry that was read from Redis or written.
     state: EntryState | None = None
     due: int | None = None  #: epoch milliseconds
@@ -366,11 +351,11 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         """
         if not isinstance(other, Entry):
             return NotImplemented
-        mine = self.definition()
-        others = other.definition()
-        for fields in (mine, others):
-            fields["schedule"] = schedule_identity(fields["schedule"])
-        return self.name == other.name and mine == others
+        return self._identity() == other._identity()
+
+    def _identity(self) -> dict[str, Any]:
+        identity = schedule_identity(self.schedule)
+        return {**self.definition(), "schedule": identity, "name": self.name}
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 
@@ -394,7 +379,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     # -- Read-only: a change of this object would not change what is stored ------------------------
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in _READ:
+        if name not in Entry.__annotations__:
             is_field = name in FIELDS or name == "name"
             self._refuse(name if is_field else "field")
         self.__dict__[name] = value

@@ -20,9 +20,8 @@ from .._base.times import from_ms
 from .._version import __version__
 from ..api.schedules import Schedules
 from ..entries import lifecycle
-from ..entries.as_json import entry_fields
 from ..entries.backfill import Backfill
-from ..entries.definition import encode
+from ..entries.definition import encode, entry_fields
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze

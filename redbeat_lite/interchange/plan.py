@@ -19,8 +19,8 @@ from .._base.errors import InvalidEntry
 from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..entries import lifecycle
-from ..entries.as_json import entry_fields
 from ..entries.configured import configured
+from ..entries.definition import entry_fields
 from ..entries.entry import Entry
 from ..entries.on_calendar import give_calendar
 from ..rules import At, Manual

@@ -12,8 +12,8 @@ from .._base.clock import CLOCK_OFF, wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import in_zone
 from ..beat.status import LeaderStatus, StandBy, Status
-from ..entries.as_json import entry_fields
 from ..entries.backfill import Backfill
+from ..entries.definition import entry_fields
 from ..entries.entry import Entry
 from ..entries.last_runs import with_sent
 from ..entries.words import counted, span, took

@@ -9,8 +9,8 @@ from typing import Any
 from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..entries import lifecycle
-from ..entries.as_json import entry_fields
 from ..entries.configured import entry_with_defaults
+from ..entries.definition import entry_fields
 from ..entries.entry import Entry
 from ..operate.coming_runs import next_runs
 from ..operate.entry_options import (

@@ -16,7 +16,7 @@ from .._base.errors import EntryNotFound
 from .._base.times import MAX_MS, from_ms, to_ms
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
-from ..entries.as_json import entry_fields
+from ..entries.definition import entry_fields
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
