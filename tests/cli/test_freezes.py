@@ -83,7 +83,7 @@ def soon() -> datetime:
     [
         ({}, "until: expected either until or seconds, got (None, None)"),
         ({"seconds": 5, "until": soon()}, "expected either until or seconds"),
-        ({"seconds": 0}, 'a text such as "1h30m", a millisecond to 1,000 years, got 0'),
+        ({"seconds": 0}, 'a text such as "1h30m", at least 0.001 s and at most 1000 years, got 0'),
         ({"seconds": "2x"}, "seconds: expected seconds"),
         ({"seconds": float("nan")}, "seconds: expected seconds"),
         ({"seconds": timedelta(microseconds=1)}, "seconds: expected seconds"),
