@@ -207,7 +207,8 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     text = schedule_text(celerys).removeprefix("crontab ")
     times = crontab_rule(celerys, zone).walls
     days = times.days
-    numbers = (times.minutes, times.hours, days.month_days, days.months, days.weekdays)
+    weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
+    numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
     numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
     for candidate in (text, numeric):
         try:
@@ -247,7 +248,7 @@ def _recurrence(times: WallTimes) -> str:
     if len(days.month_days) < 31:
         parts.append(f"BYMONTHDAY={_listed(days.month_days)}")
     if len(days.weekdays) < 7:
-        parts.append(f"BYDAY={','.join(WEEKDAYS[day - 1] for day in days.weekdays)}")
+        parts.append(f"BYDAY={','.join(WEEKDAYS[day] for day, _ in days.weekdays)}")
     parts.append(f"BYMINUTE={_listed(times.minutes)}")
     parts.append("BYSECOND=0")
     return start + ";".join(parts)

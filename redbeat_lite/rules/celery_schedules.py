@@ -18,7 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, crontab_pars
 
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule, zoned
-from .cron import HOUR, Cron, Item, runs_every_hour, split
+from .cron import Cron, runs_every_hour, split
 from .rule import InMs, Question
 from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
@@ -44,7 +44,7 @@ def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
     days = Days(
         months=_ascending(schedule.month_of_year),
         month_days=_ascending(schedule.day_of_month),
-        weekdays=_ascending(schedule.day_of_week),
+        weekdays=tuple(sorted(((day - 1) % 7, 0) for day in schedule.day_of_week)),
     )
     times = WallTimes(
         hours=_ascending(schedule.hour),
@@ -64,12 +64,8 @@ def _is_running(schedule: crontab) -> bool:
     """Return whether the hours of a crontab are counted, as in ``*/2``, and not named."""
     hours = schedule._orig_hour
     if not isinstance(hours, str):
-        return len(schedule.hour) == HOUR.size
-    items = []
-    for part in hours.split(","):
-        step = part.partition("/")[2]
-        items.append(Item(tuple(crontab_parser(HOUR.size).parse(part)), int(step or 1)))
-    return runs_every_hour(items)
+        return len(schedule.hour) == 24
+    return runs_every_hour(hours, crontab_parser(24).parse)
 
 
 def _own_zone(schedule: crontab) -> tzinfo | None:

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Protocol
 
-from .._base.times import EPOCH, MAX_MS, MIN_MS, from_ms
+from .._base.times import EPOCH, MAX_MS, MIN_MS
 from .rule import ByKey, InMs
-from .wall_times import WallTimes, before
+from .wall_times import WallTimes
 from .zones import is_hashable, zone_name
 
 _SECOND = timedelta(seconds=1)
@@ -41,7 +41,7 @@ class Walls(Hashable, Protocol):
 def offset_at(zone: tzinfo, second: int) -> int:
     """Return the seconds that ``zone`` is ahead of UTC at a second since 1970."""
     local = (EPOCH + second * _SECOND).astimezone(zone)
-    return int(local.utcoffset().total_seconds())  # type: ignore[union-attr]  # it is aware
+    return local.utcoffset() // _SECOND  # type: ignore[operator]  # it is aware
 
 
 def jump_between(zone: tzinfo, before: int, after: int) -> int:
@@ -77,71 +77,46 @@ def naive(second: int) -> datetime:
 
 def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     """Return the first instant at which the clock shows ``wall``, or the end of its gap."""
-    earlier, later = _both(zone, wall)
+    local = wall.replace(tzinfo=zone)
+    earlier = local.astimezone(UTC)
+    later = local.replace(fold=1).astimezone(UTC)
     if later >= earlier:
         return earlier
-    # In a gap the offset before it gives a time behind the gap, and the other way round.
+    # In a gap the offset before it gives a time behind the gap, and the other way round (PEP 495).
     return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
-
-
-def _both(zone: tzinfo, wall: datetime) -> tuple[datetime, datetime]:
-    """Return the instants of a wall time by the offset before and after a jump (PEP 495).
-
-    They are the same if there is no jump.
-    """
-    first = wall.replace(tzinfo=zone)
-    return first.astimezone(UTC), first.replace(fold=1).astimezone(UTC)
 
 
 def _second(instant: datetime) -> int:
     return (instant - EPOCH) // _SECOND
 
 
-def _jump_ahead(zone: tzinfo, local: datetime) -> int | None:
-    """Return the jump that will make the clock show ``local`` again, if there is one."""
-    earlier, later = _both(zone, local.replace(tzinfo=None))
-    return jump_between(zone, _second(earlier), _second(later)) if earlier < later else None
-
-
-def _next_fixed(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
-    wall = walls.next_wall(_last_first_passing(zone, local))
-    return None if wall is None else first_passing(zone, wall)
-
-
-def _last_first_passing(zone: tzinfo, local: datetime) -> datetime:
-    """Return the latest wall time that has passed for the first time at ``local``."""
-    jump = _jump_ahead(zone, local.replace(fold=0)) if local.fold else None
-    if jump is None:
-        return local.replace(tzinfo=None, microsecond=0)
-    # In the second passing, the clock had already got as far as the jump.
-    return naive(jump + offset_at(zone, jump - 1) - 1)
-
-
-def _next_running(walls: Walls, zone: tzinfo, local: datetime) -> datetime | None:
-    """Return the next time of a rule that also runs in the second passing of a fold."""
-    shown = local.replace(tzinfo=None, microsecond=0)
-    ahead = _next_shown(walls, zone, shown, local.astimezone(UTC))
-    jump = None if local.fold else _jump_ahead(zone, local)
-    if jump is None:
-        return ahead
-    # In the second passing of a fold ahead, the clock shows times that are not later than now.
-    start = naive(jump + offset_at(zone, jump))
-    again = _next_shown(walls, zone, before(start), EPOCH + _SECOND * (jump - 1))
-    instants = [instant for instant in (ahead, again) if instant is not None]
-    return min(instants, default=None)
-
-
-def _next_shown(walls: Walls, zone: tzinfo, wall: datetime, instant: datetime) -> datetime | None:
-    """Return the first instant later than ``instant`` with a matching time later than ``wall``."""
-    matching = walls.next_wall(wall)
-    while matching is not None:
-        earlier, later = _both(zone, matching)
-        if later >= earlier:
-            return earlier if earlier > instant else later
-        # The matching time is in a gap, so the search goes on behind the gap.
-        jump = jump_between(zone, _second(later), _second(earlier))
-        matching = walls.next_wall(before(naive(jump + offset_at(zone, jump))))
+def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
+    """Return the next second in which a matching time passes for the first time, or a gap ends."""
+    wall = walls.next_wall(naive(second + offset_at(zone, second)))
+    while wall is not None:
+        passing = _second(first_passing(zone, wall))
+        # In the second passing of a fold, the next times have passed already.
+        if passing > second:
+            return passing
+        wall = walls.next_wall(wall)
     return None
+
+
+def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
+    """Return the next second in which the clock shows a matching time, also for the second time."""
+    while True:
+        offset = offset_at(zone, second + 1)
+        wall = walls.next_wall(naive(second + offset))
+        if wall is None:
+            return None
+        following = _second(wall.replace(tzinfo=UTC)) - offset
+        # A jump within a day may show the next times again. Later ones show no matching time before
+        # ``wall``, so only the offset at the end counts.
+        ends = (min(second + _STRIDE, following), following)
+        changed = next((end for end in ends if offset_at(zone, end) != offset), None)
+        if changed is None:
+            return following
+        second = jump_between(zone, second + 1, changed) - 1
 
 
 class ZonedRule(InMs, ByKey):
@@ -159,10 +134,10 @@ class ZonedRule(InMs, ByKey):
             return None
         search = _next_running if self.walls.running else _next_fixed
         try:
-            instant = search(self.walls, self.zone, from_ms(ms).astimezone(self.zone))
+            second = search(self.walls, self.zone, ms // 1000)
         except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
             return None
-        return None if instant is None else _second(instant) * 1000
+        return None if second is None else second * 1000
 
     def _key(self) -> tuple[object, ...]:
         return self.walls, self.zone_name
@@ -217,8 +192,9 @@ class CountedRule(ZonedRule):
 
     def _count_fixed(self, after: int, until: int) -> int:
         """Count the matching times in ``(after, until]``, each at its first passing."""
-        local = (EPOCH + after * _SECOND).astimezone(self.zone)
-        passed = _last_first_passing(self.zone, local)
+        # In the second passing of a fold, the clock had already got as far as the jump.
+        day_before = stretches(self.zone, after - _STRIDE, after)
+        passed = max(naive(end + offset) for _, end, offset in day_before)
         count = 0
         for start, end, offset in stretches(self.zone, after, until):
             # The clock of this stretch would have shown this just before the stretch.

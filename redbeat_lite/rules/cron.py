@@ -13,12 +13,11 @@ range, a day of the month is one that every month has.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from celery.schedules import BaseSchedule
 from croniter import croniter
@@ -117,11 +116,7 @@ class Cron(SpreadSchedule):
         return parse(self._require_resolved(), self.seconds, self.expression)
 
     def in_zone(self, zone: tzinfo) -> CountedRule:
-        """Return the rule in its own zone, or in ``zone`` if it has none."""
         return zoned(self.times, portable(zone) if self.zone is None else self.zone)
-
-    def next_ms(self, ms: int) -> int | None:
-        return self.in_zone(self.tz).next_ms(ms)
 
     def _resolve(self, name: str) -> str:
         return resolve(self.expression, self.seconds, name)
@@ -168,13 +163,6 @@ WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS)
 _FIELDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 
-class Item(NamedTuple):
-    """Values of one item of a comma list, in ascending order, and its step."""
-
-    values: tuple[int, ...]
-    step: int
-
-
 @lru_cache(maxsize=2048)
 def parse(expression: str, seconds: str = "last", written: str | None = None) -> WallTimes:
     """Return the wall-clock times that an expression names.
@@ -190,15 +178,13 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
     """
     second, minute, hour, day, month, weekday = split(expression, seconds)
     parser = Parser(written or expression)
-    # People read the minutes first, so errors name the first wrong field in this order.
-    minutes = parser.numbers(minute, MINUTE)
-    hours = parser.items(hour, HOUR)
     times = WallTimes(
-        hours=_values(hours),
-        minutes=minutes,
-        seconds=parser.numbers(second, SECOND),
+        # People read the minutes first, so errors name the first wrong field in this order.
+        minutes=parser.values(minute, MINUTE),
+        hours=parser.values(hour, HOUR),
+        seconds=parser.values(second, SECOND),
         days=parser.days(day, month, weekday),
-        running=runs_every_hour(hours),
+        running=runs_every_hour(hour, lambda text: parser.values(text, HOUR)),
     )
     if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
         expected = "an expression that matches some day"
@@ -207,15 +193,16 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
     return times
 
 
-def runs_every_hour(items: list[Item]) -> bool:
-    """Return whether an hour field names all 24 hours, or has a step over more than one hour."""
-    if len(_values(items)) == HOUR.size:
+def runs_every_hour(text: str, values: Callable[[str], Collection[int]]) -> bool:
+    """Return whether an hour field names all 24 hours, or has a step over more than one hour.
+
+    Parameters:
+        values: returns the hours of a field, or of one item of it.
+    """
+    if len(values(text)) == 24:
         return True
-    return any(item.step > 1 and len(item.values) > 1 for item in items)
-
-
-def _values(items: Iterable[Item]) -> tuple[int, ...]:
-    return tuple(sorted({value for item in items for value in item.values}))
+    steps = [item for item in text.split(",") if int(item.partition("/")[2] or 1) > 1]
+    return any(len(values(item)) > 1 for item in steps)
 
 
 def split(expression: str, seconds: str) -> list[str]:
@@ -257,11 +244,6 @@ def _length_hint(texts: list[str]) -> str:
         return "there is no field for the year: use end_at or at(...)"
     if f"@{text}" in ALIASES:
         return f"did you mean @{text}?"
-    if 0 < len(texts) < 5 and re.fullmatch(r"[\d*/,? -]+", text, re.ASCII):
-        completed = " ".join(texts + ["*"] * (5 - len(texts)))
-        with suppress(InvalidEntry):
-            parse(completed)
-            return f"did you mean {completed!r}?"
     if seconds_of(text) or re.search(r"\d ?(?:[smhdw]|ms|(?:sec|min|hour|day|week)[a-z]*)\b", text):
         return _interval_hint(text)
     return 'for example "0 3 * * *"'
@@ -279,39 +261,40 @@ class Parser:
     def __init__(self, expression: str) -> None:
         self.expression = expression
 
-    def numbers(self, text: str, field: Field) -> tuple[int, ...]:
-        return _values(self.items(text, field))
+    def values(self, text: str, field: Field) -> tuple[int, ...]:
+        """Return the values of a comma list in ascending order."""
+        return tuple(
+            sorted({value for item in text.split(",") for value in self.item(item, field)})
+        )
 
-    def items(self, text: str, field: Field) -> list[Item]:
-        return [self.item(part, field) for part in text.split(",")]
-
-    def item(self, part: str, field: Field) -> Item:
+    def item(self, item: str, field: Field) -> Iterable[int]:
         """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
 
         ``5/15`` goes on to the end of the field.
         """
-        match = _ITEM.fullmatch(part)
-        if match is None or (match[1] == "*" and match[2]):
-            self.refuse(field, part, _hint(part, field))
-        step = int(match[3] or 1)
-        if step == 0:
-            self.refuse(field, part, _hint(part, field))
+        match = _ITEM.fullmatch(item)
+        step = int(match[3] or 1) if match else 0
+        if match is None or step == 0 or (match[1] == "*" and match[2]):
+            self.refuse(field, item, _hint(item, field))
         first = field.low
         last = field.high
         if match[1] != "*":
-            first = self.number(match[1], field, part)
+            first = self.number(match[1], field, item)
             if match[2] or not match[3]:
-                last = self.number(match[2] or match[1], field, part)
+                last = self.number(match[2] or match[1], field, item)
         if field is WEEKDAY and first == 7:
             first = 0
             last %= 7
         if first < last:
-            return Item(_expand_range(field, first, last, step), step)
+            columns = ["*"] * 6
+            columns[field.column] = f"{first}-{last}/{step}"
+            values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
+            return range(field.low, field.high + 1) if values == ["*"] else values
         # croniter reads these in other ways: 5-5 as the whole cycle, and a range that wraps with a
         # new stride.
         width = 1 if first == last else last - first + 1 + field.size
         places = range(first - field.low, first - field.low + width, step)
-        return Item(tuple(sorted({field.low + place % field.size for place in places})), step)
+        return (field.low + place % field.size for place in places)
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
@@ -324,7 +307,7 @@ class Parser:
 
     def days(self, day: str, month: str, weekday: str) -> Days:
         """Return the days that the three day fields of an expression choose."""
-        months = self.numbers(month, MONTH)
+        months = self.values(month, MONTH)
         nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
         nearest_weekday = 0
         month_days: tuple[int, ...] = ()
@@ -333,14 +316,12 @@ class Parser:
             nearest_weekday = self.number(number, DAY, number)
         else:
             month_days = self.month_days(day)
-        weekdays, nth_weekdays = self.weekdays(weekday)
+        weekdays = self.weekdays(weekday)
         return Days(
             months,
             month_days=month_days,
-            last_day="l" in day.split(","),
             nearest_weekday=nearest_weekday,
             weekdays=weekdays,
-            nth_weekdays=nth_weekdays,
             either=_is_restricted(day) and _is_restricted(weekday),
         )
 
@@ -357,30 +338,28 @@ class Parser:
         if "w" in text:
             self.refuse(DAY, text, "W stands alone, with one day: 15W")
         plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
-        return _values(self.item(part, DAY) for part in plain)
+        last_day = (-1,) if "l" in parts else ()
+        return last_day + (self.values(",".join(plain), DAY) if plain else ())
 
-    def weekdays(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """Return the plain weekdays and the numbered ones of the day-of-week field.
+    def weekdays(self, text: str) -> tuple[tuple[int, int], ...]:
+        """Return the day-of-week field as pairs of a weekday and its number in the month.
 
         The field has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the
-        last Friday. A numbered weekday is a pair: the day, and its number in the month, where -1
-        is the last.
+        last Friday. In a pair, Monday is 0. Number -1 is the last one, and number 0 is every one.
         """
-        plain: list[Item] = []
-        numbered: set[tuple[int, int]] = set()
+        weekdays: set[tuple[int, int]] = set()
         for part in ["*"] if text == "?" else text.split(","):
             last = re.fullmatch(r"l([0-7]|[a-z]{3,9})|([0-7]|[a-z]{3,9})l", part)
             days, hash_sign, nth = part.partition("#")
             if last:
-                day = last[1] or last[2]
-                numbered.add((self.number(day, WEEKDAY, day) % 7, -1))
-            elif not hash_sign:
-                plain.append(self.item(part, WEEKDAY))
-            elif re.fullmatch("[1-5]", nth):
-                numbered.update((day, int(nth)) for day in self.item(days, WEEKDAY).values)
-            else:
+                days = last[1] or last[2]
+                nth = "-1"
+            elif hash_sign and not re.fullmatch("[1-5]", nth):
                 self.refuse(WEEKDAY, part, "the number after # is 1 to 5")
-        return _values(plain), tuple(sorted(numbered))
+            # Sunday is 0 here, and 6 in a pair.
+            numbers = self.item(days, WEEKDAY)
+            weekdays.update(((number - 1) % 7, int(nth or 0)) for number in numbers)
+        return tuple(sorted(weekdays))
 
     def refuse(self, field: Field, text: str, hint: str | None = None) -> NoReturn:
         expected = f"{field.name} of {field.low} to {7 if field is WEEKDAY else field.high}"
@@ -388,17 +367,6 @@ class Parser:
             expected += f" or {field.words[0][:3]} to {field.words[-1][:3]}"
         place = f'in "{self.expression}"'
         raise InvalidEntry("schedule", expected, text, hint=f"{place}; {hint}" if hint else place)
-
-
-@lru_cache(maxsize=1024)
-def _expand_range(field: Field, first: int, last: int, step: int) -> tuple[int, ...]:
-    """Return the values of a range, as croniter finds them in the column of a field."""
-    columns = ["*"] * 6
-    columns[field.column] = f"{first}-{last}/{step}"
-    values = croniter.expand(" ".join(columns))[0][field.column]
-    if values == ["*"]:
-        return tuple(range(field.low, field.high + 1))
-    return tuple(values)
 
 
 def _is_restricted(text: str) -> bool:
@@ -485,7 +453,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     days = schedule.times.days
     if not days.either:
         return None
-    count = sum(len(days.of(_SAMPLE_YEAR, month)) for month in range(1, 13))
+    count = len(days.of(_SAMPLE_YEAR))
     return (
         f"{schedule.expression!r} restricts day of month and day of week, and runs if either "
         "matches, "
@@ -511,11 +479,13 @@ def _both_days(schedule: Cron, days: Days) -> str:
     """Return how to write a rule whose day fields must both match: ``MON#1`` for 1-7 and MON."""
     weeks = {(day - 1) // 7 + 1 for day in days.month_days}
     is_one_week = len(weeks) == 1 and len(days.month_days) == 7
-    if not is_one_week or days.last_day or days.nth_weekdays:
+    if not is_one_week or any(nth for _, nth in days.weekdays):
         return "use Celery's crontab"
     nth = weeks.pop()
     fields = schedule.expression.upper().split()
     last = 4 if len(fields) == 5 or schedule.seconds == "last" else 5
-    fields[last] = ",".join(f"{WEEKDAYS[day][:3].upper()}#{nth}" for day in days.weekdays)
+    # WEEKDAYS begins with Sunday, and the week of `Days` with Monday.
+    names = [WEEKDAYS[(day + 1) % 7][:3].upper() for day, _ in days.weekdays]
+    fields[last] = ",".join(f"{name}#{nth}" for name in names)
     fields[last - 2] = "*"
     return f"write {' '.join(fields)!r}"

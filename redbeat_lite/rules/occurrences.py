@@ -12,7 +12,6 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from .._base.errors import InvalidEntry
 from .._base.times import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
-from .clock_changes import CountedRule
 from .forms import coerce_schedule, schedule_identity
 from .intervals import At, Every, interval_ms
 from .rrules import RecurrenceRule
@@ -109,13 +108,8 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
 def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
     """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
 
-    The gap of an interval is exact. The gap of a cron is a lower bound by the times of day, without
-    clock changes. For other rules it is the shortest among the first occurrences after ``from_ms``.
+    It is the shortest among the first occurrences after ``from_ms``.
     """
-    if isinstance(rule, Every):
-        return rule.ms
-    if isinstance(rule, CountedRule):
-        return 1000 * rule.walls.shortest_gap
     if isinstance(rule, RecurrenceRule):
         return rule.shortest_gap_ms(from_ms)
     occurrences = islice(_occurrences(rule, from_ms), SAMPLE + 1)

@@ -6,16 +6,21 @@ or in another zone is an instant. Each RDATE is an instant too. It runs once, al
 comes twice or not at all. As in RFC 5545, an EXDATE removes an RDATE of the same time, COUNT counts
 occurrences that are left out, and UNTIL does not end RDATEs. A whole day that is left out does not
 remove an RDATE with a time, so that the run of a day can be moved.
+
+dateutil says which days of a year the parts of a rule allow. The periods of INTERVAL and the
+positions of BYSETPOS are computed here. So a search starts near the time that is asked for, and its
+work is bounded. A search by dateutil alone starts at DTSTART, and goes on to the year 9999 if
+nothing matches.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple, NoReturn
@@ -25,17 +30,26 @@ from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from .clock_changes import FIRST_MS, ZonedRule, first_passing
-from .recurrence import FREQUENCIES, STEPS, DayParts, Parts, Recurrence, TooManySteps
 from .rule import SAMPLE, RuleSchedule
+from .wall_times import Days, WallTimes, before
 from .zones import is_hashable, portable, wall_at, zone_name, zone_of
 
 #: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)
-
-
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+#: Months of the periods that are no fixed length of time.
+_MONTHS = {"YEARLY": 12, "MONTHLY": 1}
+#: Seconds of the other periods.
+_LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
+#: From the longest to the shortest.
+FREQUENCIES = (*_MONTHS, *_LENGTHS)
 #: Most EXDATEs and RDATEs together. Each EXDATE costs a look at the next occurrence.
 MAX_DATES = 100
+#: Most times that one search looks at. They take half a second at worst.
+STEPS = 60_000
+#: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
+_YEARS = 400
+_SECOND = timedelta(seconds=1)
 _MAX_LENGTH = 4000
 _LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
 #: Lowest and highest number of a part, and whether a negative one counts from the end.
@@ -102,54 +116,25 @@ class RRule(RuleSchedule):
             raise InvalidEntry("schedule", "a recurrence as text", text, hint=hint)
         self.text = unfolded(text)
         self.start = None if start is None else aware("start", start)
-        self.parsed = parse(self.text)
-        self.zone = self._zone(tz)
+        self.zone = _own_zone(parse(self.text).start, tz)
         super().__init__()
         self._check()
 
     def in_zone(self, zone: tzinfo) -> RecurrenceRule:
-        """Return the rule in its own zone, or in ``zone`` if it has none."""
         zone = portable(zone) if self.zone is None else self.zone
-        start = self.start
-        if start is None and self.parsed.start is not None:
-            start = self.parsed.start.time
-        if start is None:
-            start = ANCHOR
-        if start.tzinfo is not None:
-            start = wall_at(zone, start)
-        make = _shared if is_hashable(zone) else _zoned
-        try:
-            return make(self.parsed, start.replace(microsecond=0), zone)
-        except TooManySteps:
-            hint = "give it a coarser FREQ, or max_runs in place of COUNT"
-            expected = f"a recurrence whose last occurrence is found within {STEPS:,} steps"
-            raise InvalidEntry("schedule", expected, self.text, hint=hint) from None
-
-    def next_ms(self, ms: int) -> int | None:
-        return self.in_zone(self.tz).next_ms(ms)
-
-    def _zone(self, tz: str | tzinfo | None) -> tzinfo | None:
-        """Return the zone of the argument ``tz`` or of DTSTART; they must agree."""
-        zone = None if tz is None else zone_of(tz)
-        start = self.parsed.start
-        if start is None:
-            return zone
-        if start.tzid is not None:
-            own_zone = zone_of(start.tzid)
-            if zone is not None and zone_name(zone) != zone_name(own_zone):
-                raise InvalidEntry("tz", f"the zone of DTSTART, {start.tzid}", tz)
-            return own_zone
-        return zone or start.time.tzinfo
+        make = _shared_rule if is_hashable(zone) else _zoned_rule
+        return make(self.text, self.start, zone)
 
     def _check(self) -> None:
         """Raise InvalidEntry if the rule lacks a start that it needs, or never matches."""
-        if self.start is not None and self.parsed.start is not None:
+        parsed = parse(self.text)
+        if self.start is not None and parsed.start is not None:
             raise InvalidEntry("start", "a start or a DTSTART, not both", self.start)
-        if self.parsed.parts.count is not None and self.start is None and self.parsed.start is None:
+        if parsed.numbers["COUNT"] and self.start is None and parsed.start is None:
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
         if self.in_zone(self.zone or UTC).next_ms(FIRST_MS) is None:
-            hint = f"the search ends after {STEPS:,} steps, or 400 years without a match"
+            hint = f"the search ends after {STEPS:,} steps, or {_YEARS} years without a match"
             expected = "a recurrence that matches something"
             raise InvalidEntry("schedule", expected, self.text, hint=hint)
 
@@ -163,6 +148,127 @@ class RRule(RuleSchedule):
         if self.start is not None:
             arguments.append(f"start=datetime.fromisoformat({self.start.isoformat()!r})")
         return f"rrule({', '.join(arguments)})"
+
+
+def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
+    """Return the zone of the argument ``tz`` or of DTSTART; they must agree."""
+    zone = None if tz is None else zone_of(tz)
+    if start is None:
+        return zone
+    if start.tzid is None:
+        return zone or start.time.tzinfo
+    zone_of_start = zone_of(start.tzid)
+    if zone is not None and zone_name(zone) != zone_name(zone_of_start):
+        raise InvalidEntry("tz", f"the zone of DTSTART, {start.tzid}", tz)
+    return zone_of_start
+
+
+class TooManySteps(Exception):
+    """A search has used up its steps."""
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Wall-clock times of a rule. Times are naive.
+
+    Parameters:
+        allowed: times that the BY parts allow. Parts that the rule does not name come from the
+            start.
+        interval: number of periods from one that counts to the next one.
+        positions: BYSETPOS: the places of the times in a period that match.
+        until: last time that may match.
+        left_out: times and days that do not match.
+    """
+
+    freq: str
+    start: datetime
+    allowed: WallTimes
+    interval: int
+    positions: tuple[int, ...]
+    until: datetime
+    left_out: frozenset[date] = frozenset()
+
+    @property
+    def running(self) -> bool:
+        """Whether the rule runs in every hour that matches, instead of at fixed times of day."""
+        return self.allowed.running
+
+    def next_wall(self, wall: datetime) -> datetime | None:
+        """Return the first matching time later than ``wall``; None if the search finds none."""
+        with suppress(TooManySteps):
+            return next(self.walls(wall), None)
+        return None
+
+    def walls(self, wall: datetime) -> Iterator[datetime]:
+        """Yield the matching times later than ``wall`` in ascending order.
+
+        Raises:
+            TooManySteps: there may be more, but the search has taken `STEPS` steps or 400 years.
+        """
+        with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
+            latest = max(wall, self.start - _SECOND)
+            last_year = latest.year + _YEARS
+            first_period = self._period(self.start)
+            steps = iter(range(STEPS))
+            for _ in steps:
+                allowed = self.allowed.next_wall(latest)
+                if allowed is None or allowed > self.until:
+                    return
+                if allowed.year > last_year:
+                    break
+                period = self._period(allowed)
+                periods_to_wait = (first_period - period) % self.interval
+                if periods_to_wait:
+                    latest = before(self._begin(period + periods_to_wait))
+                elif self.positions:
+                    for chosen in self._at_positions(period, steps):
+                        if latest < chosen <= self.until and not self._leaves_out(chosen):
+                            yield chosen
+                    latest = before(self._begin(period + 1))
+                elif allowed.date() in self.left_out:
+                    latest = datetime.combine(allowed, time.max)
+                else:
+                    latest = allowed
+                    if allowed not in self.left_out:
+                        yield allowed
+            raise TooManySteps
+
+    def _at_positions(self, period: int, steps: Iterator[int]) -> list[datetime]:
+        """Return the times of a period that BYSETPOS chooses."""
+        walls: list[datetime] = []
+        latest = before(self._begin(period))
+        for _ in steps:
+            wall = self.allowed.next_wall(latest)
+            if wall is None or self._period(wall) != period:
+                total = len(walls)
+                places = {place - 1 if place > 0 else total + place for place in self.positions}
+                return [walls[place] for place in sorted(places) if 0 <= place < total]
+            walls.append(wall)
+            latest = wall
+        raise TooManySteps
+
+    def _leaves_out(self, wall: datetime) -> bool:
+        return wall in self.left_out or wall.date() in self.left_out
+
+    def _period(self, wall: datetime) -> int:
+        """Return the number of the year, month, week, day, hour, minute or second of a time."""
+        months = _MONTHS.get(self.freq)
+        if months:
+            return (12 * wall.year + wall.month - 1) // months
+        return (wall - self._first_week) // timedelta(seconds=_LENGTHS[self.freq])
+
+    def _begin(self, period: int) -> datetime:
+        """Return the first time of a period."""
+        months = _MONTHS.get(self.freq)
+        if months:
+            year, month = divmod(period * months, 12)
+            return datetime(year, month + 1, 1)
+        return self._first_week + period * timedelta(seconds=_LENGTHS[self.freq])
+
+    @property
+    def _first_week(self) -> datetime:
+        """Begin of the first whole week of the calendar, whose first day is a Monday."""
+        return datetime(1, 1, 1 + self.allowed.days.week_start)
 
 
 class RecurrenceRule(ZonedRule):
@@ -181,14 +287,14 @@ class RecurrenceRule(ZonedRule):
         self,
         walls: Recurrence,
         zone: tzinfo,
-        until: datetime | None,
+        until: int,
         left_out: frozenset[int],
-        added: list[int],
+        added: tuple[int, ...],
     ) -> None:
         super().__init__(walls, zone)
-        self._until = MAX_MS if until is None else to_ms(until)
+        self._until = until
         self._left_out = left_out
-        self._added = tuple(added)
+        self._added = added
 
     def next_ms(self, ms: int) -> int | None:
         following = super().next_ms(ms)
@@ -222,51 +328,102 @@ class RecurrenceRule(ZonedRule):
         return *super()._key(), self._until, self._left_out, self._added
 
 
-def _zoned(parsed: RuleText, start: datetime, zone: tzinfo) -> RecurrenceRule:
-    """Return a recurrence in a zone; raises InvalidEntry if the zone of a date is unknown here."""
-    local = [date for date in parsed.left_out if _is_local(date, zone)]
-    walls = Recurrence(
-        _without_count(parsed.parts, start),
-        start,
-        left_out_times=frozenset(date.time for date in local if not date.whole_day),
-        left_out_days=frozenset(date.time.date() for date in local if date.whole_day),
+def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRule:
+    """Return a recurrence in a zone.
+
+    Raises InvalidEntry: the zone of a date is unknown here, or the last occurrence of a COUNT is
+    not found within the steps of a search.
+    """
+    parsed = parse(text)
+    if start is None:
+        start = ANCHOR if parsed.start is None else parsed.start.time
+    if start.tzinfo is not None:
+        start = wall_at(zone, start)
+    walls = _recurrence(parsed, start.replace(microsecond=0))
+    if parsed.numbers["COUNT"]:
+        walls = replace(walls, until=_last_of_count(walls, parsed.numbers["COUNT"][0], text))
+    local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
+    left_out = frozenset(
+        exdate.time.date() if exdate.whole_day else exdate.time for exdate in local
     )
-    left_out = frozenset(_ms(date, zone) for date in parsed.left_out if date not in local)
     # An EXDATE of a whole day does not remove an RDATE on that day.
-    removed = {(_ms(date, zone), date.whole_day) for date in parsed.left_out}
-    added = {(_ms(date, zone), date.whole_day) for date in parsed.added} - removed
-    return RecurrenceRule(walls, zone, parsed.until, left_out, sorted(ms for ms, _ in added))
+    removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
+    added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
+    until = parsed.until
+    return RecurrenceRule(
+        replace(walls, left_out=left_out),
+        zone,
+        MAX_MS if until is None or until.tzinfo is None else to_ms(until),
+        frozenset(exdate.ms(zone) for exdate in parsed.left_out if exdate not in local),
+        tuple(sorted(ms for ms, _ in added)),
+    )
 
 
 #: Thousands of entries share a few rules.
-_shared = lru_cache(maxsize=1024)(_zoned)
+_shared_rule = lru_cache(maxsize=1024)(_zoned_rule)
 
 
-@lru_cache(maxsize=1024)
-def _without_count(parts: Parts, start: datetime) -> Parts:
-    """Return the same rule with UNTIL instead of COUNT, so that no search begins at the start.
-
-    Raises TooManySteps if the search for the last occurrence is too long.
-    """
-    if parts.count is None:
-        return parts
-    occurrences = Recurrence(parts, start).walls(datetime.min)  # noqa: DTZ901
-    last = deque(islice(occurrences, parts.count), maxlen=1)
-    return replace(parts, until=last[0] if last else None)
-
-
-def _is_local(date: Date, zone: tzinfo) -> bool:
-    """Return whether a date is a local time of ``zone``."""
-    if date.time.tzinfo is not None:
-        return False
-    return date.tzid is None or zone_name(zone_of(date.tzid)) == zone_name(zone)
+def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
+    """Return the last occurrence that COUNT allows, so that no search begins at the start."""
+    try:
+        occurrences = list(islice(walls.walls(datetime.min), count))  # noqa: DTZ901
+    except TooManySteps:
+        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
+        bounds = f"{STEPS:,} steps and {_YEARS} years"
+        expected = f"a recurrence whose last occurrence is found within {bounds}"
+        raise InvalidEntry("schedule", expected, text, hint=hint) from None
+    return occurrences[-1] if occurrences else walls.start
 
 
-def _ms(date: Date, zone: tzinfo) -> int:
-    if date.time.tzinfo is not None:
-        return to_ms(date.time)
-    own_zone = zone_of(date.tzid) if date.tzid else zone
-    return to_ms(first_passing(own_zone, date.time))
+def _recurrence(parsed: RuleText, start: datetime) -> Recurrence:
+    """Return the recurrence of a text without its COUNT, its EXDATEs and its RDATEs."""
+
+    def values(name: str, shortest_freq: str, of_start: int) -> tuple[int, ...]:
+        """Return the values of a part; without the part, that of the start.
+
+        Without the part, a rule with shorter periods has all values.
+        """
+        if parsed.numbers[name]:
+            return parsed.numbers[name]
+        is_shorter = FREQUENCIES.index(parsed.freq) > FREQUENCIES.index(shortest_freq)
+        return tuple(range(_BOUNDS[name][1] + 1)) if is_shorter else (of_start,)
+
+    hours = values("BYHOUR", "DAILY", start.hour)
+    allowed = WallTimes(
+        hours=hours,
+        minutes=values("BYMINUTE", "HOURLY", start.minute),
+        seconds=values("BYSECOND", "MINUTELY", start.second),
+        days=_days(parsed, start),
+        running=len(hours) == 24,
+    )
+    until = parsed.until
+    return Recurrence(
+        parsed.freq,
+        start,
+        allowed,
+        interval=max(parsed.numbers["INTERVAL"], default=1),
+        positions=parsed.numbers["BYSETPOS"],
+        until=datetime.max if until is None or until.tzinfo is not None else until,  # noqa: DTZ901
+    )
+
+
+def _days(parsed: RuleText, start: datetime) -> Days:
+    """Return the days that the parts of a rule allow, completed from its start."""
+    months = parsed.numbers["BYMONTH"]
+    month_days = parsed.numbers["BYMONTHDAY"]
+    year_days = parsed.numbers["BYYEARDAY"]
+    weeks = parsed.numbers["BYWEEKNO"]
+    weekdays = parsed.weekdays
+    if not (weeks or year_days or month_days or weekdays):
+        if parsed.freq == "WEEKLY":
+            weekdays = ((start.weekday(), 0),)
+        if parsed.freq in ("YEARLY", "MONTHLY"):
+            month_days = (start.day,)
+        if parsed.freq == "YEARLY":
+            months = months or (start.month,)
+    if parsed.freq == "MONTHLY":
+        months = months or tuple(range(1, 13))
+    return Days(months, month_days, weekdays, year_days, weeks, parsed.week_start)
 
 
 class Date(NamedTuple):
@@ -276,16 +433,30 @@ class Date(NamedTuple):
     tzid: str | None
     whole_day: bool
 
+    def is_local(self, zone: tzinfo) -> bool:
+        """Return whether this is a local time of ``zone``."""
+        if self.time.tzinfo is not None:
+            return False
+        return self.tzid is None or zone_name(zone_of(self.tzid)) == zone_name(zone)
 
-@dataclass(frozen=True)
-class RuleText:
-    """A recurrence as written. A local UNTIL is in ``parts``; ``until`` is one in UTC."""
+    def ms(self, zone: tzinfo) -> int:
+        """Return the instant. A time without a zone of its own is in ``zone``."""
+        if self.time.tzinfo is not None:
+            return to_ms(self.time)
+        return to_ms(first_passing(zone_of(self.tzid) if self.tzid else zone, self.time))
 
-    parts: Parts
+
+class RuleText(NamedTuple):
+    """A recurrence as written. ``numbers`` are empty for a part that the text does not name."""
+
+    freq: str
+    numbers: Mapping[str, tuple[int, ...]]
+    weekdays: tuple[tuple[int, int], ...]
+    week_start: int
     until: datetime | None
     start: Date | None
-    added: tuple[Date, ...]
-    left_out: tuple[Date, ...]
+    added: list[Date]
+    left_out: list[Date]
 
 
 def unfolded(text: str) -> str:
@@ -316,8 +487,7 @@ class _Parser:
 
     def parse(self) -> RuleText:
         if len(self.text) > _MAX_LENGTH:
-            expected = f"a recurrence of at most {_MAX_LENGTH} characters"
-            raise InvalidEntry("schedule", expected, self.text)
+            self.refuse(f"at most {_MAX_LENGTH} characters")
         rule = ""
         dates: dict[str, list[Date]] = {"DTSTART": [], "RDATE": [], "EXDATE": []}
         for line in self.text.split():
@@ -332,19 +502,28 @@ class _Parser:
                 raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
         if not rule:
             self.refuse("an RRULE")
-        start = dates["DTSTART"][0] if dates["DTSTART"] else None
+        start = next(iter(dates["DTSTART"]), None)
         self.check_dates(start, dates["RDATE"], dates["EXDATE"])
-        parts, until = self.parts(rule)
-        return RuleText(parts, until, start, tuple(dates["RDATE"]), tuple(dates["EXDATE"]))
+        freq = self.split(rule)
+        return RuleText(
+            freq,
+            {name: self.numbers(name) for name in _BOUNDS},
+            self.weekdays(freq),
+            self.weekday(self.values.get("WKST", "MO")),
+            self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None,
+            start,
+            dates["RDATE"],
+            dates["EXDATE"],
+        )
 
     def date(self, head: str, value: str) -> Date:
         """Parse one date of a line, whose head may name a zone as ``TZID``."""
         params = [param.partition("=") for param in head.split(";")]
         tzid = next((zone for name, _, zone in params if name.upper() == "TZID"), None)
-        time = self.time(value.upper())
-        if time.tzinfo is not None and tzid is not None:
+        time_ = self.time(value.upper())
+        if time_.tzinfo is not None and tzid is not None:
             self.refuse(f"{params[0][0].upper()} with a zone or with Z, not with both")
-        return Date(time, tzid, whole_day=len(value) == 8)
+        return Date(time_, tzid, whole_day=len(value) == 8)
 
     def time(self, value: str) -> datetime:
         """Parse ``20260131T090000``, with a Z if it is in UTC, or a date, which is its midnight."""
@@ -352,13 +531,13 @@ class _Parser:
         if match:
             digits = match[1] + (match[2] or "000000")
             with suppress(ValueError):
-                time = datetime.strptime(digits, "%Y%m%d%H%M%S")  # noqa: DTZ007
-                return time.replace(tzinfo=UTC) if match[3] else time
+                time_ = datetime.strptime(digits, "%Y%m%d%H%M%S")  # noqa: DTZ007
+                return time_.replace(tzinfo=UTC) if match[3] else time_
         expected = "a date and time such as 20260131T090000"
         raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
 
     def check_dates(self, start: Date | None, added: list[Date], left_out: list[Date]) -> None:
-        """Raise InvalidEntry if there are too many dates, or if their forms do not fit together."""
+        """Refuse too many dates, and dates whose forms do not fit together."""
         dates = added + left_out
         if len(dates) > MAX_DATES:
             self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
@@ -369,37 +548,8 @@ class _Parser:
             hint = "a date alone goes with a DTSTART that is one"
             self.refuse("an RDATE with a time of day", hint)
 
-    def parts(self, rule: str) -> tuple[Parts, datetime | None]:
-        """Parse the parts of a rule, and its UNTIL if that is in UTC."""
-        self.split(rule)
-        freq = self.values.get("FREQ", "")
-        if freq not in FREQUENCIES:
-            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
-        self.check_together(freq)
-        until = self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None
-        is_local = until is not None and until.tzinfo is None
-        days = DayParts(
-            self.numbers("BYMONTH"),
-            self.numbers("BYMONTHDAY"),
-            self.numbers("BYYEARDAY"),
-            self.numbers("BYWEEKNO"),
-            self.weekdays(freq),
-            self.weekday(self.values.get("WKST", "MO")),
-        )
-        parts = Parts(
-            freq,
-            interval=self.number("INTERVAL") or 1,
-            count=self.number("COUNT"),
-            until=until if is_local else None,
-            days=days,
-            byhour=self.numbers("BYHOUR"),
-            byminute=self.numbers("BYMINUTE"),
-            bysecond=self.numbers("BYSECOND"),
-            bysetpos=self.numbers("BYSETPOS"),
-        )
-        return parts, None if is_local else until
-
-    def split(self, rule: str) -> None:
+    def split(self, rule: str) -> str:
+        """Split a rule into its parts, refuse parts that do not go together, and return FREQ."""
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
@@ -407,9 +557,9 @@ class _Parser:
             if name in self.values:
                 self.refuse(f"{name} once")
             self.values[name] = value
-
-    def check_together(self, freq: str) -> None:
-        """Refuse parts that RFC 5545 does not allow together."""
+        freq = self.values.get("FREQ", "")
+        if freq not in FREQUENCIES:
+            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
         if "COUNT" in self.values and "UNTIL" in self.values:
             self.refuse("COUNT or UNTIL, not both")
         for name, frequencies in _NOT_IN.items():
@@ -418,23 +568,24 @@ class _Parser:
         others = [name for name in self.values if name.startswith("BY") and name != "BYSETPOS"]
         if "BYSETPOS" in self.values and not others:
             self.refuse("BYSETPOS together with another BY part")
+        return freq
 
     def weekdays(self, freq: str) -> tuple[tuple[int, int], ...]:
-        """Parse BYDAY."""
-        most = 0
+        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, without one as 0."""
+        highest = 0
         if freq == "MONTHLY" or (freq == "YEARLY" and "BYMONTH" in self.values):
-            most = 5
+            highest = 5
         elif freq == "YEARLY" and "BYWEEKNO" not in self.values:
-            most = 53
+            highest = 53
         weekdays = set()
-        for part in self.texts("BYDAY"):
-            match = re.fullmatch(r"([+-]?[1-9]\d?)?([A-Z]{2})", part, re.ASCII)
+        for item in self.items("BYDAY"):
+            match = re.fullmatch(r"([+-]?[1-9]\d?)?([A-Z]{2})", item, re.ASCII)
             if match is None:
                 self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
             nth = int(match[1] or 0)
-            if abs(nth) > most:
+            if abs(nth) > highest:
                 without = "YEARLY ones without BYWEEKNO and BYMONTH"
-                self.refuse(f"{part} only in MONTHLY rules up to 5, or {without} up to 53")
+                self.refuse(f"{item} only in MONTHLY rules up to 5, or {without} up to 53")
             weekdays.add((self.weekday(match[2]), nth))
         return tuple(sorted(weekdays))
 
@@ -443,26 +594,22 @@ class _Parser:
             self.refuse(f"a weekday of {', '.join(WEEKDAYS)}, not {text!r}")
         return WEEKDAYS.index(text)
 
-    def number(self, name: str) -> int | None:
-        """Parse a part that is one number."""
-        if len(self.texts(name)) > 1:
-            self.refuse(f"one number as {name}")
-        return next(iter(self.numbers(name)), None)
-
     def numbers(self, name: str) -> tuple[int, ...]:
         """Parse the numbers of a part, in ascending order."""
         low, high, is_signed = _BOUNDS[name]
         numbers = set()
-        for text in self.texts(name):
-            number = int(text) if re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII) else high + 1
+        for item in self.items(name):
+            number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""
                 hint = "use max_runs" if name == "COUNT" else None
                 self.refuse(f"{name} of {low} to {high:,}{also}", hint)
             numbers.add(number)
+        if name in ("INTERVAL", "COUNT") and len(numbers) > 1:
+            self.refuse(f"one number as {name}")
         return tuple(sorted(numbers))
 
-    def texts(self, name: str) -> list[str]:
+    def items(self, name: str) -> list[str]:
         """Return the items of a part, if the rule has it."""
         return self.values[name].split(",") if name in self.values else []
 

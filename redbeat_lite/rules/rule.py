@@ -89,6 +89,13 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
     #: Own zone; None for the zone of the app.
     zone: tzinfo | None = None
 
+    def in_zone(self, zone: tzinfo) -> InMs:
+        """Return the rule in its own zone, or in ``zone`` if it has none."""
+        return self
+
+    def next_ms(self, ms: int) -> int | None:
+        return self.in_zone(self.tz).next_ms(ms)
+
     @property
     def tz_name(self) -> str | None:
         """Name of the own zone; None for the zone of the app."""

@@ -181,7 +181,7 @@ def test_two_spellings_of_one_rule(left: str, right: str) -> None:
     ("expression", "words"),
     [
         ("", "five or six fields"),
-        ("* * *", "did you mean '* * * * *'?"),
+        ("* * *", 'for example "0 3 * * *"'),
         ("every day", 'for example "0 3 * * *"'),
         ("daily", "did you mean @daily?"),
         ("5m", 'write every("5m")'),

@@ -255,4 +255,4 @@ def test_a_range_with_a_step_is_what_counting_gives(field: Field, each: int) -> 
         twice = everything + everything
         begin = first - field.low
         counted = twice[begin : twice.index(last, begin) + 1 : step]
-        assert parser.item(f"{first}-{last}/{step}", field).values == tuple(sorted(counted))
+        assert parser.values(f"{first}-{last}/{step}", field) == tuple(sorted(counted))

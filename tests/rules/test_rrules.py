@@ -6,8 +6,7 @@ import copy
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from hypothesis import strategies as st
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.rules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
-from redbeat_lite.rules.recurrence import STEPS, Recurrence
-from redbeat_lite.rules.wall_times import DayTimes
+from redbeat_lite.rules.rrules import STEPS
+from redbeat_lite.rules.wall_times import Days, WallTimes
 from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences
@@ -86,36 +85,36 @@ def test_agrees_with_dateutil(text: str, later: int) -> None:
     assert occurrences(rule, expected[5], 6) == expected[6:]
 
 
-#: A step looks at a day, or searches for a time of day by halves.
-LOOKS = 20 * STEPS
+#: A step looks at one time.
+LOOKS = STEPS + 1
 
 
 class Looks:
-    """Counts the days and the times of day that searches look at."""
+    """Counts the times and the years that searches look at."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._taken = 0
-        for cls, name in ((Recurrence, "_period"), (DayTimes, "__getitem__")):
-            monkeypatch.setattr(cls, name, self._counting(getattr(cls, name)))
+        self._times = 0
+        self._years: set[tuple[Days, int]] = set()
+        next_wall, of = WallTimes.next_wall, Days.of
 
-    def _counting(self, look: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            self._taken += 1
-            assert self._taken <= 2 * LOOKS, "a search goes on beyond its steps"
-            return look(*args)
+        def counted(times: WallTimes, wall: datetime) -> datetime | None:
+            self._times += 1
+            assert self._times <= 2 * LOOKS, "a search goes on beyond its steps"
+            return next_wall(times, wall)
 
-        return counted
+        def noted(days: Days, year: int) -> tuple[date, ...]:
+            self._years.add((days, year))
+            return of(days, year)
 
-    def taken(self) -> int:
-        """How many since the last time."""
-        taken, self._taken = self._taken, 0
+        monkeypatch.setattr(WallTimes, "next_wall", counted)
+        monkeypatch.setattr(Days, "of", noted)
+
+    def taken(self) -> tuple[int, int]:
+        """Return how many times and years there were since the last call."""
+        taken = self._times, len(self._years)
+        self._times = 0
+        self._years.clear()
         return taken
-
-
-@pytest.fixture(scope="module")
-def looks() -> Iterator[Looks]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield Looks(monkeypatch)
 
 
 @st.composite
@@ -143,19 +142,20 @@ def any_texts(draw: st.DrawFn) -> str:
 @example("DTSTART:19000101T000001 RRULE:FREQ=YEARLY;INTERVAL=601;BYWEEKNO=17", 0)
 @example("DTSTART:20260105T000001 RRULE:FREQ=DAILY;INTERVAL=7;BYDAY=TU", 0)
 @example("DTSTART:20260105T000001 RRULE:FREQ=MINUTELY;BYMONTH=2;BYMONTHDAY=30", 0)
-def test_every_search_is_bounded(looks: Looks, text: str, instant: int) -> None:
-    looks.taken()
-    try:
-        rule = rule_of(decode_schedule({"rrule": text}), UTC)
-    except InvalidEntry:
-        return
-    finally:
-        # At most two searches: for the last of a COUNT, and for any occurrence.
+def test_every_search_is_bounded(text: str, instant: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        looks = Looks(monkeypatch)
+        try:
+            rule = rule_of(decode_schedule({"rrule": text}), UTC)
+        except InvalidEntry:
+            return
+        # There were at most two searches: for the last of a COUNT, and for any occurrence.
         looks.taken()
-    shortest_gap_ms(rule, instant)
-    assert looks.taken() <= LOOKS
-    next_ms(rule, instant)
-    assert looks.taken() <= LOOKS
+        for search in (shortest_gap_ms, next_ms):
+            search(rule, instant)
+            times, years = looks.taken()
+            assert times <= LOOKS
+            assert years <= 500
 
 
 def recorded_rules() -> list[dict[str, Any]]:
