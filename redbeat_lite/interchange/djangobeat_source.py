@@ -16,7 +16,7 @@ from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
 from ..rules import Cron, RRule, at, schedule_text
 from ..rules.celery_schedules import crontab_rule
-from ..rules.rrules import WEEKDAYS
+from ..rules.rrule_text import WEEKDAYS
 from ..rules.wall_times import WallTimes
 from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 

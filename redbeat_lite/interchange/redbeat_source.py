@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..rules import RRule, rrule
-from ..rules.rrules import FREQUENCIES, WEEKDAYS
+from ..rules.rrule_text import FREQUENCIES, WEEKDAYS
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend
 from ..store.records import PAGE, chunks

@@ -110,13 +110,14 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
         if wall is None:
             return None
         following = _second(wall.replace(tzinfo=UTC)) - offset
-        # A jump within a day may show the next times again. Later ones show no matching time before
-        # ``wall``, so only the offset at the end counts.
-        ends = (min(second + _STRIDE, following), following)
-        changed = next((end for end in ends if offset_at(zone, end) != offset), None)
-        if changed is None:
+        end = min(following, second + _STRIDE)
+        if offset_at(zone, end) != offset:
+            second = jump_between(zone, second + 1, end) - 1
+        elif end == following:
             return following
-        second = jump_between(zone, second + 1, changed) - 1
+        else:
+            # No clock shows ``wall`` more than two days earlier than this one would.
+            second = max(end, following - 2 * _STRIDE)
 
 
 class ZonedRule(InMs, ByKey):

@@ -143,9 +143,11 @@ class Field:
     high: int
     words: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> int:
-        return self.high - self.low + 1
+    def cycle(self, first: int, last: int) -> list[int]:
+        """Return the values from ``first`` to ``last``, also beyond the end of the field."""
+        size = self.high - self.low + 1
+        width = last - first + 1 if first <= last else last - first + 1 + size
+        return [self.low + (first - self.low + place) % size for place in range(width)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -285,16 +287,13 @@ class Parser:
         if field is WEEKDAY and first == 7:
             first = 0
             last %= 7
-        if first < last:
-            columns = ["*"] * 6
-            columns[field.column] = f"{first}-{last}/{step}"
-            values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
-            return range(field.low, field.high + 1) if values == ["*"] else values
-        # croniter reads these in other ways: 5-5 as the whole cycle, and a range that wraps with a
-        # new stride.
-        width = 1 if first == last else last - first + 1 + field.size
-        places = range(first - field.low, first - field.low + width, step)
-        return (field.low + place % field.size for place in places)
+        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
+        if first >= last:
+            return field.cycle(first, last)[::step]
+        columns = ["*"] * 6
+        columns[field.column] = f"{first}-{last}/{step}"
+        values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
+        return field.cycle(field.low, field.high) if values == ["*"] else values
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
@@ -426,21 +425,17 @@ def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> 
     if match[1]:
         first = parser.number(match[1], field, part)
         last = parser.number(match[2], field, part)
-    width = last - first + 1
-    if first > last:
-        width += field.size
-    width = min(width, field.size)
-    step = min(int(match[3]), width) if match[3] else width
+    # A weekday range may name Sunday twice, as 0 and 7.
+    values = field.cycle(first, last)[:7] if field is WEEKDAY else field.cycle(first, last)
+    step = min(int(match[3] or len(values)), len(values))
     if step == 0:
         parser.refuse(field, part, "a step is a number from 1 on")
-    places = range(width)
-    if name is not None:
+    if name is None:
+        step = 1
+    else:
         # Not the digest of croniter, which has the same value in all fields.
-        places = range(drawn(f"{field.column}:{name}", step), width, step)
-    values = [field.low + (first - field.low + place) % field.size for place in places]
-    if len(values) == 1:
-        return str(values[0])
-    return f"{values[0]}-{values[-1]}/{places.step}"
+        values = values[drawn(f"{field.column}:{name}", step) :: step]
+    return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}/{step}"
 
 
 def either_day_words(schedule: BaseSchedule) -> str | None:

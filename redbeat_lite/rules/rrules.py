@@ -15,64 +15,34 @@ nothing matches.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import NamedTuple, NoReturn
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.text import nearest_hint
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from .clock_changes import FIRST_MS, ZonedRule, first_passing
+from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import SAMPLE, RuleSchedule
 from .wall_times import Days, WallTimes, before
 from .zones import is_hashable, portable, wall_at, zone_name, zone_of
 
 #: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)
-WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 #: Months of the periods that are no fixed length of time.
 _MONTHS = {"YEARLY": 12, "MONTHLY": 1}
 #: Seconds of the other periods.
 _LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
-#: From the longest to the shortest.
-FREQUENCIES = (*_MONTHS, *_LENGTHS)
-#: Most EXDATEs and RDATEs together. Each EXDATE costs a look at the next occurrence.
-MAX_DATES = 100
 #: Most times that one search looks at. They take half a second at worst.
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
 _SECOND = timedelta(seconds=1)
-_MAX_LENGTH = 4000
-_LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
-#: Lowest and highest number of a part, and whether a negative one counts from the end.
-_BOUNDS = {
-    "INTERVAL": (1, 100_000_000, False),
-    # All occurrences of a COUNT are searched for at definition. max_runs of an entry costs nothing.
-    "COUNT": (1, 10_000, False),
-    "BYMONTH": (1, 12, False),
-    "BYMONTHDAY": (1, 31, True),
-    "BYYEARDAY": (1, 366, True),
-    "BYWEEKNO": (1, 53, True),
-    "BYHOUR": (0, 23, False),
-    "BYMINUTE": (0, 59, False),
-    "BYSECOND": (0, 59, False),
-    "BYSETPOS": (1, 366, True),
-}
-_NAMES = ("FREQ", "UNTIL", "WKST", "BYDAY", *_BOUNDS)
-#: Frequencies in which a part is not allowed (RFC 5545, 3.3.10).
-_NOT_IN = {
-    "BYWEEKNO": FREQUENCIES[1:],
-    "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
-    "BYMONTHDAY": ("WEEKLY",),
-}
 
 
 @public
@@ -386,7 +356,7 @@ def _recurrence(parsed: RuleText, start: datetime) -> Recurrence:
         if parsed.numbers[name]:
             return parsed.numbers[name]
         is_shorter = FREQUENCIES.index(parsed.freq) > FREQUENCIES.index(shortest_freq)
-        return tuple(range(_BOUNDS[name][1] + 1)) if is_shorter else (of_start,)
+        return tuple(range(BOUNDS[name][1] + 1)) if is_shorter else (of_start,)
 
     hours = values("BYHOUR", "DAILY", start.hour)
     allowed = WallTimes(
@@ -424,202 +394,3 @@ def _days(parsed: RuleText, start: datetime) -> Days:
     if parsed.freq == "MONTHLY":
         months = months or tuple(range(1, 13))
     return Days(months, month_days, weekdays, year_days, weeks, parsed.week_start)
-
-
-class Date(NamedTuple):
-    """DTSTART, RDATE or EXDATE. ``time`` is midnight of a whole day, and aware if it is in UTC."""
-
-    time: datetime
-    tzid: str | None
-    whole_day: bool
-
-    def is_local(self, zone: tzinfo) -> bool:
-        """Return whether this is a local time of ``zone``."""
-        if self.time.tzinfo is not None:
-            return False
-        return self.tzid is None or zone_name(zone_of(self.tzid)) == zone_name(zone)
-
-    def ms(self, zone: tzinfo) -> int:
-        """Return the instant. A time without a zone of its own is in ``zone``."""
-        if self.time.tzinfo is not None:
-            return to_ms(self.time)
-        return to_ms(first_passing(zone_of(self.tzid) if self.tzid else zone, self.time))
-
-
-class RuleText(NamedTuple):
-    """A recurrence as written. ``numbers`` are empty for a part that the text does not name."""
-
-    freq: str
-    numbers: Mapping[str, tuple[int, ...]]
-    weekdays: tuple[tuple[int, int], ...]
-    week_start: int
-    until: datetime | None
-    start: Date | None
-    added: list[Date]
-    left_out: list[Date]
-
-
-def unfolded(text: str) -> str:
-    """Return the text with one line for each property.
-
-    Calendars fold long lines, and people write several properties in one line.
-    """
-    words = [f"\n{word}" if _LINE.match(word) else word for word in text.split()]
-    return "".join(words).lstrip()
-
-
-@lru_cache(maxsize=1024)
-def parse(text: str) -> RuleText:
-    """Parse ``FREQ=…;…`` or ``RRULE:…``, with or without lines DTSTART, RDATE and EXDATE.
-
-    Raises InvalidEntry: the text is not what RFC 5545 allows, or has several rules.
-    """
-    return _Parser(text).parse()
-
-
-class _Parser:
-    """Parser of one recurrence. Its errors show the whole text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        #: Parts of the rule by name.
-        self.values: dict[str, str] = {}
-
-    def parse(self) -> RuleText:
-        if len(self.text) > _MAX_LENGTH:
-            self.refuse(f"at most {_MAX_LENGTH} characters")
-        rule = ""
-        dates: dict[str, list[Date]] = {"DTSTART": [], "RDATE": [], "EXDATE": []}
-        for line in self.text.split():
-            head, colon, value = line.rpartition(":")
-            name = head.upper().partition(";")[0]
-            if not rule and (not colon or head.upper() == "RRULE"):
-                rule = value.upper()
-            elif name in dates and not (name == "DTSTART" and dates[name]):
-                dates[name] += [self.date(head, item) for item in value.split(",")]
-            else:
-                hint = "a second rule is another entry"
-                raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
-        if not rule:
-            self.refuse("an RRULE")
-        start = next(iter(dates["DTSTART"]), None)
-        self.check_dates(start, dates["RDATE"], dates["EXDATE"])
-        freq = self.split(rule)
-        return RuleText(
-            freq,
-            {name: self.numbers(name) for name in _BOUNDS},
-            self.weekdays(freq),
-            self.weekday(self.values.get("WKST", "MO")),
-            self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None,
-            start,
-            dates["RDATE"],
-            dates["EXDATE"],
-        )
-
-    def date(self, head: str, value: str) -> Date:
-        """Parse one date of a line, whose head may name a zone as ``TZID``."""
-        params = [param.partition("=") for param in head.split(";")]
-        tzid = next((zone for name, _, zone in params if name.upper() == "TZID"), None)
-        time_ = self.time(value.upper())
-        if time_.tzinfo is not None and tzid is not None:
-            self.refuse(f"{params[0][0].upper()} with a zone or with Z, not with both")
-        return Date(time_, tzid, whole_day=len(value) == 8)
-
-    def time(self, value: str) -> datetime:
-        """Parse ``20260131T090000``, with a Z if it is in UTC, or a date, which is its midnight."""
-        match = re.fullmatch(r"(\d{8})(?:T(\d{6}))?(Z?)", value, re.ASCII)
-        if match:
-            digits = match[1] + (match[2] or "000000")
-            with suppress(ValueError):
-                time_ = datetime.strptime(digits, "%Y%m%d%H%M%S")  # noqa: DTZ007
-                return time_.replace(tzinfo=UTC) if match[3] else time_
-        expected = "a date and time such as 20260131T090000"
-        raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
-
-    def check_dates(self, start: Date | None, added: list[Date], left_out: list[Date]) -> None:
-        """Refuse too many dates, and dates whose forms do not fit together."""
-        dates = added + left_out
-        if len(dates) > MAX_DATES:
-            self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
-        if any(date.whole_day and date.tzid for date in dates):
-            self.refuse("dates without TZID, or with a time of day")
-        is_of_days = start is not None and start.whole_day
-        if not is_of_days and any(date.whole_day for date in added):
-            hint = "a date alone goes with a DTSTART that is one"
-            self.refuse("an RDATE with a time of day", hint)
-
-    def split(self, rule: str) -> str:
-        """Split a rule into its parts, refuse parts that do not go together, and return FREQ."""
-        for part in rule.strip(";").split(";"):
-            name, _, value = part.partition("=")
-            if name not in _NAMES or not value:
-                self.refuse(f"parts NAME=value, not {part!r}", _hint(name, value))
-            if name in self.values:
-                self.refuse(f"{name} once")
-            self.values[name] = value
-        freq = self.values.get("FREQ", "")
-        if freq not in FREQUENCIES:
-            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
-        if "COUNT" in self.values and "UNTIL" in self.values:
-            self.refuse("COUNT or UNTIL, not both")
-        for name, frequencies in _NOT_IN.items():
-            if name in self.values and freq in frequencies:
-                self.refuse(f"no {name} in a {freq} rule", "see RFC 5545, 3.3.10")
-        others = [name for name in self.values if name.startswith("BY") and name != "BYSETPOS"]
-        if "BYSETPOS" in self.values and not others:
-            self.refuse("BYSETPOS together with another BY part")
-        return freq
-
-    def weekdays(self, freq: str) -> tuple[tuple[int, int], ...]:
-        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, without one as 0."""
-        highest = 0
-        if freq == "MONTHLY" or (freq == "YEARLY" and "BYMONTH" in self.values):
-            highest = 5
-        elif freq == "YEARLY" and "BYWEEKNO" not in self.values:
-            highest = 53
-        weekdays = set()
-        for item in self.items("BYDAY"):
-            match = re.fullmatch(r"([+-]?[1-9]\d?)?([A-Z]{2})", item, re.ASCII)
-            if match is None:
-                self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
-            nth = int(match[1] or 0)
-            if abs(nth) > highest:
-                without = "YEARLY ones without BYWEEKNO and BYMONTH"
-                self.refuse(f"{item} only in MONTHLY rules up to 5, or {without} up to 53")
-            weekdays.add((self.weekday(match[2]), nth))
-        return tuple(sorted(weekdays))
-
-    def weekday(self, text: str) -> int:
-        if text not in WEEKDAYS:
-            self.refuse(f"a weekday of {', '.join(WEEKDAYS)}, not {text!r}")
-        return WEEKDAYS.index(text)
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        """Parse the numbers of a part, in ascending order."""
-        low, high, is_signed = _BOUNDS[name]
-        numbers = set()
-        for item in self.items(name):
-            number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
-            if not low <= (abs(number) if is_signed else number) <= high:
-                also = f" or -{high} to -{low}" if is_signed else ""
-                hint = "use max_runs" if name == "COUNT" else None
-                self.refuse(f"{name} of {low} to {high:,}{also}", hint)
-            numbers.add(number)
-        if name in ("INTERVAL", "COUNT") and len(numbers) > 1:
-            self.refuse(f"one number as {name}")
-        return tuple(sorted(numbers))
-
-    def items(self, name: str) -> list[str]:
-        """Return the items of a part, if the rule has it."""
-        return self.values[name].split(",") if name in self.values else []
-
-    def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
-        raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
-
-
-def _hint(name: str, value: str) -> str | None:
-    if name in FREQUENCIES:
-        return f"did you mean FREQ={name}?"
-    if not value:
-        return 'for example "FREQ=DAILY;BYHOUR=9"'
-    return nearest_hint(name, _NAMES)

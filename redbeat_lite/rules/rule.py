@@ -105,10 +105,6 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
     def tz(self) -> tzinfo:
         return self.zone or self.app.timezone
 
-    def in_zone(self, zone: tzinfo) -> Rule:
-        """Return the rule in its own zone, or in ``zone`` if it has none."""
-        return self
-
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time to the first occurrence after a run; negative if it is overdue."""
         following = self.next_after(self.maybe_make_aware(last_run_at))

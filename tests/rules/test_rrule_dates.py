@@ -18,7 +18,7 @@ from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.clock_change_words import hazard
 from redbeat_lite.rules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
-from redbeat_lite.rules.rrules import MAX_DATES
+from redbeat_lite.rules.rrule_text import MAX_DATES
 from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences

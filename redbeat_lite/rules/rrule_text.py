@@ -1,0 +1,238 @@
+"""Text of an RFC 5545 recurrence: the lines RRULE, DTSTART, RDATE and EXDATE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, tzinfo
+from functools import lru_cache
+from typing import NamedTuple, NoReturn
+
+from .._base.errors import InvalidEntry
+from .._base.text import nearest_hint
+from .._base.times import to_ms
+from .clock_changes import first_passing
+from .zones import zone_name, zone_of
+
+#: From the longest to the shortest.
+FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+#: Most EXDATEs and RDATEs together. Each EXDATE costs a look at the next occurrence.
+MAX_DATES = 100
+_MAX_LENGTH = 4000
+_LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
+#: Lowest and highest number of a part, and whether a negative one counts from the end.
+BOUNDS = {
+    "INTERVAL": (1, 100_000_000, False),
+    # All occurrences of a COUNT are searched for at definition. max_runs of an entry costs nothing.
+    "COUNT": (1, 10_000, False),
+    "BYMONTH": (1, 12, False),
+    "BYMONTHDAY": (1, 31, True),
+    "BYYEARDAY": (1, 366, True),
+    "BYWEEKNO": (1, 53, True),
+    "BYHOUR": (0, 23, False),
+    "BYMINUTE": (0, 59, False),
+    "BYSECOND": (0, 59, False),
+    "BYSETPOS": (1, 366, True),
+}
+_NAMES = ("FREQ", "UNTIL", "WKST", "BYDAY", *BOUNDS)
+#: Frequencies in which a part is not allowed (RFC 5545, 3.3.10).
+_NOT_IN = {
+    "BYWEEKNO": FREQUENCIES[1:],
+    "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
+    "BYMONTHDAY": ("WEEKLY",),
+}
+
+
+class Date(NamedTuple):
+    """DTSTART, RDATE or EXDATE. ``time`` is midnight of a whole day, and aware if it is in UTC."""
+
+    time: datetime
+    tzid: str | None
+    whole_day: bool
+
+    def is_local(self, zone: tzinfo) -> bool:
+        """Return whether this is a local time of ``zone``."""
+        if self.time.tzinfo is not None:
+            return False
+        return self.tzid is None or zone_name(zone_of(self.tzid)) == zone_name(zone)
+
+    def ms(self, zone: tzinfo) -> int:
+        """Return the instant. A time without a zone of its own is in ``zone``."""
+        if self.time.tzinfo is not None:
+            return to_ms(self.time)
+        return to_ms(first_passing(zone_of(self.tzid) if self.tzid else zone, self.time))
+
+
+class RuleText(NamedTuple):
+    """A recurrence as written. ``numbers`` are empty for a part that the text does not name."""
+
+    freq: str
+    numbers: Mapping[str, tuple[int, ...]]
+    weekdays: tuple[tuple[int, int], ...]
+    week_start: int
+    until: datetime | None
+    start: Date | None
+    added: list[Date]
+    left_out: list[Date]
+
+
+def unfolded(text: str) -> str:
+    """Return the text with one line for each property.
+
+    Calendars fold long lines, and people write several properties in one line.
+    """
+    words = [f"\n{word}" if _LINE.match(word) else word for word in text.split()]
+    return "".join(words).lstrip()
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> RuleText:
+    """Parse ``FREQ=…;…`` or ``RRULE:…``, with or without lines DTSTART, RDATE and EXDATE.
+
+    Raises InvalidEntry: the text is not what RFC 5545 allows, or has several rules.
+    """
+    return _Parser(text).parse()
+
+
+class _Parser:
+    """Parser of one recurrence. Its errors show the whole text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        #: Parts of the rule by name.
+        self.values: dict[str, str] = {}
+
+    def parse(self) -> RuleText:
+        if len(self.text) > _MAX_LENGTH:
+            self.refuse(f"at most {_MAX_LENGTH} characters")
+        rule = ""
+        dates: dict[str, list[Date]] = {"DTSTART": [], "RDATE": [], "EXDATE": []}
+        for line in self.text.split():
+            head, colon, value = line.rpartition(":")
+            name = head.upper().partition(";")[0]
+            if not rule and (not colon or head.upper() == "RRULE"):
+                rule = value.upper()
+            elif name in dates and not (name == "DTSTART" and dates[name]):
+                dates[name] += [self.date(head, item) for item in value.split(",")]
+            else:
+                hint = "a second rule is another entry"
+                raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
+        if not rule:
+            self.refuse("an RRULE")
+        start = next(iter(dates["DTSTART"]), None)
+        self.check_dates(start, dates["RDATE"], dates["EXDATE"])
+        freq = self.split(rule)
+        return RuleText(
+            freq,
+            {name: self.numbers(name) for name in BOUNDS},
+            self.weekdays(freq),
+            WEEKDAYS.index(self.values.get("WKST", "MO")),
+            self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None,
+            start,
+            dates["RDATE"],
+            dates["EXDATE"],
+        )
+
+    def date(self, head: str, value: str) -> Date:
+        """Parse one date of a line, whose head may name a zone as ``TZID``."""
+        tzid = re.search(";TZID=([^;]+)", head, re.IGNORECASE)
+        date_time = self.time(value.upper())
+        if date_time.tzinfo is not None and tzid:
+            name = head.upper().partition(";")[0]
+            self.refuse(f"{name} with a zone or with Z, not with both")
+        return Date(date_time, tzid[1] if tzid else None, whole_day=len(value) == 8)
+
+    def time(self, value: str) -> datetime:
+        """Parse ``20260131T090000``, with a Z if it is in UTC, or a date, which is its midnight."""
+        if re.fullmatch(r"\d{8}(T\d{6}Z?)?", value, re.ASCII):
+            with suppress(ValueError):
+                return datetime.fromisoformat(value)
+        expected = "a date and time such as 20260131T090000"
+        raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
+
+    def check_dates(self, start: Date | None, added: list[Date], left_out: list[Date]) -> None:
+        """Refuse too many dates, and dates whose forms do not fit together."""
+        dates = added + left_out
+        if len(dates) > MAX_DATES:
+            self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
+        if any(date.whole_day and date.tzid for date in dates):
+            self.refuse("dates without TZID, or with a time of day")
+        is_of_days = start is not None and start.whole_day
+        if not is_of_days and any(date.whole_day for date in added):
+            hint = "a date alone goes with a DTSTART that is one"
+            self.refuse("an RDATE with a time of day", hint)
+
+    def split(self, rule: str) -> str:
+        """Split a rule into its parts, refuse parts that do not go together, and return FREQ."""
+        for part in rule.strip(";").split(";"):
+            name, _, value = part.partition("=")
+            if name not in _NAMES or not value:
+                self.refuse(f"parts NAME=value, not {part!r}", _hint(name, value))
+            if name in self.values:
+                self.refuse(f"{name} once")
+            self.values[name] = value
+        freq = self.values.get("FREQ", "")
+        if freq not in FREQUENCIES:
+            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
+        if "COUNT" in self.values and "UNTIL" in self.values:
+            self.refuse("COUNT or UNTIL, not both")
+        for name, frequencies in _NOT_IN.items():
+            if name in self.values and freq in frequencies:
+                self.refuse(f"no {name} in a {freq} rule", "see RFC 5545, 3.3.10")
+        if self.values.get("WKST", "MO") not in WEEKDAYS:
+            self.refuse(f"WKST of {', '.join(WEEKDAYS)}")
+        others = [name for name in self.values if name.startswith("BY") and name != "BYSETPOS"]
+        if "BYSETPOS" in self.values and not others:
+            self.refuse("BYSETPOS together with another BY part")
+        return freq
+
+    def weekdays(self, freq: str) -> tuple[tuple[int, int], ...]:
+        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, without one as 0."""
+        highest = 0
+        if freq == "MONTHLY" or (freq == "YEARLY" and "BYMONTH" in self.values):
+            highest = 5
+        elif freq == "YEARLY" and "BYWEEKNO" not in self.values:
+            highest = 53
+        weekdays = set()
+        for item in self.items("BYDAY"):
+            match = re.fullmatch(rf"([+-]?[1-9]\d?)?({'|'.join(WEEKDAYS)})", item, re.ASCII)
+            if match is None:
+                self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
+            nth = int(match[1] or 0)
+            if abs(nth) > highest:
+                without = "YEARLY ones without BYWEEKNO and BYMONTH"
+                self.refuse(f"{item} only in MONTHLY rules up to 5, or {without} up to 53")
+            weekdays.add((WEEKDAYS.index(match[2]), nth))
+        return tuple(sorted(weekdays))
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Parse the numbers of a part, in ascending order."""
+        low, high, is_signed = BOUNDS[name]
+        numbers = set()
+        for item in self.items(name):
+            number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
+            if not low <= (abs(number) if is_signed else number) <= high:
+                also = f" or -{high} to -{low}" if is_signed else ""
+                hint = "use max_runs" if name == "COUNT" else None
+                self.refuse(f"{name} of {low} to {high:,}{also}", hint)
+            numbers.add(number)
+        if name in ("INTERVAL", "COUNT") and len(numbers) > 1:
+            self.refuse(f"one number as {name}")
+        return tuple(sorted(numbers))
+
+    def items(self, name: str) -> list[str]:
+        """Return the items of a part, if the rule has it."""
+        return self.values[name].split(",") if name in self.values else []
+
+    def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
+        raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
+
+
+def _hint(name: str, value: str) -> str | None:
+    if name in FREQUENCIES:
+        return f"did you mean FREQ={name}?"
+    if not value:
+        return 'for example "FREQ=DAILY;BYHOUR=9"'
+    return nearest_hint(name, _NAMES)
