@@ -17,7 +17,7 @@ from typing import Any
 from celery.schedules import BaseSchedule, ParseException, crontab, crontab_parser, solar
 
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
-from .clock_changes import CountedRule, zoned
+from .clock_changes import CountedRule
 from .cron import Cron, runs_every_hour, split
 from .rule import InMs, Question
 from .wall_times import Days, WallTimes
@@ -53,7 +53,7 @@ def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
         days=days,
         running=_is_running(schedule),
     )
-    return zoned(times, portable(_own_zone(schedule) or zone))
+    return CountedRule(times, portable(_own_zone(schedule) or zone))
 
 
 def _ascending(values: Iterable[int]) -> tuple[int, ...]:

@@ -13,13 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import Protocol
 
 from .._base.times import EPOCH, MAX_MS, MIN_MS
 from .rule import ByKey, InMs
 from .wall_times import WallTimes
-from .zones import is_hashable, zone_name
+from .zones import zone_name
 
 _SECOND = timedelta(seconds=1)
 #: Every zone has a local time between these; not so on the first and the last day of ``datetime``.
@@ -211,12 +210,3 @@ class CountedRule(ZonedRule):
                 count += self.walls.count(passed, reached)
                 passed = reached
         return count
-
-
-def zoned(times: WallTimes, zone: tzinfo) -> CountedRule:
-    """Return the rule in a zone."""
-    return _shared(times, zone) if is_hashable(zone) else CountedRule(times, zone)
-
-
-#: Thousands of entries share a few rules.
-_shared = lru_cache(maxsize=4096)(CountedRule)

@@ -26,7 +26,7 @@ from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import seconds_of
-from .clock_changes import CountedRule, zoned
+from .clock_changes import CountedRule
 from .rule import SpreadSchedule, drawn
 from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
@@ -116,7 +116,7 @@ class Cron(SpreadSchedule):
         return parse(self._require_resolved(), self.seconds, self.expression)
 
     def in_zone(self, zone: tzinfo) -> CountedRule:
-        return zoned(self.times, portable(zone) if self.zone is None else self.zone)
+        return CountedRule(self.times, self.zone or portable(zone))
 
     def _resolve(self, name: str) -> str:
         return resolve(self.expression, self.seconds, name)

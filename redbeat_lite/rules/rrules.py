@@ -30,7 +30,7 @@ from .clock_changes import FIRST_MS, ZonedRule, first_passing
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import SAMPLE, RuleSchedule
 from .wall_times import Days, WallTimes, before
-from .zones import is_hashable, portable, wall_at, zone_name, zone_of
+from .zones import portable, wall_at, zone_name, zone_of
 
 #: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)
@@ -91,9 +91,7 @@ class RRule(RuleSchedule):
         self._check()
 
     def in_zone(self, zone: tzinfo) -> RecurrenceRule:
-        zone = portable(zone) if self.zone is None else self.zone
-        make = _shared_rule if is_hashable(zone) else _zoned_rule
-        return make(self.text, self.start, zone)
+        return _zoned_rule(self.text, self.start, self.zone or portable(zone))
 
     def _check(self) -> None:
         """Raise InvalidEntry if the rule lacks a start that it needs, or never matches."""
@@ -302,26 +300,21 @@ def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRu
     """Return a recurrence in a zone.
 
     Raises InvalidEntry: the zone of a date is unknown here, or the last occurrence of a COUNT is
-    not found within the steps of a search.
+    not found within the bounds of a search.
     """
     parsed = parse(text)
     if start is None:
         start = ANCHOR if parsed.start is None else parsed.start.time
     if start.tzinfo is not None:
         start = wall_at(zone, start)
-    walls = _recurrence(parsed, start.replace(microsecond=0))
-    if parsed.numbers["COUNT"]:
-        walls = replace(walls, until=_last_of_count(walls, parsed.numbers["COUNT"][0], text))
     local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
-    left_out = frozenset(
-        exdate.time.date() if exdate.whole_day else exdate.time for exdate in local
-    )
+    left_out = {exdate.time.date() if exdate.whole_day else exdate.time for exdate in local}
     # An EXDATE of a whole day does not remove an RDATE on that day.
     removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
     added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
     until = parsed.until
     return RecurrenceRule(
-        replace(walls, left_out=left_out),
+        replace(_recurrence(text, start.replace(microsecond=0)), left_out=frozenset(left_out)),
         zone,
         MAX_MS if until is None or until.tzinfo is None else to_ms(until),
         frozenset(exdate.ms(zone) for exdate in parsed.left_out if exdate not in local),
@@ -329,24 +322,10 @@ def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRu
     )
 
 
-#: Thousands of entries share a few rules.
-_shared_rule = lru_cache(maxsize=1024)(_zoned_rule)
-
-
-def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
-    """Return the last occurrence that COUNT allows, so that no search begins at the start."""
-    try:
-        occurrences = list(islice(walls.walls(datetime.min), count))  # noqa: DTZ901
-    except TooManySteps:
-        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
-        bounds = f"{STEPS:,} steps and {_YEARS} years"
-        expected = f"a recurrence whose last occurrence is found within {bounds}"
-        raise InvalidEntry("schedule", expected, text, hint=hint) from None
-    return occurrences[-1] if occurrences else walls.start
-
-
-def _recurrence(parsed: RuleText, start: datetime) -> Recurrence:
-    """Return the recurrence of a text without its COUNT, its EXDATEs and its RDATEs."""
+@lru_cache(maxsize=1024)  # thousands of entries share a few rules
+def _recurrence(text: str, start: datetime) -> Recurrence:
+    """Return the recurrence of a text from a local start, without its EXDATEs and RDATEs."""
+    parsed = parse(text)
 
     def values(name: str, shortest_freq: str, of_start: int) -> tuple[int, ...]:
         """Return the values of a part; without the part, that of the start.
@@ -367,7 +346,7 @@ def _recurrence(parsed: RuleText, start: datetime) -> Recurrence:
         running=len(hours) == 24,
     )
     until = parsed.until
-    return Recurrence(
+    walls = Recurrence(
         parsed.freq,
         start,
         allowed,
@@ -375,6 +354,20 @@ def _recurrence(parsed: RuleText, start: datetime) -> Recurrence:
         positions=parsed.numbers["BYSETPOS"],
         until=datetime.max if until is None or until.tzinfo is not None else until,  # noqa: DTZ901
     )
+    count = parsed.numbers["COUNT"]
+    return replace(walls, until=_last_of_count(walls, count[0], text)) if count else walls
+
+
+def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
+    """Return the last occurrence that COUNT allows, so that no search begins at the start."""
+    try:
+        occurrences = list(islice(walls.walls(datetime.min), count))  # noqa: DTZ901
+    except TooManySteps:
+        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
+        bounds = f"{STEPS:,} steps and {_YEARS} years"
+        expected = f"a recurrence whose last occurrence is found within {bounds}"
+        raise InvalidEntry("schedule", expected, text, hint=hint) from None
+    return occurrences[-1] if occurrences else walls.start
 
 
 def _days(parsed: RuleText, start: datetime) -> Days:

@@ -56,11 +56,6 @@ def portable(zone: tzinfo) -> tzinfo:
         return zone
 
 
-def is_hashable(zone: tzinfo) -> bool:
-    """Return whether a cache may have ``zone`` in its key. Zones of dateutil have no hash."""
-    return isinstance(zone, (ZoneInfo, timezone))
-
-
 def wall_at(zone: tzinfo, instant: datetime) -> datetime:
     """Return the naive local time of an aware instant."""
     return instant.astimezone(zone).replace(tzinfo=None)
