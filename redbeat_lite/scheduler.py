@@ -28,23 +28,23 @@ logger = get_logger(f"celery.{__name__}")
 
 @public
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
-    """A beat scheduler whose schedule lives in Redis.
+    """A beat scheduler whose schedule is in Redis.
 
-    Celery builds it twice, the first time (``lazy=True``) only for the banner. So it connects,
-    starts threads and acquires the lease at the first :meth:`tick`, and not before.
+    Celery makes two objects of this class, the first one (``lazy=True``) only for the banner. So an
+    object connects, starts threads and acquires the lease at the first :meth:`tick`, and not
+    before.
 
     Parameters:
         app: the Celery app.
-        max_interval: longest wait in seconds; else ``beat_max_loop_interval``, else 300.
+        max_interval: longest wait in seconds; by default ``beat_max_loop_interval``, or 300.
 
     Raises:
-        click.ClickException: a setting is wrong; the command line shows its one line and exits
-            with 1.
+        click.ClickException: a setting is wrong. The command line prints the error in one line, and
+            exits with 1.
     """
 
     Entry = Entry
-    #: If celery-redbeat is imported too, it acquires a lock for each scheduler that starts, unless
-    #: this is empty.
+    #: If celery-redbeat is imported too, it would acquire a lock of this name for each scheduler.
     lock_key = None
 
     def __init__(
@@ -73,12 +73,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Take one turn: lead or stand by, dispatch due entries, wait for the next due time.
 
-        Celery would sleep for the seconds that this returns, and notice no change meanwhile. So
-        this method waits itself, and returns 0. The first tick replaces the handlers of SIGTERM and
-        SIGINT, if it is called in the main thread. :meth:`close` restores them.
+        Celery sleeps for the seconds that this method returns, and notices no change meanwhile. So
+        this method waits itself, and returns 0. If the first tick is called in the main thread, it
+        replaces the handlers of SIGTERM and SIGINT; :meth:`close` restores them.
 
         Raises:
-            SystemExit: the beat is to stop, or the worker around it is gone.
+            SystemExit: the beat must stop, or the worker whose beat this is has ended.
         """
         self._stop.take_signals(self._leave_at_once)
         self._stop.check()
@@ -86,7 +86,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._turn()
             self._wait(seconds)
         except Exception as exc:  # noqa: BLE001 - the beat stays alive, whatever fails
-            # If close() was called in another thread, closed connections are no failure.
+            # If another thread has called close(), its closed connections are no failure.
             self._stop.check()
             seconds = self._parts.outage.handle(exc)
             self._wait(seconds, after_failure=True)
@@ -94,7 +94,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return 0
 
     def _turn(self) -> float:
-        """Lead or stand by, and dispatch due entries; return the seconds to wait."""
+        """Lead or stand by, and dispatch due entries. Return the seconds to wait."""
         parts = self._parts
         if parts.exporter is not None:
             parts.exporter.serve()
@@ -104,7 +104,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
             if not parts.leader.leading:
-                # The term ran out during this turn, because the process was frozen, for example.
+                # The lease has expired during this turn, perhaps because the process was stopped.
                 seconds = 0.0
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.is_over()
@@ -113,11 +113,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return seconds
 
     def run_due(self) -> float:
-        """Dispatch all due entries, if this process leads or can begin to.
+        """Dispatch all due entries, if this process leads or can begin to lead.
 
         Returns:
-            seconds until the next due time, or while standing by until the leader's lease expires;
-            at most ``max_interval``.
+            seconds until the next due time; for a stand-by, until the leader's lease expires. At
+            most ``max_interval``.
         """
         parts = self._parts
         parts.leader.overdue = False
@@ -129,8 +129,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             upcoming = parts.dispatcher.run()
             upcoming = parts.backfills.run(parts.store.backfill_due, upcoming)
         except Lost:
-            # A flush may have removed the lease, and also the queues that kombu has declared. A new
-            # connection declares them again.
+            # If a flush has removed the lease, it has also removed queues that kombu has declared.
+            # A new connection declares them again.
             parts.publisher.close()
             logger.warning("beat: no longer leading: %s", parts.leadership.leave())
             return 0.0
@@ -143,31 +143,35 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return min(max(left / 1000, 0.0), longest)
 
     def _wait(self, seconds: float, *, after_failure: bool = False) -> None:
-        """Wait for so many seconds, or until a change or a stop."""
+        """Wait for these seconds, or until a change or a stop.
+
+        Parameters:
+            after_failure: whether the wait is a pause after a failed turn.
+        """
         self.leader.progress("waiting", within=seconds)
-        led = self.leader.leading
+        was_leading = self.leader.leading
 
         def is_over() -> bool:
             self._parts.state.alive()
-            return self._stop.is_due or (led and self._has_work(after_failure))
+            return self._stop.is_due or (was_leading and self._has_work(after_failure))
 
-        self._parts.wakeup.wait(seconds, until=is_over, leads=led)
+        self._parts.wakeup.wait(seconds, until=is_over, leads=was_leading)
 
     def _has_work(self, after_failure: bool) -> bool:
-        """Return whether to end the wait of a leader."""
+        """Return whether to end the wait of a beat that led when the wait began."""
         if not self.leader.leading:
             return True
         if after_failure:
-            # Otherwise this beat would try again without a pause while the server is away.
+            # Work does not end this pause. Otherwise the beat would try again without a pause while
+            # the server does not answer.
             return False
-        # The wake channel may be silent, so the number of due entries that a renewal brings ends a
-        # wait, too.
+        # The wake channel may be silent. So due entries that a renewal counts end a wait, too.
         return self.leader.overdue or self._parts.leadership.has_work
 
     def close(self) -> None:
-        """Release the lease and close all connections, and end a tick in another thread.
+        """Release the lease, close all connections, and end a tick that another thread runs.
 
-        May be called twice.
+        The method may be called twice.
         """
         parts = self._parts
         parts.stop.requested = True
@@ -189,42 +193,41 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 logger.debug("beat: %s failed while stopping: %r", step, exc)
         parts.stop.return_signals()
         if parts.outage.gave_up:
-            # Celery's loop swallows a SystemExit from tick() and exits with 0. This one is raised
-            # while Celery cleans up, and reaches the shell.
+            # Celery's loop ignores a SystemExit of tick(), and exits with 0. But it calls close()
+            # while it cleans up, and passes this one on to the shell.
             raise SystemExit(1)
 
     def _leave_at_once(self) -> None:
-        """Remove the heartbeat file and release the lease.
-
-        Health checks and other beats wait for that.
-        """
+        """Remove the heartbeat file and release the lease, for health checks and other beats."""
         self._parts.state.remove_heartbeat()
         self.leader.resign()
 
     # -- the schedule, as Celery sees it ----------------------------------------------------------
 
     def setup_schedule(self) -> None:
-        """Do nothing: the leader stores the configuration in Redis.
+        """Do nothing, because the leader stores the configuration in Redis.
 
-        The leader does so when it begins, and when a part is gone or a name becomes free. Entries
-        that a subclass adds here, by :meth:`update_from_dict` for example, are config entries, too.
+        The leader does so when its term begins, when a part is lost, and when a name becomes free.
+        Entries that a subclass adds here, for example by :meth:`update_from_dict`, are config
+        entries, too.
         """
 
     def add(self, **fields: Any) -> Any:
-        """Add an entry to the configuration; returns it. At runtime, prefer :class:`Schedules`.
+        """Add an entry to the configuration, and return it. At runtime, prefer :class:`Schedules`.
 
         Parameters:
-            fields: ``name``, and those of an entry of ``beat_schedule``.
+            fields: ``name``, and the fields of an entry in ``beat_schedule``.
 
         Raises:
-            InvalidEntry: a field is wrong; names the field, what was expected and what came.
+            InvalidEntry: a field is wrong. The error names the field, the expectation and the
+                value.
         """
         name = fields.pop("name")
         self.update_from_dict({name: fields})
         return self.schedule[name]
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
-        """Replace the added entries by those of a ``beat_schedule``; raises as :meth:`add`."""
+        """Replace the added entries by those of a ``beat_schedule``; raises like :meth:`add`."""
         self.schedule.clear()
         self.update_from_dict(b)
 
@@ -246,7 +249,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return "\n".join(f"    . {name} -> {value}" for name, value in rows.items())
 
     def should_sync(self) -> bool:
-        """Return ``False``: every change is in Redis when it is made."""
+        """Return ``False``, because every change is written to Redis at once."""
         return False
 
     # -- one message, sent as Celery's own scheduler does -----------------------------------------
@@ -258,21 +261,24 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         advance: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Publish an entry as Celery's own scheduler does, but let the commit advance it."""
+        """Publish an entry as Celery's own scheduler does. The commit advances it afterwards."""
         return super().apply_async(entry, producer=producer, advance=False, **kwargs)
 
     def emit(self, entry: ScheduleEntry, producer: Any) -> None:
-        """Publish an entry by Celery's ``apply_entry``, which tools may wrap; raise its failure."""
+        """Publish an entry by Celery's ``apply_entry``, which tools may wrap, and raise its error.
+
+        Celery's method itself would only log the error.
+        """
         self._failure = None
         self.apply_entry(entry, producer=producer)
         if self._failure is not None:
             raise self._failure
 
     def _apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
-        """Call :meth:`apply_async` of this object's class, and keep a failure for :meth:`emit`.
+        """Call :meth:`apply_async` of this object's class, and keep its error for :meth:`emit`.
 
-        Celery's ``apply_entry`` would log it with two stacks at each try, and the run would count
-        as sent.
+        Celery's ``apply_entry`` calls this method. If the error reached ``apply_entry``, it would
+        log the error with two stacks at each attempt, and the run would count as sent.
         """
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
@@ -281,6 +287,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return None
 
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
+        """Keep the cause of an error for :meth:`emit`. In eager mode, log that the task failed."""
         failure: BaseException = exc
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
@@ -289,4 +296,5 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             logger.error(text, entry.task, failure)
             return
         self._failure = failure
-        exc.__traceback__ = None  # It would keep the error alive until a garbage collection.
+        # The traceback would keep the error alive until a garbage collection.
+        exc.__traceback__ = None

@@ -1,4 +1,4 @@
-"""Clocks, threads, times, texts and errors, which every room may use.
+"""Clocks, threads, times, texts and errors, which every other package may import.
 
-Nothing here knows an entry or a schedule.
+Nothing here imports entries or schedules.
 """

@@ -1,4 +1,4 @@
-"""The actor of a change, and the way of the change, which the record of changes keeps."""
+"""The actor of a change and the way of the change, for the record of changes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .errors import InvalidEntry
 from .public import public
 from .text import is_short_text, storable
 
-#: The ways of a change.
+#: Way of a change: through which part of the package it came.
 Way = Literal["api", "cli", "web", "config", "beat"]
 
-#: Longest actor in characters. Each changed entry keeps one.
+#: Most characters of an actor. Each changed entry stores one.
 MAX_ACTOR = 100
 
 
 class Who(NamedTuple):
-    """The actor of a change, and its way."""
+    """The actor of a change, such as a user's name, and the way of the change."""
 
     actor: str
     way: Way
 
 
-#: The beat itself, for changes without a person.
+#: Actor of changes that the beat makes by itself.
 BEAT = Who("beat", "beat")
 
 _actor: ContextVar[str | None] = ContextVar("redbeat_lite_actor", default=None)
@@ -36,10 +36,10 @@ _way: ContextVar[Way] = ContextVar("redbeat_lite_way", default="api")
 
 
 class _Assignment(AbstractContextManager[None]):
-    """A value that a context variable has while a block runs.
+    """Block in which a context variable has another value.
 
-    It is no decorator, because the body of a coroutine or a generator runs after the call of it has
-    returned.
+    It cannot be used as a decorator, which would be wrong for a coroutine or a generator: their
+    body runs after the call has returned.
     """
 
     def __init__(self, variable: ContextVar[Any], value: str) -> None:
@@ -57,11 +57,11 @@ class _Assignment(AbstractContextManager[None]):
 def acting_as(actor: str) -> AbstractContextManager[None]:
     """Name the actor of the changes in a ``with`` block.
 
-    It holds for every ``Schedules``, whatever ``actor`` it has, for ``locks`` and for
-    ``PipelineRun``, in this thread or asyncio task, and in the functions that it calls.
+    This actor overrides the ``actor`` of a ``Schedules``. It is also the actor of changes by
+    ``locks`` and ``PipelineRun``. It counts in this thread or asyncio task alone.
 
     Parameters:
-        actor: 1 to 100 characters without control characters, such as the name of the user who is
+        actor: 1 to 100 characters without control characters, such as the name of the user who has
             signed in.
 
     Raises:
@@ -76,10 +76,10 @@ def by_way(way: Way) -> AbstractContextManager[None]:
 
 
 def who(actor: str | None = None) -> Who:
-    """Return the actor and the way of a change that happens now.
+    """Return the actor and the way of a change that is made now.
 
-    The actor is the one of :func:`acting_as`, else ``actor``, else the user and the host of this
-    process.
+    The actor is that of :func:`acting_as`; without it ``actor``; without both the user and the host
+    of this process.
     """
     return Who(_actor.get() or actor or _user_at_host(), _way.get())
 
@@ -98,6 +98,6 @@ def _user_at_host() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # The user of a container may have no name.
+        # In a container, the user may have no name.
         user = str(os.getuid())
     return storable(f"{user}@{socket.gethostname()}")[:MAX_ACTOR]

@@ -1,4 +1,4 @@
-"""Files that are written as a whole."""
+"""Atomic writes of files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether a path is a pipe or a device, of this user or of root.
+    """Return whether a path is a pipe or a device that belongs to this user or to root.
 
-    In ``/dev`` and ``/proc`` links are followed, because no other user can put one there:
-    ``/dev/fd/1`` is a stream. Another user's pipe is none, because that user would read what is
-    written.
+    A pipe of another user does not count, because that user would read the text. Links count only
+    in ``/dev`` and ``/proc``, such as ``/dev/fd/1``, where no other user can make one.
     """
     directory = path.parent.resolve()
     if directory == Path("/dev") or directory.is_relative_to("/proc"):
@@ -29,19 +28,19 @@ def is_stream(path: Path) -> bool:
 
 
 def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
-    """Write a file atomically: readers find all of the texts, or the old file.
+    """Write a file atomically: a reader gets either the old file or all of the texts.
 
-    A link at the path is replaced, and not followed. Nor is one at the draft beside it, which
-    another user of the directory may have put there. The umask reduces the rights of ``mode``.
+    A link at the path is replaced, and not followed, because another user of the directory may have
+    put it there. The umask reduces the rights of ``mode``.
 
     Raises:
-        OSError: the file cannot be written and nothing was changed. A stream cannot be written,
-            because a file would replace it.
+        OSError: the file cannot be written, or the path is a stream, which a file would replace.
+            Nothing was changed.
     """
     if is_stream(path):
         raise OSError(errno.EINVAL, "a pipe or a device, and no file", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)  # A killed process of the same id may have left one.
+    draft.unlink(missing_ok=True)  # A killed process with the same id may have left one.
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with open(file, "w", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""The parts of a Celery app that many rooms need: its tasks, and the connection to its broker."""
+"""Tasks of a Celery app, and the connection to its broker."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from .errors import ConfigurationError
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Transport options that bound a publish, by the driver's type, because kombu has no common name
-#: for them.
+#: Type of a kombu driver -> its transport options that limit the time of a publish. Kombu has no
+#: common name for them.
 _TIMEOUT_OPTIONS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "amqp": ("read_timeout", "write_timeout", "connect_timeout"),
 }
 
-#: Retry policy of a publish: one more try, at once.
+#: Retry policy of a publish: one retry, without a pause.
 TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
-#: Returns the connection that this context publishes over, or ``None`` if it uses one of the app's
-#: pool.
+#: Function that returns the connection over which this context publishes; ``None`` stands for the
+#: app's pool.
 _make_connection: ContextVar[Callable[[], Any]] = ContextVar("own", default=lambda: None)
 
 
 def load_tasks(app: Celery) -> None:
-    """Import the modules of the app, as a worker does at its start, and have it register its tasks.
+    """Import the modules of the app and register its tasks, as a worker does at its start.
 
-    Raises whatever a module raises.
+    An error of a module is raised.
     """
     app.loader.import_default_modules()
     app.finalize()
 
 
 def is_importing() -> bool:
-    """Return whether a module is being imported; it may define more tasks further down."""
+    """Return whether this call happens during the import of a module.
+
+    Then the module may define more tasks further down.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and _is_unfinished(frame.f_globals.get("__spec__")):
@@ -54,11 +57,13 @@ def _is_unfinished(spec: object) -> bool:
 
 
 def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
-    """Return the transport options that end a publish after ``timeout`` seconds. The connection
-    need not be open.
+    """Return the transport options that end a publish after ``timeout`` seconds.
 
-    A shorter timeout of the user is kept. A longer one is meant for workers, which can wait longer
+    A shorter timeout of the user's stays. A longer one is meant for workers, which can wait longer
     than a publisher.
+
+    Parameters:
+        connection: connection of kombu, which need not be open.
     """
     options = connection.transport_options
     names = _TIMEOUT_OPTIONS.get(connection.transport.driver_type, ())
@@ -66,7 +71,7 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
 
 
 def broker_connection(app: Celery) -> Any:
-    """Return the connection that the app publishes over, not yet opened.
+    """Return the connection over which the app publishes. It is not open yet.
 
     Raises:
         ConfigurationError: the broker's URL cannot be read.
@@ -74,18 +79,18 @@ def broker_connection(app: Celery) -> Any:
     try:
         return app.connection_for_write()
     except ValueError:
-        # Kombu's error quotes the URL, and special characters of the password are the usual cause.
+        # Do not show kombu's error, which quotes the URL. Special characters in the password are
+        # the usual cause.
         raise ConfigurationError(
             "broker_url: expected the URL of a broker, with special characters of the "
-            "password in percent form; it "
-            "cannot be read"
+            "password in percent form; it cannot be read"
         ) from None
 
 
 def default_queue(app: Celery) -> str:
     """Return the default queue and its broker as text, without user and password.
 
-    The text is empty if the URL cannot be read, which the publisher reports.
+    The text is empty if the URL cannot be read. The publisher reports such a URL.
     """
     try:
         connection = broker_connection(app)
@@ -100,14 +105,13 @@ def default_queue(app: Celery) -> str:
 
 @contextmanager
 def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
-    """Publish in this block over a connection that gives up after two tries, because a person does
-    not wait long.
+    """Have publishes in this block fail after two attempts, because a person does not wait long.
 
-    It is a connection of its own, because those of the app's pool may have no timeouts and are used
-    by others.
+    The block gets a new connection, because connections of the app's pool may have no timeouts, and
+    other threads use them.
 
     Parameters:
-        timeout: seconds of a try.
+        timeout: seconds of one attempt.
     """
     opened: list[Any] = []
 
@@ -124,7 +128,7 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
     finally:
         _make_connection.reset(before)
         for connection in opened:
-            with suppress(Exception):  # A connection that was given up may raise anything.
+            with suppress(Exception):  # A broken connection may raise anything.
                 connection.release()
 
 
@@ -134,6 +138,6 @@ def own_connection() -> Any:
 
 
 def own_options() -> dict[str, Any]:
-    """Return the options with which ``apply_async`` publishes once over that connection."""
+    """Return options for ``apply_async``: publish over that connection, without Celery's retry."""
     connection = own_connection()
     return {} if connection is None else {"connection": connection, "retry": False}

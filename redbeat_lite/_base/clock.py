@@ -1,15 +1,15 @@
-"""The two clocks: the wall clock tells the time, the other one tells how much time has passed."""
+"""Two clocks: the wall clock for instants, and a monotonic clock for lengths of time."""
 
 from __future__ import annotations
 
 import time
 
-#: A clock that nobody can set and that runs on while the machine sleeps, because a lease runs out
-#: then too. Linux has its own name for it; elsewhere the monotonic clock does this.
+#: Clock that nobody can set. It goes on while the machine sleeps, because a lease expires then,
+#: too. On Linux this clock has its own name; elsewhere it is the monotonic clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-#: Seconds that two correct clocks may differ. A time server allows less, and so does the round trip
-#: of a question.
+#: Seconds by which two clocks may differ without a warning. It exceeds the errors of a time server
+#: and of a round trip.
 CLOCK_OFF = 0.5
 
 
@@ -19,5 +19,5 @@ def wall_ms() -> int:
 
 
 def elapsed() -> float:
-    """Return seconds since some fixed moment. Only differences have a meaning."""
+    """Return the seconds since an unknown fixed moment. Only differences have a meaning."""
     return time.clock_gettime(_CLOCK)

@@ -1,7 +1,6 @@
-"""Every exception that the package raises on purpose.
+"""Exceptions that the whole package uses.
 
-The docstring of a class is its default message, so that an exception without a message says
-something useful too.
+The docstring of a class is its default message.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class InvalidEntry(RedbeatError, ValueError):
     """An entry cannot be accepted as it is.
 
     Parameters:
-        field: the wrong field of the entry, dotted and indexed (``"kwargs.since"``, ``"args[2]"``).
-        expected: the values that would be accepted, in words.
-        value: the value that came; its ``repr`` is shown, shortened.
-        entry: the entry's name, if it is known.
-        hint: the nearest valid spelling, or what to do instead.
+        field: path of the wrong field, such as ``"kwargs.since"`` or ``"args[2]"``.
+        expected: the accepted values, in words.
+        value: the wrong value; its ``repr`` is shown, shortened.
+        entry: name of the entry, if it is known.
+        hint: the nearest valid spelling, or another way.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ def _rebuild_invalid(
 def check_field_names(
     parent: str, fields: Mapping[str, Any], known_names: Collection[str]
 ) -> Mapping[str, Any]:
-    """Return the fields of something if all of their names are known.
+    """Return a mapping of fields if all their names are known.
 
     Parameters:
-        parent: the field that contains them, for the error.
+        parent: name of the field that contains them, for the error.
 
     Raises:
-        InvalidEntry: there is no such field.
+        InvalidEntry: a name is not known.
     """
     for name in fields:
         if name not in known_names:
@@ -118,7 +117,7 @@ class CorruptEntry(RedbeatError):
 
 
 class NotKnownHere(InvalidEntry, CorruptEntry):
-    """The entry's schedule class is not registered in this process. Another process may know it."""
+    """The entry's schedule class is not registered in this process, but may be in another one."""
 
 
 @public

@@ -1,20 +1,20 @@
-"""A gate between the background threads of the package and the forks of their process.
+"""Exclusion of forks while background threads of this package work.
 
-A lock that one thread holds while another one forks, such as that of a module during its import or
-one of kombu's, stays held in the child for ever, because the child has no thread that could release
-it. The first who wants it hangs. A prefork worker forks whenever it replaces a child, and a task
-may fork too. So our threads do each piece of work inside this gate, and a fork waits until no work
-is in progress.
+If one thread holds a lock while another thread forks the process, the child has that lock for ever,
+because no thread of the child can release it. Such a lock may be the import lock of a module, or
+one of kombu's. The first use of it in the child hangs. A prefork worker forks whenever it replaces
+a child, and a task may fork, too. So our threads work inside :func:`no_forks`, and a fork waits
+until none of them works.
 
-The gate itself holds no lock: each step is one operation on a dict or a list, which the interpreter
-does not divide. So a signal handler may fork too, whatever it has interrupted.
+This module itself uses no lock. Each step is one operation on a dict or a list, which the
+interpreter does not interrupt. So a signal handler may fork, too, whatever it has interrupted.
 """
 
 from __future__ import annotations
 
-# Imported before this module registers its hook. Hooks run before a fork in reverse order, so the
-# fork waits here before it takes the lock of the logging. In the other order a thread that logs
-# would wait for the fork, and the fork for it.
+# Import this before the hook below is registered. Python runs the hooks before a fork in reverse
+# order, so a fork waits here first, and acquires the lock of logging after that. In the other
+# order, a thread that logs would wait for the fork, and the fork for that thread.
 import logging  # noqa: F401
 import os
 import sys
@@ -25,33 +25,31 @@ from threading import get_ident
 
 from .clock import elapsed
 
-#: Longest wait of a fork in seconds. Work that lasts longer waits for a server, for an unknown
-#: time. A thread that waits for a server holds no lock but that of its own connection, and a pool
-#: without children is worse than that risk.
+#: Longest wait of a fork in seconds. A thread that works for longer probably waits for a server. It
+#: holds no lock but that of its own connection, so the fork is a small risk, and a pool without
+#: children would be worse.
 PATIENCE = 2.0
 
-#: Seconds between two checks of either side.
+#: Seconds between two checks, by a thread that waits for a fork, or by a fork that waits.
 _INTERVAL = 0.001
 
-#: Thread -> number of its blocks that are in progress.
+#: Id of a thread -> count of its :func:`no_forks` blocks in progress.
 _working: dict[int, int] = {}
 
-#: Threads that are about to fork. A thread is in it twice if a signal handler interrupts its fork
-#: and forks as well.
+#: Ids of the threads that are about to fork. A thread is in it twice if a signal handler interrupts
+#: its fork and forks, too.
 _forking: list[int] = []
 
 
 @contextmanager
 def no_forks() -> Iterator[None]:
-    """Let no other thread fork the process during the block, except one that has waited for
-    :data:`PATIENCE` seconds.
+    """Keep other threads from forking the process during the block, for up to ``PATIENCE`` seconds.
 
-    Any number of threads may be in such a block, and a thread in several. A thread inside may fork,
-    because it does not wait for itself. Do not wait or sleep in the block, see
-    :func:`forks_allowed`.
+    Any number of threads may be in such a block, and blocks may be nested. The thread of the block
+    itself may fork. Do not sleep in the block without :func:`forks_allowed`.
 
-    Does nothing where gevent has turned threads into greenlets: nobody forks children there, and a
-    thread that waited for one of its own greenlets would wait for ever.
+    If gevent has turned threads into greenlets, the block has no effect: such a process forks no
+    children, and a thread that waited for one of its own greenlets would wait for ever.
     """
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
@@ -67,9 +65,7 @@ def no_forks() -> Iterator[None]:
 
 @contextmanager
 def forks_allowed() -> Iterator[None]:
-    """Let other threads fork during the block, such as a sleep, although this thread is inside
-    :func:`no_forks`.
-    """
+    """Allow forks during a block, such as a sleep, that is inside of :func:`no_forks`."""
     me = get_ident()
     depth = _working.pop(me, 0)
     try:
@@ -80,14 +76,14 @@ def forks_allowed() -> Iterator[None]:
 
 
 def _enter(me: int, depth: int) -> None:
+    """Note that this thread works in ``depth`` more blocks, once no other thread forks."""
     while True:
         _working[me] = _working.get(me, 0) + depth
-        # A forking thread first announces itself and then looks for workers. Here the order is the
-        # reverse, so at least one of the two sees the other.
+        # A forking thread notes its fork first, and then checks who works. This thread notes its
+        # work first, and then checks who forks. So at least one of the two sees the other.
         was_inside = _working[me] > depth
         others_fork = any(thread != me for thread in list(_forking))
-        # A thread that was inside already does not wait here, because the fork may be waiting for
-        # it.
+        # If this thread was in a block already, the fork may be waiting for it, so do not wait.
         if was_inside or not others_fork:
             return
         del _working[me]
@@ -95,7 +91,8 @@ def _enter(me: int, depth: int) -> None:
 
 
 def _leave(me: int) -> None:
-    depth = _working.get(me, 0) - 1  # A child that was forked during the work has no number.
+    """Note that this thread has left one block."""
+    depth = _working.get(me, 0) - 1  # In a child that was forked in the block, there is no count.
     if depth > 0:
         _working[me] = depth
     else:
@@ -103,17 +100,18 @@ def _leave(me: int) -> None:
 
 
 def _before_fork() -> None:
+    """Wait until no other thread works."""
     me = get_ident()
     deadline = elapsed() + PATIENCE
     _forking.append(me)
     while any(thread != me for thread in list(_working)) and elapsed() < deadline:
-        # Let others begin work while this thread waits, or one server that hangs would stop the
-        # renewal of locks. No thread of ours works all the time, so a moment without work comes.
+        # Let other threads begin work while this fork waits. Otherwise one hanging server would
+        # stop the renewal of locks. No thread of ours works all the time, so the fork has its turn.
         _forking.remove(me)
         try:
             time.sleep(_INTERVAL)
         finally:
-            # Python forks even if a signal handler raises here.
+            # Note the fork again in any case, because Python forks even if a signal handler raises.
             _forking.append(me)
 
 

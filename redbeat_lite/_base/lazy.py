@@ -1,4 +1,4 @@
-"""Values that are computed at their first use: of an object, and of an app in a process."""
+"""Values that are computed at their first use: attributes of an object, and parts of an app."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _T = TypeVar("_T")
 
 
 class lazy(Generic[_T]):
-    """Property that is computed at its first use and then kept in the object's ``__dict__``.
+    """Property that is computed at its first use, and then stored in the object's ``__dict__``.
 
-    Before Python 3.12, :class:`functools.cached_property` holds a lock while it computes the
-    value. If another thread holds the lock when the process forks, the child waits for it for
-    ever. This class holds no lock. If two threads come at once, both compute a value and get the
-    one that was kept first. So the computation must have no effect that has to be undone.
+    Before Python 3.12, :class:`functools.cached_property` holds a lock while it computes the value.
+    If another thread holds that lock when the process forks, the child waits for it for ever. This
+    class has no lock. If two threads use it at the same time, both compute a value, and both get
+    the one that was stored first. So the computation must have no side effect.
 
-    ``__dict__.pop(name, None)`` forgets the value, and the next use computes it again.
+    After ``__dict__.pop(name, None)``, the next use computes the value again.
     """
 
     def __init__(self, make: Callable[[Any], _T]) -> None:
@@ -37,10 +37,11 @@ class lazy(Generic[_T]):
 
 
 def of_process(app: Any, make: Callable[[Any], _T]) -> _T:
-    """Return what ``make`` has made of an app in this process. A forked child makes its own.
+    """Return ``make(app)``, computed once per process. A forked child computes its own.
 
-    If two threads come at once, ``setdefault`` lets one of them win. There is no lock, because
-    another thread could hold it at a fork, and nobody would release it in the child.
+    If two threads call this at the same time, both get the value that was stored first. There is no
+    lock, because another thread could hold it at a fork, and no thread of the child would release
+    it.
     """
     name = f"_redbeat_lite_{make.__name__}_{os.getpid()}"
     if name not in app.__dict__:

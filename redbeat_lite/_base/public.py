@@ -1,6 +1,4 @@
-"""Public names: each goes by the module that users import it from, and is imported at its first
-use.
-"""
+"""Public names, which are imported at first use and belong to the module that users import."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package that imports a name at its first use.
 
     Parameters:
-        homes: module of each name, relative to the package (``".api.schedules"``).
+        homes: name -> module, relative to the package, such as ``".api.schedules"``.
     """
 
     def import_name(name: str) -> Any:
@@ -27,10 +25,9 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def public_in(home: str) -> Callable[[_Public], _Public]:
-    """Return a decorator that sets the ``__module__`` of a class or function to where users import
-    it from.
+    """Return a decorator for a class or a function that users import from the module ``home``.
 
-    Tracebacks, pickles and ``help()`` then show that module.
+    It sets ``__module__``, so that tracebacks, pickles and ``help()`` show that module.
     """
 
     def rename(public_object: _Public) -> _Public:
@@ -43,9 +40,7 @@ def public_in(home: str) -> Callable[[_Public], _Public]:
 
 
 def _resolve_type_hints(public_class: type) -> None:
-    """Replace the annotations of a class by types, because its new module does not have their
-    names.
-    """
+    """Replace the annotations of a class by types, because its new module lacks their names."""
     annotations = vars(public_class).get("__annotations__")
     if annotations:
         hints = get_type_hints(public_class, include_extras=True)

@@ -1,6 +1,4 @@
-"""Texts that are logged, stored and shown: shortened, without control characters, without
-passwords.
-"""
+"""Texts for logs, for Redis and for people: short, without control characters and passwords."""
 
 from __future__ import annotations
 
@@ -12,20 +10,20 @@ from difflib import get_close_matches
 from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
-#: Characters of a foreign error that are kept. The search for passwords takes time by the square of
+#: Most characters of another library's error. The search for passwords takes time by the square of
 #: the length.
 _LONGEST_ERROR = 4000
 
-#: Control characters, which a terminal obeys; without them an error is one line of a log.
+#: Control characters. A terminal would execute them, and a line end would split a line of a log.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-#: The end of an error of ours: the value that came, to the end of the line.
+#: End of an :class:`InvalidEntry`, from the wrong value to the end of the line.
 _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 
-#: The names of options whose values are never shown.
+#: Names of options whose values are never shown.
 SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
 
-#: Places of a possible password: the group is kept, the rest is replaced.
+#: Places in which a text may have a password. The group of a pattern stays, the rest is replaced.
 _PASSWORD_PLACES = (
     # In a URL, before its last "@". A password that is not in percent form may contain "/" or "#".
     r"((?:://|;)[^:/?#\s]*:)\S*(?=@)",
@@ -41,21 +39,22 @@ _PASSWORD_PLACES = (
 )
 _PASSWORDS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _PASSWORD_PLACES)
 
-#: The passwords in the settings of this process, which others may quote.
+#: Passwords in the settings of this process, which errors of libraries may quote.
 _known_passwords: set[str] = set()
 
-#: Characters of a password that is searched for by itself. A shorter one is a part of many words.
+#: Least characters of a known password that is replaced everywhere. A shorter one may be a part of
+#: many words.
 _SHORTEST_PASSWORD = 6
 
 
 def nearest_hint(word: object, known_words: Iterable[str]) -> str | None:
-    """Return a hint at the known word that is nearest to this one, or ``None`` if none is near."""
+    """Return a hint with the most similar known word; ``None`` if no word is similar."""
     near = get_close_matches(str(word), [*known_words], n=1)
     return f"did you mean {near[0]!r}?" if near else None
 
 
 def shorten(value: object, limit: int = 120) -> str:
-    """Return the ``repr`` of a value with at most ``limit`` characters, as errors show it."""
+    """Return the ``repr`` of a value for an error, with at most ``limit`` characters."""
     try:
         text = str(value) if isinstance(value, datetime) else repr(value)
     except RecursionError:
@@ -66,55 +65,50 @@ def shorten(value: object, limit: int = 120) -> str:
 
 
 def describe(exc: BaseException) -> str:
-    """Return the class and the text of an exception, fit to be stored, sent and shown."""
+    """Return the class and the text of an exception, as :func:`text_of` returns the text."""
     kind = type(exc).__name__
     text = text_of(exc)
     return kind if text == kind else f"{kind}: {text}"
 
 
 def text_of(exc: BaseException) -> str:
-    """Return the text of an exception, or its class if it has none, fit to be stored, sent and
-    shown.
+    """Return the text of an exception, or its class if it has no text.
+
+    The result is short, on one line and without passwords, fit to be stored, sent and shown.
     """
     try:
         text = str(exc)
     except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
         text = "(its text cannot be shown)"
     if len(text) > _LONGEST_ERROR:
-        # Cut at a blank, because half of a password would not be recognized.
+        # Cut at a space, because half of a password would not be recognized.
         text = text[:_LONGEST_ERROR].rpartition(" ")[0] + " …"
     return hide_passwords(storable(text)) or type(exc).__name__
 
 
 def without_values(error: str) -> str:
-    """Return an error of ours without the value that came, because that may be a secret
-    argument.
-    """
+    """Return the text of an InvalidEntry without the wrong value, which may be a secret."""
     return _RECEIVED_VALUE.sub("", error)
 
 
 def storable(text: str) -> str:
-    """Return a text with control characters, and characters that are no UTF-8, written as
-    escapes.
-    """
+    """Return a text with escapes for control characters and for characters that are no UTF-8."""
     escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return escaped.encode(errors="backslashreplace").decode()
 
 
 def is_short_text(value: object, most: int) -> TypeGuard[str]:
-    """Return whether a value is text of 1 to ``most`` characters without control characters, which
-    can be stored.
-    """
+    """Return whether a value is text of 1 to ``most`` characters that needs no escapes."""
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
     return value.isprintable() or storable(value) == value
 
 
 def remember_passwords(settings: Any) -> None:
-    """Have the passwords in settings hidden from now on, wherever a text quotes them.
+    """Have :func:`hide_passwords` hide the passwords in these settings from now on.
 
     Parameters:
-        settings: a URL, several URLs, or options, which may contain further ones.
+        settings: a URL, several URLs, or a mapping of options, which may contain all of these.
     """
     if isinstance(settings, Mapping):
         for name, value in settings.items():
@@ -128,7 +122,7 @@ def remember_passwords(settings: Any) -> None:
     elif isinstance(settings, str) and "@" in settings:
         # A ";" separates the URLs of several servers, or is a part of a password.
         for url in {settings, *settings.split(";")}:
-            with suppress(ValueError):  # The check of the settings refuses what is no URL.
+            with suppress(ValueError):  # It is no URL. The check of the settings refuses it.
                 _remember_password_of(url)
 
 
@@ -139,9 +133,7 @@ def _remember_password_of(url: str) -> None:
 
 
 def hide_passwords(text: str) -> str:
-    """Return a text with ``**`` for each password, known or likely, in the URLs and options that it
-    quotes.
-    """
+    """Return a text with ``**`` in place of known passwords and of probable ones."""
     for password in sorted(_known_passwords, key=len, reverse=True):
         if len(password) >= _SHORTEST_PASSWORD:
             text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "**", text)

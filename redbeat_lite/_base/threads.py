@@ -25,8 +25,9 @@ def _original(name: str) -> Any:
 
 
 class Alarm:
-    """A wait with an early end. It uses a lock of the operating system, which native threads and
-    greenlets share.
+    """Wait that another thread can end.
+
+    It uses a lock of the operating system, which works between native threads and greenlets.
     """
 
     def __init__(self) -> None:
@@ -34,20 +35,22 @@ class Alarm:
         self._lock.acquire()
 
     def wait(self, seconds: float) -> None:
-        """Return after ``seconds``, or as soon as somebody rings. Blocks the whole native
-        thread.
+        """Return after ``seconds``, or as soon as :meth:`ring` is called.
+
+        The wait blocks the whole native thread.
         """
         self._lock.acquire(timeout=max(seconds, 0.0))
 
     def ring(self) -> None:
         """End the current wait, or the next one."""
-        with suppress(RuntimeError):  # The lock is free already if somebody else has rung.
+        with suppress(RuntimeError):  # The lock is free, because ring() was called before.
             self._lock.release()
 
 
 def start_native(run: Callable[[], None], name: str) -> None:
-    """Run a function in a native daemon thread, under gevent too, because a greenlet stops while a
-    task computes.
+    """Run a function in a native daemon thread, even under gevent.
+
+    A greenlet would not run while a task computes.
     """
     if "gevent.monkey" in sys.modules:
         _original("start_new_thread")(run, ())
@@ -56,16 +59,15 @@ def start_native(run: Callable[[], None], name: str) -> None:
 
 
 class Ticker:
-    """A daemon thread (a greenlet under gevent) that calls a function at intervals until it is
-    stopped.
+    """Daemon thread (under gevent a greenlet) that calls a function at intervals until it stops.
 
-    The process is not forked while the function runs. An exception is logged, and the next call
-    comes nevertheless.
+    The process does not fork while the function runs. An exception of the function is logged, and
+    the next call follows nevertheless.
 
     Parameters:
-        name: of the thread.
-        seconds: returns the length of the next wait in seconds.
-        call: the function.
+        name: name of the thread.
+        seconds: function that returns the length of the next wait in seconds.
+        call: function to call.
         failure: text of the log line after an exception; the name of the thread by default.
     """
 
@@ -75,8 +77,8 @@ class Ticker:
         self._seconds = seconds
         self._call = call
         self._failure = failure or name
-        # An Event has a lock, which a fork may leave held in the child for ever. This queue has
-        # none.
+        # An Event has a lock, which a child would have for ever if a fork happens in the middle.
+        # This queue has none.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -116,8 +118,9 @@ class Ticker:
                     is_failing = True
 
     def _wait(self, seconds: float) -> None:
+        """Wait for ``seconds``, or until :meth:`soon` or :meth:`stop` is called."""
         with suppress(queue.Empty):
             self._woken.get(timeout=seconds)
-            # One call answers all who asked for it before it begins.
+            # Several calls of soon() lead to one call of the function.
             while True:
                 self._woken.get_nowait()

@@ -1,4 +1,4 @@
-"""Instants in epoch milliseconds, as Redis keeps them, and durations, as users write them."""
+"""Instants in epoch milliseconds, as Redis stores them, and durations, as users write them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 def to_ms(instant: datetime) -> int:
-    """Return the epoch milliseconds of an aware datetime.
+    """Return the epoch milliseconds of an aware datetime, rounded up, so that nothing fires early.
 
-    Rounds up, so that no stored instant lies before the real one and nothing fires early. An
-    instant outside the years 1 to 9999 in UTC becomes the first or last one inside.
+    An instant outside the years 1 to 9999 in UTC becomes the first or the last one inside.
 
     Raises:
         InvalidEntry: the datetime is naive.
@@ -52,14 +51,16 @@ def from_ms(ms: int) -> datetime:
     """Return the aware UTC datetime of epoch milliseconds.
 
     Raises:
-        OverflowError: outside the years 1 to 9999.
+        OverflowError: the instant is outside the years 1 to 9999.
     """
     return EPOCH + ms * _MS
 
 
 def iso(ms: int) -> str:
-    """Return ``from_ms(ms).isoformat()``; faster, because many entries share a second, whose text
-    is kept.
+    """Return ``from_ms(ms).isoformat()``.
+
+    It is faster, because many entries are due in the same second, and the text of a second is
+    cached.
     """
     second, rest = divmod(ms, 1000)
     fraction = f".{rest:03d}000" if rest else ""
@@ -72,10 +73,10 @@ def _iso_second(instant: int) -> str:
 
 
 def delay_ms(options: Mapping[str, Any], now: int) -> int:
-    """Return how many milliseconds from now the worker holds a message back.
+    """Return for how many milliseconds from now a worker does not run a message yet.
 
     Parameters:
-        options: of ``apply_async``, such as ``countdown`` and ``eta``.
+        options: options of ``apply_async``, such as ``countdown`` and ``eta``.
         now: epoch milliseconds.
     """
     if options.get("countdown"):
@@ -87,8 +88,9 @@ def delay_ms(options: Mapping[str, Any], now: int) -> int:
 
 
 def message_ms(instant: datetime | str) -> int:
-    """Return the epoch milliseconds of an instant in a message. A naive one is in UTC, as workers
-    read it.
+    """Return the epoch milliseconds of an instant in a message.
+
+    A naive instant is in UTC, as workers read it.
     """
     if isinstance(instant, str):
         instant = datetime.fromisoformat(instant)
@@ -101,11 +103,11 @@ def aware(field: str, value: object) -> datetime:
     """Return ``value`` if it is an aware datetime.
 
     Parameters:
-        field: its name in the error.
+        field: name of the value in the error.
 
     Raises:
-        InvalidEntry: it is no datetime, or a naive one, which would mean another instant on each
-            machine.
+        InvalidEntry: the value is no datetime, or it is naive, so that it would be another instant
+            on another machine.
     """
     if not isinstance(value, datetime):
         raise InvalidEntry(field, "an aware datetime", value)
@@ -121,10 +123,9 @@ def in_zone(instant: datetime, zone: tzinfo) -> str:
 
 
 def seconds_of(value: object) -> float | None:
-    """Return the seconds of a finite number, a timedelta or a text: ``30``, ``30s``, ``1h30m``,
-    ``250ms``, ``2d``.
+    """Return the seconds of a finite number, a timedelta or a text; ``None`` for anything else.
 
-    ``None`` for anything else.
+    A text is such as ``30``, ``30s``, ``1h30m``, ``250ms`` or ``2d``.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -132,7 +133,7 @@ def seconds_of(value: object) -> float | None:
         return _seconds_of_text(value.strip())
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    # JSON has NaN and Infinity, and numbers of so many digits that no float holds them.
+    # JSON may have brought NaN, Infinity, or a number that is too large for a float.
     return value if abs(value) <= sys.float_info.max else None
 
 
@@ -150,14 +151,14 @@ def _seconds_of_text(text: str) -> float | None:
 def length_of(
     field: str, value: object, bounds: str, least: float, most: float = math.inf
 ) -> float:
-    """Return the seconds of a duration that lies between ``least`` and ``most`` seconds.
+    """Return the seconds of a duration between ``least`` and ``most`` seconds.
 
     Parameters:
-        field: its name in the error.
-        bounds: the two bounds in the words of the error.
+        field: name of the value in the error.
+        bounds: the two bounds in words, for the error.
 
     Raises:
-        InvalidEntry: it is no duration, or outside the bounds.
+        InvalidEntry: the value is no duration, or outside the bounds.
     """
     seconds = seconds_of(value)
     if seconds is None or not least <= seconds <= most:

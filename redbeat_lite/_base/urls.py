@@ -1,6 +1,4 @@
-"""URLs of the servers that hold a schedule: their schemes, their parts, and their text without
-passwords.
-"""
+"""URLs of Redis servers: their schemes, their parts, and their text without passwords."""
 
 from __future__ import annotations
 
@@ -35,20 +33,19 @@ def without_passwords(url: str) -> str:
 
 
 def _without_password(address: str) -> str:
-    # The first "://" ends the scheme, and a later one is text, such as a client's name. The second
-    # address of a URL has no scheme.
+    """Return one address of a URL with ``**`` for each part that may be a password."""
+    # Only the first "://" ends the scheme. The second address of a URL has no scheme.
     scheme = separator = ""
     rest = address
     if re.match(r"[^:/?#@]*://", address):
         scheme, separator, rest = address.partition("://")
-    # urlsplit() divides in the same way: the network location ends where a path, a query or a
-    # fragment begins; the user and the password end with its last "@"; the user's name ends with
-    # its first ":".
+    # Split like urlsplit(): "user:password@host" ends before the first "/", "?" or "#". The
+    # password ends at the last "@", and the user's name at the first ":".
     end = next((index for index, char in enumerate(rest) if char in "/?#"), len(rest))
     user, at, host = rest[:end].rpartition("@")
     name, colon, _ = user.partition(":")
-    # No server reads a fragment or a field of a query without a value, so these may be the end of a
-    # password.
+    # No server reads a fragment, or a field of a query without a value. So they may be the end of a
+    # password that is not in percent form.
     place, sharp, _ = rest[end:].partition("#")
     path, mark, query = place.partition("?")
     password = "**" if colon else ""
@@ -67,11 +64,10 @@ def _without_secret_value(field: str) -> str:
 
 
 def addresses_and_options(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """Return the addresses of ``sentinel://user:password@host:port/db;host:port``, and the client's
-    options.
+    """Return the addresses and the client's options of a URL of several servers.
 
-    A cluster's URL has the same form. The options are those of redis-py in any of the parts:
-    ``username``, ``password``, ``db``, and those of the query.
+    The form is ``sentinel://user:password@host:port/db;host:port``, also for a cluster. The options
+    are redis-py's ``username``, ``password`` and ``db``, and those of the query, from all parts.
 
     Raises:
         ValueError: as :func:`connection_options`.
@@ -91,22 +87,23 @@ def connection_options(url: str) -> dict[str, Any]:
     """Return the URL of one server as options of a redis-py connection.
 
     Raises:
-        ValueError: the URL cannot be read. The error may quote a part of it, and so a password.
+        ValueError: the URL cannot be read. The error may quote a part of it, such as a password.
     """
     parts = urlsplit(url)
     if parts.fragment or "@" in parts.query:
-        # The rest of the password would be ignored.
+        # An unescaped # or ? in the password ends the host part of the URL, and the rest of the
+        # password would be ignored.
         raise ValueError("a # or ? that should be in percent form")
     options = dict(parse_url(_spelled_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
     database = parts.path.strip("/") or "0"
     if scheme_of(url) in ("redis", "rediss") and not database.isdecimal():
-        # redis-py would use database 0.
+        # redis-py would ignore it and use database 0.
         raise ValueError("a database that is no number")
     return options
 
 
 def _spelled_for_redis_py(url: str) -> str:
-    """Return the URL of one server in redis-py's spelling instead of Celery's."""
+    """Return the URL of one server, written for Celery, in the form that redis-py reads."""
     scheme, rest = url.split("://", 1)
     if scheme == "redis+socket":
         parts = urlsplit(f"unix://{rest}")

@@ -10,16 +10,16 @@ parts are put together in :mod:`.parts`.
 
 These threads run beside the main loop:
 
-- The renewal (:mod:`.leader`) extends the lease four times per lease, brings news from the server,
-  and watches whether the main loop makes progress.
-- The incident watch (:mod:`.incidents`) reads every two seconds what happened to runs.
-- The pipeline sweeper continues runs of pipelines that nobody continues.
+- The renewal (:mod:`.leader`) extends the lease four times per lease, reads counts from the server,
+  and checks that the main loop makes progress.
+- The incident watch (:mod:`.incidents`) reads every two seconds how runs have ended.
+- The pipeline sweeper does the work for pipelines that processes left undone when they died.
 - Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.
-- The heartbeat URL (:mod:`.heartbeat_url`) has one, if it is set.
+- The heartbeat URL (:mod:`.heartbeat_url`) has a thread, if it is set.
 
-Only the main loop dispatches entries. The other threads have connections of their own. They share
-only plain values with it: :class:`.beat_state.BeatState`, and a few flags of the leader and of
-:class:`.dispatch.deadlines.Deadlines`.
+Only the main loop dispatches entries. The other threads have their own connections. They share only
+plain values with the main loop: :class:`.beat_state.BeatState`, and a few flags of the leader and
+of :class:`.dispatch.deadlines.Deadlines`.
 
 States of a beat
 ================
@@ -84,8 +84,8 @@ Failures
 - The broker is out of reach for ``redbeat_lite_stall_timeout``, or three turns in a row fail: the
   leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
-- Another program uses one of our keys: the beat logs its name once, and stands by until the key is
-  gone (:mod:`.outage`).
+- Another program uses a key of this package: the beat logs the name of the key once, and stands by
+  until the key is gone (:mod:`.outage`).
 - One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
 - Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
   its configuration again (:mod:`.repair`, :mod:`.config_entries`).

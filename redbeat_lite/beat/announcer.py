@@ -1,6 +1,7 @@
-"""Announcements to hooks.
+"""Announcements of events to the hooks of a beat.
 
-Each subscriber has a thread, so one that hangs delays neither the beat nor another subscriber.
+Each subscriber has its own thread. So a hook that hangs delays neither the beat nor another
+subscriber.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ..events import _METHODS, Event, Hooks
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most events that wait for one subscriber, some 25 MB. Later ones are dropped.
+#: Most events that are queued for one subscriber, some 25 MB. Later events are dropped.
 BACKLOG = 50_000
 
 #: Seconds without a handled event after which a subscriber counts as hanging. A notice may take
-#: 110.
+#: 110 s.
 HANGS = 120.0
 
-#: Seconds that a stopping beat waits for its subscribers to handle the last events.
+#: Most seconds that a stopping beat waits for its subscribers to handle the last events.
 _LAST_WAIT = 0.3
 
 
@@ -32,15 +33,15 @@ class Announcer:
     """Announces events to the subscribers of one beat. Starts no thread before the first event."""
 
     def __init__(self, hooks: Sequence[Hooks]) -> None:
-        self._subscribers = [_Subscriber(each) for each in hooks]
+        self._subscribers = [_Subscriber(subscriber) for subscriber in hooks]
 
     def add(self, hooks: Hooks) -> None:
-        """Announce to these hooks, too, from now on."""
+        """Announce events to these hooks, too, from now on."""
         self._subscribers.append(_Subscriber(hooks))
 
     @property
     def listening(self) -> bool:
-        """Whether there is a subscriber; if not, an event need not be made."""
+        """Whether there is a subscriber. Without one, the caller need not make events."""
         return bool(self._subscribers)
 
     def announce(self, events: Sequence[Event]) -> None:
@@ -49,24 +50,24 @@ class Announcer:
             subscriber.announce(events)
 
     def delivery(self) -> Callable[[], bool]:
-        """Return a function that returns whether every event announced until now was handled.
+        """Return a function that says whether all events announced until now were handled.
 
-        Subscribers that hang are not waited for.
+        It ignores subscribers that hang.
         """
         since = elapsed()
         announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
 
         def is_done() -> bool:
-            hung = elapsed() - HANGS
+            hangs_since = elapsed() - HANGS
             return all(
-                subscriber.handled >= number or max(since, subscriber.handled_at) < hung
-                for subscriber, number in announced
+                subscriber.handled >= queued or max(since, subscriber.handled_at) < hangs_since
+                for subscriber, queued in announced
             )
 
         return is_done
 
     def close(self) -> None:
-        """Wait a third of a second at most for queued events to be handled. May be called twice."""
+        """Wait for a moment until queued events are handled. May be called twice."""
         for subscriber in self._subscribers:
             subscriber.stop()
         deadline = elapsed() + _LAST_WAIT
@@ -77,8 +78,8 @@ class Announcer:
 class _Subscriber:
     """Hooks with their queue and their thread.
 
-    The thread that announces writes ``queued``; the subscriber's thread writes ``handled`` and
-    ``handled_at``.
+    The announcing thread writes ``queued``, the count of queued events. The subscriber's thread
+    writes ``handled``, the count of handled events, and ``handled_at``, the time of the last one.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -143,7 +144,7 @@ class _Subscriber:
 
 
 def _handlers(hooks: Hooks) -> dict[type, Callable[[Any], None]]:
-    """Return the methods that were overridden; the others need not be called."""
+    """Return type of event -> method, for the methods that the hooks override."""
     return {
         kind: getattr(hooks, name)
         for kind, name in _METHODS.items()

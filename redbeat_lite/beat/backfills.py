@@ -1,6 +1,7 @@
-"""Backfills: sent by the leader in steps, after due entries.
+"""Backfills, which the leader sends in steps, after due entries.
 
-Stored backfills form a schedule of their own. A step of one is a job of a batch, as a due entry is.
+The stored backfills are a second schedule. A step of a backfill is a job of a batch, as a due entry
+is.
 """
 
 from __future__ import annotations
@@ -42,35 +43,41 @@ from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Milliseconds until the first new look at a backfill that waits for a run to end, a lock or a
-#: thaw. Each wait is twice the one before it.
-_FIRST_LOOK = 200
+#: Milliseconds until the next step of a backfill that cannot send, because it waits for a run to
+#: end, for a lock or for the end of a freeze. Each further wait is twice as long.
+_FIRST_WAIT = 200
 
 #: Longest of these waits in milliseconds.
-_LAST_LOOK = 4000
+_LONGEST_WAIT = 4000
 
 #: Milliseconds between two steps of a backfill with ``max_active``.
 _STEP = 10
 
-#: Milliseconds before the next due time of an entry in which no step begins.
+#: If an entry is due within so many milliseconds, no step begins.
 _MAKES_WAY = 30
 
-#: Seconds after which a step begins nevertheless.
+#: Seconds since the last step after which a step begins although an entry is due soon.
 _PATIENCE = 1.0
 
-#: Outcome in the feed of a run that will be retried, so it has not ended.
+#: Outcome, in the feed, of an attempt that will be retried, so that its run has not ended.
 _RETRYING = LETTERS["retrying"].encode()
 
-#: Most lines of the feed that one look reads.
+#: Most lines of the feed that one step reads.
 _LINES = 1000
 
-#: Most backfills that are sent in turn, and whose entries and waits are remembered.
+#: Most backfills that are sent in turn, and whose entries and waits are cached.
 _AT_ONCE = 100
 
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
-    """One step of a backfill. ``after`` is the backfill after the step."""
+    """One step of a backfill.
+
+    Parameters:
+        backfill: the backfill before the step.
+        is_last: whether the step sends its last run.
+        after: the backfill after the step, once that is known.
+    """
 
     backfill: Backfill
     is_last: bool = False
@@ -84,8 +91,8 @@ class BackfillPlanner:
     """Plans steps of backfills.
 
     Parameters:
-        store: the store of entries.
-        planner: the planner of entries.
+        store: store of the entries.
+        planner: planner of the entries.
     """
 
     def __init__(self, store: LeaderStore, planner: Planner, zone: tzinfo) -> None:
@@ -94,11 +101,15 @@ class BackfillPlanner:
         self._zone = zone
         self._feed = RunKeys(store.keys.prefix).feed
         self._guards = LockStore(store.backend.client, store.keys.prefix)
-        #: By backfill, its entry and the copy that is sent instead.
+        #: Id of a backfill -> its entry, and the copy of the entry that is sent instead.
         self._copies: dict[str, tuple[Entry, Entry]] = {}
 
     def plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
-        """Return the next step of a backfill at ``now`` (epoch ms)."""
+        """Return the next step of a backfill at ``now``, in epoch ms.
+
+        A step without runs waits. If the entry is gone, the step ends the backfill.
+        """
+        # The job begins without runs, and with a stand-in for the entry, which is not read yet.
         stand_in = Entry(backfill.name, "unknown", every(1))
         nothing = Plan((), None, 0)
         state = EntryState(0, "", None)
@@ -108,7 +119,7 @@ class BackfillPlanner:
             state = state_of(stored_entry)
             entry = self._planner.read_entry(stored_entry)
             if state.generation != backfill.generation:
-                # Handled as an entry that cannot be read.
+                # The code below handles this like an entry that cannot be read.
                 raise CorruptEntry("another one has its name")  # noqa: TRY301
             if freezes.until(now, entry) is None:
                 self._plan(job, entry, state, now)
@@ -123,7 +134,7 @@ class BackfillPlanner:
         return job
 
     def _plan(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
-        """Plan the next runs of a backfill, at most as many as its entry has room for."""
+        """Add to a job the next runs of its backfill, as many as may be active now."""
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = self._copy(entry, backfill)
@@ -138,28 +149,35 @@ class BackfillPlanner:
             job.claims = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
 
     def _copy(self, entry: Entry, backfill: Backfill) -> Entry:
-        """Return a copy of the entry that expects nothing and has the backfill's id in a header."""
-        known, twin = self._copies.get(backfill.id, (None, None))
-        if known is entry and twin is not None:
-            return twin
-        twin = copy(entry)
-        twin.message_template = None
+        """Return a copy of the entry without expectation, and with the backfill's id in a header.
+
+        The copy is cached while the entry object is the same.
+        """
+        cached_entry, cached = self._copies.get(backfill.id, (None, None))
+        if cached_entry is entry and cached is not None:
+            return cached
+        changed = copy(entry)
+        changed.message_template = None
         headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
-        twin._put(expect=False, options={**entry.options, "headers": headers})
+        changed._put(expect=False, options={**entry.options, "headers": headers})
         once = entry.once
         if once is not None and not once.at_publish and once.on_conflict != "wait":
-            # Otherwise the worker would leave out a run whose lock is held.
-            twin._put(once=once.but(on_conflict="wait", max_waiters=None))
+            # Otherwise the worker would skip a run if another task has its lock.
+            changed._put(once=once.but(on_conflict="wait", max_waiters=None))
         if backfill.max_active is not None:
-            # The end of an old run is recorded only if there is room for its row.
-            twin._put(history=MAX_HISTORY)
+            # Keep more rows, because the end of a run is recorded only if there is room for its
+            # row, and rows of past nominal times are the first to be cut.
+            changed._put(history=MAX_HISTORY)
         if len(self._copies) >= _AT_ONCE:
             self._copies.clear()
-        self._copies[backfill.id] = entry, twin
-        return twin
+        self._copies[backfill.id] = entry, changed
+        return changed
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
-        """Drop active runs that ended, or whose worker died, if the backfill waits for one."""
+        """Return the backfill without active runs that have ended, or whose worker died.
+
+        If the backfill may send another run anyway, its active runs are not checked.
+        """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
         client: Any = self._store.backend.client
@@ -169,8 +187,11 @@ class BackfillPlanner:
             for _, fields in lines
             if fields.get(b"outcome") != _RETRYING
         }
-        ids = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
-        running = {task_id: nominal for task_id, nominal in ids.items() if task_id not in ended}
+        running = {}
+        for nominal in backfill.active:
+            task_id = _task_id(backfill, nominal)
+            if task_id not in ended:
+                running[task_id] = nominal
         lapsed = self._guards.lapsed(running)
         active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
         feed = text(lines[-1][0]) if lines else backfill.feed
@@ -178,18 +199,21 @@ class BackfillPlanner:
 
 
 class BackfillSteps:
-    """Next steps of backfills, for the commit."""
+    """Results of the steps of backfills, which the commit writes."""
 
     def __init__(self, store: LeaderStore, state: BeatState) -> None:
         self._store = store
         self._state = state
-        #: When the backfill that was advanced last is due next, in epoch ms.
+        #: When the last advanced backfill is due again, in epoch ms; ``None`` if it has ended.
         self.due: int | None = None
-        #: Last wait in ms of each backfill that could not send, by id.
+        #: Id of a backfill that could not send -> its last wait in ms.
         self._waits: dict[str, int] = {}
 
     def advance(self, job: Job, now: int) -> Advance:
-        """Return what the commit writes for a step at ``now`` (epoch ms)."""
+        """Return the values that the commit writes for a step at ``now``, in epoch ms.
+
+        This sets ``job.after`` and :attr:`due`, too.
+        """
         assert isinstance(job, BackfillJob)
         before = job.backfill
         sent = job.plan.emit
@@ -217,15 +241,15 @@ class BackfillSteps:
                 self._store.record(line, [after.name])
 
     def _pace(self, backfill: Backfill, sent: int) -> int:
-        """Return the milliseconds to wait after a step that has sent so many messages."""
+        """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
         self._waits.pop(backfill.id, None)
         if backfill.max_active is not None:
             return _STEP
         return round(1000 * sent / backfill.rate)
 
     def _back_off(self, backfill: Backfill) -> int:
-        """Return the milliseconds until the next look at a backfill that could not send."""
-        wait = min(2 * self._waits.get(backfill.id, _FIRST_LOOK // 2), _LAST_LOOK)
+        """Return the milliseconds to wait after a step that could not send."""
+        wait = min(2 * self._waits.get(backfill.id, _FIRST_WAIT // 2), _LONGEST_WAIT)
         if len(self._waits) >= _AT_ONCE:
             self._waits.clear()
         self._waits[backfill.id] = wait
@@ -233,10 +257,10 @@ class BackfillSteps:
 
 
 class Backfills:
-    """Backfills of a schedule, sent in turn by the leader.
+    """Backfills of a schedule, which the leader sends in turn.
 
     Parameters:
-        store: the store of backfills.
+        store: store of the backfills.
     """
 
     def __init__(
@@ -259,14 +283,15 @@ class Backfills:
     def run(self, due: int | None, upcoming: int | None) -> int | None:
         """Take a step of the backfill whose turn it is, unless an entry is due soon.
 
-        Returns when there is something to do next; all times are in epoch milliseconds.
-
         Parameters:
-            due: when the first backfill is due; ``None`` if there is none.
-            upcoming: when the next entry is due.
+            due: when the first backfill is due, in epoch ms; ``None`` if there is none.
+            upcoming: when the next entry is due, in epoch ms; ``None`` if there is none.
+
+        Returns:
+            when the next entry or backfill is due, in epoch ms.
 
         Raises:
-            BrokerDown: the broker cannot be reached; the step stays due.
+            BrokerDown: the broker cannot be reached. The step stays due.
             Lost: another process leads.
         """
         now = self._leader.clock.now_ms()
@@ -289,6 +314,7 @@ class Backfills:
         return min((due for due in dues if due is not None), default=None)
 
     def _take_step(self, stored: Stored, backfill: Backfill | None, now: int) -> None:
+        """Send the next runs of a backfill; quarantine it if it is unreadable (``None``)."""
         term = self._leader.term
         if backfill is None:
             bad = quarantined(stored, CorruptEntry("it is no backfill"), now)

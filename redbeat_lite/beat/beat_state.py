@@ -1,4 +1,4 @@
-"""State of one beat: its role, counts and signs of life."""
+"""State of one beat: its role, its counts and its last sign of life."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ _MAX_WHY = 200
 
 
 class BeatState:
-    """State of one beat.
-
-    The main loop writes it. The renewal thread, the incident watch and the metrics read it.
+    """State of one beat. The main loop writes it, and other threads read it.
 
     Parameters:
-        queue: the default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
+        heartbeat: writer of the heartbeat file; ``None`` if no file is set.
+        queue: default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
 
     def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:
         self.announcer = announcer
         self._heartbeat = heartbeat
         self._queue = queue
-        #: Occurrences since this process first led.
+        #: Counts of occurrences since this process first led.
         self.sent = 0
         self.failed = 0
         self.skipped = 0
         #: Text that says how messages are sent.
         self.dispatch = ""
-        #: Entries that are stored, as the last renewal counted them.
+        #: Count of the stored entries at the last renewal.
         self.entries = 0
-        #: Entries that are due, as the last renewal counted them.
+        #: Count of the due entries at the last renewal.
         self.due = 0
-        #: Occurrences that running backfills have still to send.
+        #: Count of the occurrences that running backfills have not sent yet.
         self.backfill_left = 0
-        #: Config entries that were refused when the configuration was last read.
+        #: Count of the config entries that were refused when the configuration was last read.
         self.refused = 0
         #: Freezes that this process knows.
         self.freezes = Freezes()
-        #: Entries with a failed publish that has not succeeded since.
+        #: Names of entries whose last publish failed.
         self.unpublished: set[str] = set()
-        #: Open incidents of each kind, as the incident watch last counted them.
+        #: Kind of incident -> count of the open ones, by the incident watch.
         self.incidents: Mapping[str, int] = {}
         self._is_unwritable = False
         self._alive_at = elapsed()
@@ -63,7 +62,10 @@ class BeatState:
     # -- written by the main loop -----------------------------------------------------------------
 
     def alive(self) -> None:
-        """Note a sign of life of the main loop. Called very often, so it must be cheap."""
+        """Note a sign of life of the main loop, and write the heartbeat file once a second.
+
+        The loop calls this very often, so it must be cheap.
+        """
         self._alive_at = elapsed()
         if self._heartbeat is None:
             return
@@ -82,14 +84,14 @@ class BeatState:
         self._role = "stand-by"
 
     def begin_term(self, term: int) -> None:
-        """Note that this process leads, and announce a new term."""
+        """Note that this process leads. Announce the term, if it is a new one."""
         self._role = "leader"
         if self._term != term:
             self._term = term
             self.announce(LeaderGained(term))
 
     def end_term(self, reason: str) -> None:
-        """Note that this process leads no more, and announce the end of a term."""
+        """Note that this process does not lead any more, and announce the end of its term."""
         if self._term is None:
             return
         self._role = "stand-by"
@@ -97,7 +99,7 @@ class BeatState:
         self.announce(LeaderLost(reason))
 
     def begin_failure(self, why: str) -> None:
-        """Note that the server or the broker cannot be used."""
+        """Note that the server or the broker cannot be used, and why."""
         if self._failing_since is None:
             self._failing_since = elapsed()
         self._why = why[:_MAX_WHY]
@@ -108,7 +110,7 @@ class BeatState:
         self._why = ""
 
     def announce(self, *events: Event) -> None:
-        """Hand events to the hooks."""
+        """Queue events for the hooks."""
         self.announcer.announce(events)
 
     def remove_heartbeat(self) -> None:
@@ -128,7 +130,10 @@ class BeatState:
         return self._term is not None
 
     def report(self) -> tuple[int, str]:
-        """Return the ms since the main loop's last sign of life, and JSON for :mod:`.status`."""
+        """Return the ms since the main loop's last sign of life, and the report as JSON.
+
+        :mod:`.status` decodes the report.
+        """
         report: dict[str, Any] = {
             "sent": self.sent,
             "failed": self.failed,

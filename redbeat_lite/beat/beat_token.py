@@ -1,4 +1,4 @@
-"""Token of a beat: its name in the lease and among the stand-bys."""
+"""Token of a beat, by which the lease and the list of stand-bys name it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import secrets
 import socket
 from typing import NamedTuple
 
-#: ``host:pid:random:owner``. A host has no colon, an owner may have any.
+#: Form of a token: ``host:pid:random:owner``. A host has no colon, an owner may have colons.
 _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
 
 
 class Beat(NamedTuple):
-    """A beat, as its token names it."""
+    """The host, the process and the owner that a beat's token names."""
 
     host: str
     pid: int
@@ -24,12 +24,12 @@ class Beat(NamedTuple):
 
 
 def token_of(owner: str) -> str:
-    """Return a new token for a beat of this process."""
+    """Return a new token for a beat of this process and this owner."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}:{owner}"
 
 
 def beat_of(token: bytes) -> Beat | None:
-    """Return the beat of a token; ``None`` if no beat wrote it."""
+    """Return the beat that a token names; ``None`` if it has not the form of a token."""
     match = _TOKEN.fullmatch(token)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""Comparison of an app's configuration with the stored schedule, for beats and ``doctor``.
+"""Comparison of an app's configuration with the stored schedule, for beats and for the doctor.
 
-An entry of the configuration may be refused, missing in Redis, stored with another definition, or
-stored although no beat of its owner is present.
+A config entry may be refused, missing in Redis, stored with another definition, or stored although
+no beat of its owner runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .status import present
 
 logger = get_logger(f"celery.{__name__}")
 
-# Entries that code gave to the scheduler, by name.
+#: Name of an entry that code has added to the scheduler -> its fields; ``None``: none are known.
 Added = Mapping[str, Any] | None
 
 
@@ -46,10 +46,14 @@ def checked_entry(
     fields: Any,
     now: int,
 ) -> Entry:
-    """Return the entry that the configuration describes by ``fields``, at ``now`` (epoch ms).
+    """Return the entry that the configuration describes, after all checks.
+
+    Parameters:
+        fields: fields of the entry in ``beat_schedule``.
+        now: epoch ms.
 
     Raises:
-        InvalidEntry: the entry is refused. Code of a user may raise any other exception.
+        InvalidEntry: the entry is refused. A user's code may raise any other exception.
     """
 
     def stored_before() -> Entry | None:
@@ -64,22 +68,22 @@ def checked_entry(
 
 
 def fault_text(name: str, exc: Exception) -> str:
-    """Return what is wrong with the entry ``name``, without its name."""
+    """Return an error of the entry ``name`` in words, without the name."""
     text = text_of(exc) if isinstance(exc, InvalidEntry) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
 
 
 def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str]:
-    """Return the errors of the config entries that a beat of this app would refuse, by name.
+    """Return the name and the error of each config entry that a beat of this app would refuse.
 
-    Names that somebody else has taken are not among them.
+    Entries whose name another owner has taken are not among them.
     """
     errors: dict[str, str] = {}
     now = wall_ms()
     for name, fields in configured(app).items():
         try:
             checked_entry(app, store, settings, str(name), fields, now)
-        except Exception as exc:  # noqa: BLE001 - Code of a user may raise anything.
+        except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
             errors[str(name)] = fault_text(str(name), exc)
     return errors
 
@@ -89,10 +93,10 @@ def not_stored(
     store: Store,
     settings: Settings,
 ) -> Iterator[tuple[str, Entry | None]]:
-    """Yield the names of the app's config entries that are not stored.
+    """Yield the name of each config entry of the app that is not stored.
 
-    Each comes with the entry that has its name instead, if any. An entry that another owner has
-    stored with the same definition counts as stored.
+    With it comes the stored entry of another owner that has this name, or ``None``. If that entry
+    has the same definition, the config entry counts as stored.
     """
     for wanted, existing, stored in _accepted(app, store, settings):
         if existing is None:
@@ -107,13 +111,13 @@ def differing(
     settings: Settings,
     added: Added = None,
 ) -> Iterator[str]:
-    """Yield the names of config entries that differ between this app and what its owner has stored.
+    """Yield the names of config entries that differ between this app and the store.
 
-    Either side may lack an entry. Other checks report entries that are refused, in quarantine or of
-    another owner.
+    An entry that only one side has differs, too. Entries that are refused, in quarantine or of
+    another owner are left to other checks.
 
     Parameters:
-        added: entries that code gave to the scheduler, by name; only a beat knows them.
+        added: entries that code has added to the scheduler. Only a beat knows them.
     """
     quarantined = store.quarantined().keys()
     for wanted, existing, stored in _accepted(app, store, settings, added):
@@ -124,14 +128,20 @@ def differing(
             yield wanted.name
     in_configuration = configured(app, added).keys()
     if not in_configuration:
-        return  # A web process may have none, so this is no difference.
+        return  # A web process may have no configuration, and that is no difference.
     for name in _of_owner(store, settings.owner):
         if name not in in_configuration:
             yield name
 
 
 class _Accepted(NamedTuple):
-    """A config entry that is not refused, with the entry of its name that is stored, if any."""
+    """A config entry that is not refused.
+
+    Parameters:
+        wanted: the entry by the configuration.
+        existing: the stored entry of this name; ``None`` if there is none, or it is unreadable.
+        stored: the stored texts of that entry.
+    """
 
     wanted: Entry
     existing: Entry | None
@@ -144,7 +154,7 @@ def _accepted(
     settings: Settings,
     added: Added = None,
 ) -> Iterator[_Accepted]:
-    """Yield the config entries of an app that are not refused, with what is stored of each."""
+    """Yield the config entries of an app that are not refused, with the stored entries."""
     now = wall_ms()
     written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
     for chunk in chunks(written, PAGE):
@@ -152,7 +162,7 @@ def _accepted(
             name = stored.name.decode()
             try:
                 wanted = checked_entry(app, store, settings, name, written[name], now)
-            except Exception:  # noqa: BLE001 - Code of a user may raise anything.
+            except Exception:  # noqa: BLE001 - A user's code may raise anything.
                 continue
             yield _Accepted(wanted, readable_parts(stored)[0], stored)
 
@@ -167,19 +177,18 @@ def is_shared(wanted: Entry, existing: Entry, stored: Stored) -> bool:
     """Return whether another owner has stored ``wanted`` with the same definition."""
     if existing.owner is None:
         return False
-    twin = copy(wanted)
-    twin.owner = existing.owner
+    of_other_owner = copy(wanted)
+    of_other_owner.owner = existing.owner
     try:
-        return encode(twin).encode() == stored.definition
-    except InvalidEntry:  # A part that cannot be stored cannot be compared.
-        return False
+        return encode(of_other_owner).encode() == stored.definition
+    except InvalidEntry:
+        return False  # A part of the entry cannot be stored, so it cannot be compared.
 
 
 def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list[str]]:
-    """Return, for each owner without a present beat, the names of its config entries.
+    """Return owner -> names of its config entries, for the owners without a running beat.
 
-    Either the owner's app was renamed, or its beat is down for a while. Only a person can know
-    which.
+    Either the owner's app was renamed, or its beat is down for a while. Only a person can know.
     """
     names_by_owner: dict[str, list[str]] = {}
     for owner in sorted(store.owners()):
@@ -200,7 +209,7 @@ def _of_owner(store: Store, owner: str) -> Iterator[str]:
 
 
 def log_left_behind(store: Store, settings: Settings) -> None:
-    """Log which config entries go on without a beat of their owner."""
+    """Log which config entries run although no beat of their owner runs."""
     for owner, names in left_behind(store, {*present(store, settings), settings.owner}).items():
         logger.warning(
             "beat: %s to the configuration of %r, which has no beat: %s; "
@@ -214,7 +223,10 @@ def log_left_behind(store: Store, settings: Settings) -> None:
 
 
 def log_not_stored(app: Celery, store: Store, settings: Settings, leading_owner: str) -> None:
-    """Log which entries of the app wait until a beat of the app leads, if another owner leads."""
+    """If the leading beat has another owner, log which config entries of this app are not stored.
+
+    They are stored when a beat of this app leads.
+    """
     if settings.owner == leading_owner:
         return
     names = [name for name, _ in not_stored(app, store, settings)]
@@ -235,7 +247,7 @@ def log_differing(
     leader: Beat,
     added: Added,
 ) -> None:
-    """Log which entries of this process differ from those that the leader has stored."""
+    """Log which config entries of this process differ from those that the leader has stored."""
     names = sorted(differing(app, store, settings, added))
     if names:
         logger.warning(

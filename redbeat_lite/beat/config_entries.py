@@ -1,15 +1,15 @@
-"""Config entries of one app, which the leader brings into Redis.
+"""Config entries of one app, which the leader stores in Redis.
 
-The configuration owns the definition of its entries, and Redis owns their state. The leader reads
+The configuration decides the definition of its entries, and Redis has their state. The leader reads
 the configuration when its term begins, and again when a part of the schedule is lost or a name
 becomes free.
 
-- An entry that has left the configuration is removed.
+- An entry that is not in the configuration any more is removed.
 - An entry that is refused keeps its last good definition and its state in Redis, so that a typo
-  costs no history and no pause. The error is stored too, and every process can show it.
+  costs no history and no pause. The error is stored, too, so that every process can show it.
 - An entry that was added at runtime is never changed.
 - An entry of another owner is changed only if its name is in this configuration and no beat of that
-  owner is present. Then the app was renamed, and the entry is taken over with its history.
+  owner runs. Then the app was renamed, and this owner takes over the entry with its history.
 """
 
 from __future__ import annotations
@@ -51,22 +51,26 @@ logger = get_logger(f"celery.{__name__}")
 
 
 class ConfigPauses:
-    """Pauses of one owner's config entries, with their notes.
+    """Pauses of one owner's config entries, with their notes, in the memory of the leader.
 
-    A server may lose its data. Then the configuration brings an entry back within a second, and
-    without its pause it would run again.
+    If the server loses its data, the leader stores the config entries again within a second.
+    Without this memory, a paused entry would run again.
     """
 
     def __init__(self, store: LeaderStore, owner: str) -> None:
         self._store = store
         self._owner = owner
-        # Notes of the paused entries, by name.
+        #: Name of a paused entry -> the note of the pause.
         self._notes: dict[str, str] = {}
-        #: Stamp of the last pause or resumption that :meth:`look` has seen.
+        #: Stamp of the last pause or resumption that :meth:`look` has read.
         self.seen = b""
 
     def look(self, stamp: bytes = b"") -> None:
-        """Read which entries are paused. An entry that is not stored any more keeps its pause."""
+        """Read which entries are paused. An entry that is not stored any more keeps its pause.
+
+        Parameters:
+            stamp: stamp of the last pause or resumption, read before this call.
+        """
         client: Any = self._store.backend.client
         names = [*self._store.config_names(self._owner)]
         states = client.hmget(self._store.keys.state, names) if names else []
@@ -79,7 +83,11 @@ class ConfigPauses:
         self.seen = stamp
 
     def restored(self, name: str, created: EntryState) -> EntryState:
-        """Return the state of an entry that is stored again: paused, if the lost one was."""
+        """Return the state with which an entry is stored again.
+
+        Parameters:
+            created: state of a new entry. It is returned unless the entry was paused.
+        """
         if name not in self._notes:
             return created
         logger.warning("beat: config entry %r was gone from Redis, and is paused as before", name)
@@ -90,8 +98,8 @@ class ConfigEntries:
     """Config entries of one app. Each :meth:`sync` reads the configuration again.
 
     Parameters:
-        added: returns the entries that code gave to the scheduler, by name.
-        progress: called often with the current work, in words for a log.
+        added: function that returns the entries that code has added to the scheduler, by name.
+        progress: function that is called often with the current work, in words for a log.
     """
 
     def __init__(
@@ -111,25 +119,26 @@ class ConfigEntries:
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(store, settings.owner)
 
-        # The other attributes hold what the last sync has found.
+        # Each sync sets the attributes below.
+        #: Entries that code had added to the scheduler.
         self._synced_additions: Mapping[str, Any] = {}
-        # Entries that are not refused, by name.
+        #: Name of an entry that is not refused -> the entry.
         self._entries: dict[str, Entry] = {}
-        # Errors of the refused entries, by name.
+        #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
-        # Names of entries in quarantine for the definition that they still have.
+        #: Names of entries in quarantine whose definition is still the faulty one.
         self._quarantined: set[str] = set()
-        # Names that another owner has stored with the same definition.
+        #: Names of entries that another owner has stored with the same definition.
         self._shared: set[str] = set()
-        # Owners that have a beat.
+        #: Owners that have a running beat.
         self._present: Collection[str] = ()
-        # Present owners that have stored entries under names of this configuration.
+        #: Owners with a running beat that have stored other entries under names of this app.
         self._rivals: set[str] = set()
-        # Names of this configuration that runtime entries have.
+        #: Names of this configuration that runtime entries have.
         self._taken: set[str] = set()
-        # Calendars that refused entries name, and that are not stored.
+        #: Calendars that refused entries name, and that are not stored yet.
         self._awaited_calendars: set[str] = set()
-        # Previous owner -> names of entries that were taken over from it.
+        #: Previous owner -> names of the entries that were taken over from it.
         self._inherited: defaultdict[str, set[str]] = defaultdict(set)
 
     def __len__(self) -> int:
@@ -137,26 +146,29 @@ class ConfigEntries:
         return len(self._entries) - len(self._quarantined)
 
     def completed(self, entry: Entry) -> Entry:
-        """Return the configured entry, if Redis cannot hold all fields of the stored one."""
+        """Return a stored entry with all its fields.
+
+        If Redis cannot hold some of them, that is the entry of the configuration.
+        """
         own = self._entries.get(entry.name) if entry.unstored else None
         if own is None:
             return entry
-        # The stored calendar may be newer, because its edit does not change the configuration.
+        # Keep the stored calendar, which may be newer than the one of the last sync.
         return own if own.calendar == entry.calendar else on(own, entry.calendar)
 
     @property
     def refused(self) -> int:
-        """Number of config entries that the last :meth:`sync` has refused."""
+        """Count of the config entries that the last :meth:`sync` has refused."""
         return len(self._refused)
 
     @property
     def contested(self) -> bool:
-        """Whether entries were refused because a name is taken or a calendar is missing."""
+        """Whether an entry was refused because its name is taken or its calendar is missing."""
         return bool(self._rivals or self._taken or self._awaited_calendars)
 
     @property
     def vacated(self) -> bool:
-        """Whether a taken name may be free now, or a missing calendar may be stored."""
+        """Whether a taken name may be free now, or a missing calendar is stored now."""
         awaited = self._awaited_calendars
         if awaited and not awaited.isdisjoint(self._store.calendars()):
             return True
@@ -166,13 +178,13 @@ class ConfigEntries:
 
     @property
     def has_new_additions(self) -> bool:
-        """Whether code gave other entries to the scheduler since the last :meth:`sync`."""
+        """Whether code has added other entries to the scheduler since the last :meth:`sync`."""
         return self._added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:
-        """Bring Redis in line with the configuration, at ``now`` (epoch ms).
+        """Store the configuration in Redis, at ``now``, in epoch ms.
 
-        An entry that is wrong is refused and logged. The others are stored.
+        A wrong entry is refused and logged. The others are stored.
         """
         self._restore_calendars()
         self.pauses.look(self.pauses.seen)
@@ -181,7 +193,7 @@ class ConfigEntries:
         configuration = configured(self._app, self._synced_additions)
         written = {str(name): fields for name, fields in configuration.items()}
         self._entries = dict(self._accepted(written, stored_names, now))
-        # A refused entry goes on as stored before, so its name stays this owner's.
+        # The stored form of a refused entry stays, so its name still belongs to this owner.
         refused_names = stored_names & self._refused.keys()
         self._quarantined = self._find_quarantined()
         self._shared = set()
@@ -213,13 +225,16 @@ class ConfigEntries:
         stored_names: set[str],
         now: int,
     ) -> Iterator[tuple[str, Entry]]:
-        """Yield the names and entries of the configuration that are not refused."""
+        """Yield the name and the entry of each config entry that is not refused.
+
+        The errors of the others are noted in ``self._refused``.
+        """
         self._refused = {}
         self._awaited_calendars = set()
         for name, fields in written.items():
             try:
                 entry = checked_entry(self._app, self._store, self._settings, name, fields, now)
-            except Exception as exc:  # noqa: BLE001 - Code of a user may raise anything.
+            except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
                 self._refuse(name, exc, is_stored=name in stored_names)
             else:
                 entry.owner = self._settings.owner
@@ -246,16 +261,19 @@ class ConfigEntries:
         return existing is not None and bool(existing.unstored)
 
     def _find_quarantined(self) -> set[str]:
-        """Return the names of entries in quarantine for the definition that they still have.
+        """Return the names of entries in quarantine whose definition is still the faulty one.
 
-        If they were stored again, they would only be quarantined again.
+        If they were stored again, they would be quarantined again.
         """
         records = self._store.quarantined()
         names = records.keys() & self._entries.keys()
         return {name for name in names if self._is_to_blame(name, records[name])}
 
     def _is_to_blame(self, name: str, record: dict[str, Any]) -> bool:
-        """Return whether an entry is in quarantine for its definition, not for a spoilt state."""
+        """Return whether an entry is in quarantine for its present definition.
+
+        ``False`` if its definition has changed since, or if the stored state was the fault.
+        """
         definition = record.get("definition")
         state = record.get("state")
         if not isinstance(definition, str) or not isinstance(state, str):
@@ -267,11 +285,14 @@ class ConfigEntries:
         return encode(self._entries[name], placeholders=True) == definition
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit, if any, that brings one entry in line with the configuration."""
+        """Return the edit that stores one entry as the configuration has it; none if it is so.
+
+        If the schedule of the entry raises an error, the entry is refused.
+        """
         self._progress("reading the configuration")
         try:
             return self._edits_or_raise(stored, now)
-        except Exception as exc:  # noqa: BLE001 - A schedule may raise at any question.
+        except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
             is_stored = stored.definition is not None
             self._refuse(name, exc, is_stored=is_stored)
@@ -280,7 +301,7 @@ class ConfigEntries:
             return []
 
     def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit of one entry. Code of a user may raise any exception."""
+        """Return the edit of one entry. A user's code may raise any exception."""
         name = stored.name.decode()
         wanted = self._entries.get(name)
         existing, state = readable_parts(stored)
@@ -310,7 +331,7 @@ class ConfigEntries:
         stored: Stored,
         now: int,
     ) -> list[Edit]:
-        """Return the edit, if any, that makes ``existing`` the entry of the configuration."""
+        """Return the edit that changes a stored entry to the configured one; none if it is so."""
         if encode(wanted, placeholders=True).encode() != stored.definition:
             revised = lifecycle.revised(existing, state, wanted, now, self._zone, brief_walk())
             edit = self._edit(wanted, revised, stored)
@@ -328,17 +349,17 @@ class ConfigEntries:
         state: EntryState,
         now: int,
     ) -> EntryState:
-        """Return the state, with an earlier next run if the schedule now has an earlier one.
+        """Return the state of an entry, with an earlier next run if its schedule has one now.
 
-        This concerns schedules that cannot be stored. They may have changed although their stored
-        text is the same.
+        This is for a schedule that cannot be stored. It may have changed although its stored text
+        is the same.
         """
         if "schedule" not in existing.unstored or isinstance(state.nominal, Question):
             return state
         return lifecycle.pulled_back(wanted, state, now, self._zone)
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
-        """Return the edit that stores an entry with a new state, and paused if the lost one was."""
+        """Return the edit that stores an entry with a new state, paused if it was paused before."""
         created = lifecycle.created(wanted, now, self._zone)
         return self._edit(wanted, self.pauses.restored(wanted.name, created), stored)
 
@@ -356,13 +377,14 @@ class ConfigEntries:
         )
 
     def _removal(self, stored: Stored) -> Edit:
+        """Return the edit that removes an entry."""
         return Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
 
     def _leave_name(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Refuse an entry because a runtime entry or another app has its name.
 
-        If another app has stored the same definition, both share the entry and nothing is refused.
-        Celery adds such an entry to every app.
+        If another app has stored the same definition, both share the entry and it is not refused.
+        Celery adds such an entry, ``celery.backend_cleanup``, to every app.
         """
         if is_shared(wanted, existing, stored):
             self._shared.add(wanted.name)
@@ -379,7 +401,7 @@ class ConfigEntries:
         del self._entries[wanted.name]
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
-        """Log that an entry was due later today and is not by its new schedule.
+        """Log if an entry was due later today by its old schedule, and is not by its new one.
 
         Parameters:
             before, after: due times by the old and the new schedule, in epoch ms.
@@ -400,6 +422,7 @@ class ConfigEntries:
         )
 
     def _log_inherited(self) -> None:
+        """Log which entries were taken over from owners without a beat."""
         for owner, names in self._inherited.items():
             logger.warning(
                 "beat: %s taken over from the configuration of %r, which has no beat: %s",

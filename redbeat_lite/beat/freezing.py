@@ -1,4 +1,4 @@
-"""Freezes of a schedule: a beat restores them if they are lost, and removes them when they end."""
+"""Freezes of a schedule. A beat restores them if they are lost, and removes them when they end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ class Freezing:
         self._zone = zone
         #: The last stored text of the freezes, to be restored if the server loses it.
         self._seen = b""
-        #: Planned ends of thawed freezes, in epoch ms. Entries that wait for one of them are
-        #: rescheduled.
+        #: Planned ends of thawed freezes, in epoch ms, whose entries must be rescheduled.
         self._thawing: list[int] = []
-        #: Entries that stay due at the end that is being rescheduled: their number, and the name
-        #: of the last one.
-        self._unmoved = 0
-        self._last_unmoved = b""
+        #: Count of the entries that stay due at the last of these ends, and the name of the last
+        #: such entry.
+        self._kept = 0
+        self._last_kept = b""
 
     @property
     def known(self) -> Freezes:
@@ -43,27 +42,29 @@ class Freezing:
         return self._state.freezes
 
     def look(self) -> None:
-        """Read the freezes, for a beat that stands by."""
+        """Read the freezes, for a beat that stands by. Restore them if they are lost."""
         text = self._store.freezes()
         if not self._restore_lost(text):
             self._seen = text
-        # No stored freezes have this revision, so the first peek as leader reads them again.
+        # No stored freezes have this text, so the first peek as leader reads them again.
         self._state.freezes = Freezes(text=b"?")
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
-        """Return due entries and the next due time, with respect to freezes.
+        """Return due entries, and the next due time in epoch ms, as the freezes allow.
 
-        While a freeze holds everything, no entry is read. Before each peek, some entries that wait
-        for the end of a thawed freeze are rescheduled; until all are, the next due time is now.
+        While all entries are frozen, none is returned. After a thaw, each call first reschedules
+        a batch of the entries that wait for the planned end of the freeze. Until all are
+        rescheduled, the next due time is now.
         """
         while True:
             if self._thawing:
                 self._reschedule_thawed(self._thawing[-1], term)
             frozen_until = self.known.until(now)
-            number = 0 if frozen_until else limit
+            most = 0 if frozen_until else limit
             try:
-                due, upcoming = self._store.peek(term, now, number, self.known.revision)
+                due, upcoming = self._store.peek(term, now, most, self.known.revision)
             except Refrozen as exc:
+                # The freezes have changed. The error carries the new ones.
                 self._learn(exc.args[0])
                 continue
             if self._thawing:
@@ -73,62 +74,70 @@ class Freezing:
             return due, frozen_until or upcoming
 
     def _learn(self, text: bytes) -> None:
-        """Take over the freezes of a new revision."""
+        """Use the freezes of a stored text from now on, and begin to reschedule thawed entries."""
         if self._restore_lost(text):
             return
         self._state.freezes = Freezes.of(text)
         self._seen = text
         # A thawed freeze stays stored until all its entries are rescheduled. If this leader ends
-        # before that, the next one begins again.
+        # before that, the next leader begins again.
         self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]
-        self._unmoved = 0
+        self._kept = 0
 
     def _reschedule_thawed(self, until: int, term: Term) -> None:
-        """Reschedule at most ``AT_ONCE`` of the entries that wait for this end of a freeze.
+        """Reschedule the next ``AT_ONCE`` entries that are due at the end of a thawed freeze.
 
-        Entries that stay due at this end are skipped by their number in the next batch. Each batch
-        begins with the last one of them, as a check that their number is still right.
+        An entry that is due at this instant by its own schedule keeps its due time, so it stays in
+        the list of such entries, in front of the next batch. A batch begins with the last kept
+        entry. If another entry is in its place, entries before it have come or gone.
         """
         self._leader.checkpoint("thawing entries")
-        names = self._store.due_at(until, max(self._unmoved - 1, 0), AT_ONCE)
-        if self._unmoved and names[:1] != [self._last_unmoved]:
-            # Entries before the last one came or went, so begin again in order to miss none.
-            self._unmoved = 0
-            return
-        waiting = names[1:] if self._unmoved else names
-        self._store.rewrite(waiting, self._edits, term)
-        if len(names) < AT_ONCE:
+        names = self._store.due_at(until, max(self._kept - 1, 0), AT_ONCE)
+        is_last_batch = len(names) < AT_ONCE
+        if self._kept:
+            if names[:1] != [self._last_kept]:
+                self._kept = 0  # Begin again, so that no entry is missed.
+                return
+            names = names[1:]
+        # _edits() notes the entries that keep their due time.
+        self._store.rewrite(names, self._edits, term)
+        if is_last_batch:
             self._thawing.pop()
-            self._unmoved = 0
+            self._kept = 0
 
     def _edits(self, stored: Stored) -> list[Edit]:
-        """Return the edit that reschedules an entry, unless it keeps its due time."""
+        """Return the edit that reschedules an entry, or note that it keeps its due time."""
         with suppress(Exception):  # The tick that meets a faulty entry quarantines it.
             entry, state = parts_of(stored)
             edit = edit_of(entry, state, self._zone, expected=stored.state)
             if edit.score != stored.score:
                 return [edit]
-        self._unmoved += 1
-        self._last_unmoved = stored.name
+        self._kept += 1
+        self._last_kept = stored.name
         return []
 
     def _restore_lost(self, text: bytes) -> bool:
-        """Restore freezes that the server has lost; return whether there were any."""
+        """Restore freezes that the server has lost. Return whether it has lost any.
+
+        Parameters:
+            text: stored text of the freezes.
+        """
         stored = Freezes.of(text)
         lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
-            # If an older beat leads that ignores freezes, this one restores them when it leads.
+            # The leader may be of an older version that ignores freezes. Then this beat restores
+            # them when it leads itself.
             with suppress(UnsupportedFormat):
                 self._store.set_freezes(text, stored.replaced(*lost, *stored.all).text)
         return bool(lost)
 
     def _drop_ended(self, now: int) -> None:
-        """Remove freezes that have ended. No entry is due, so none waits for their end."""
-        holding = self.known.holding(now)
-        if len(holding) == len(self.known.all):
+        """Remove freezes that have ended. No entry is due, so no entry waits for their end."""
+        in_force = self.known.holding(now)
+        if len(in_force) == len(self.known.all):
             return
-        revised = self.known.replaced(*holding)
+        revised = self.known.replaced(*in_force)
         if self._store.set_freezes(self.known.text, revised.text):
             self._state.freezes = revised
             self._seen = revised.text

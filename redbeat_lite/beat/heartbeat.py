@@ -1,6 +1,6 @@
-"""Heartbeat file: signs of life of one beat, for probes that do not ask Redis.
+"""Heartbeat file: the last sign of life of one beat, for probes that do not connect to Redis.
 
-The module needs only Python itself, so that a probe starts fast.
+The module imports little more than Python itself, so that a probe starts fast.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ PERIOD = 1.0
 #: Most bytes that are read of a file. A beat writes some 400.
 _MAX_BYTES = 65_536
 
-#: Mode of the file. The probe may run as another user.
+#: Mode of the file, because the probe may run as another user.
 _READABLE = 0o644
 
 
 class Health(NamedTuple):
-    """Whether a beat is well, and why, in one sentence."""
+    """Whether a beat is healthy, and the reason in one sentence."""
 
     healthy: bool
     reason: str
 
 
 def heartbeat_file(path: str | None) -> HeartbeatFile | None:
-    """Return the writer of the heartbeat file; ``None`` if none is set.
+    """Return the writer of the heartbeat file; ``None`` if ``path`` is.
 
     Raises:
-        ConfigurationError: the file cannot be written there.
+        ConfigurationError: the process may not write a file there.
     """
     if path is None:
         return None
@@ -51,20 +51,23 @@ def heartbeat_file(path: str | None) -> HeartbeatFile | None:
 
 
 class HeartbeatFile:
-    """The file, written at most once a second. A beat removes it when it ends."""
+    """Writer of the heartbeat file. It writes at most once a second."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._written = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
-        """Write a sign of life; return ``False`` if that was done less than a second ago.
+        """Write a sign of life, unless the last one was written less than a second ago.
 
         Parameters:
             role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
-            failing_since: since when the server or the broker is out of reach, in seconds of
+            failing_since: when the server or the broker began to fail, in seconds of
                 :func:`~redbeat_lite._base.clock.elapsed`; ``None`` if both can be used.
-            why: which of the two, and its error.
+            why: the failure in words.
+
+        Returns:
+            whether the file was written.
 
         Raises:
             OSError: the file cannot be written.
@@ -95,8 +98,9 @@ class HeartbeatFile:
 
 
 def _read(path: Path | str) -> Any:
-    # If the path is a pipe without a writer, O_NONBLOCK reads it as an empty file instead of
-    # waiting.
+    """Return the value of a JSON file."""
+    # With O_NONBLOCK, a pipe without a writer is read as an empty file. Without it, open() would
+    # wait for a writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         return json.loads(file.read(_MAX_BYTES))
 
@@ -105,7 +109,8 @@ def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
     Parameters:
-        limit: seconds for which the loop may be silent, or the server or the broker out of reach.
+        limit: seconds without a sign of life, or without the server or the broker, that are still
+            healthy.
     """
     try:
         return _judge(_read(path), limit)
@@ -118,11 +123,7 @@ def judge(path: str, limit: float) -> Health:
 
 
 def _judge(record: dict[str, Any], limit: float) -> Health:
-    """Judge a beat by the record in its heartbeat file.
-
-    Parameters:
-        limit: seconds that the beat may be silent, or may be failing.
-    """
+    """Judge a beat by the record of its heartbeat file; ``limit`` as for :func:`judge`."""
     now = elapsed()
     at = _seconds(record["at"])
     failing_since = record["failing_since"]
@@ -130,7 +131,8 @@ def _judge(record: dict[str, Any], limit: float) -> Health:
     if failing_since is not None:
         failing_for = now - _seconds(failing_since)
     who = f"{record['role']} (pid {record['pid']})"
-    if at > now + PERIOD:  # This clock begins at the start of the machine.
+    if at > now + PERIOD:
+        # The clock began at the start of the machine, so an earlier start wrote this time.
         return Health(False, f"{who}: the file is from before the machine's last start")
     if now - at > limit:
         return Health(False, f"{who}: no sign of life for {now - at:.1f} s")
@@ -140,7 +142,9 @@ def _judge(record: dict[str, Any], limit: float) -> Health:
 
 
 def _seconds(value: Any) -> float:
+    """Return a finite number, or raise ValueError."""
     seconds = float(value)
-    if not isfinite(seconds):  # A comparison with NaN would call the beat healthy.
+    if not isfinite(seconds):
+        # Each comparison with NaN is false, so the beat would count as healthy.
         raise ValueError(f"{seconds} s")
     return seconds

@@ -1,4 +1,4 @@
-"""Heartbeat URL: requested every minute by the leader, so that a service notices when it stops."""
+"""Heartbeat URL, which the leader requests every minute. If it stops, a service gives alarm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two requests.
 PERIOD = 60.0
 
-#: Seconds that a request may take.
+#: Timeout of a request in seconds.
 TIMEOUT = 10.0
 
-#: Seconds between two warnings that requests fail.
+#: Seconds between two warnings about failed requests.
 _SILENCE = 3600.0
 
 #: Seconds between two checks whether a request is due.
@@ -30,7 +30,7 @@ _LOOK = 1.0
 
 
 class HeartbeatUrl:
-    """Requests the URL in a thread. Only its host is logged, because its path may be a secret."""
+    """Thread that requests the URL. It logs only the host, because the path may be a secret."""
 
     def __init__(self, url: str, leader: Leader, now: Callable[[], float] = elapsed) -> None:
         self._url = url
@@ -41,7 +41,7 @@ class HeartbeatUrl:
         self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)
 
     def ask(self) -> None:
-        """Request the URL, if this process leads and has not done so within a minute."""
+        """Request the URL, if this process leads and the last request was a minute ago."""
         if not self._leader.leading or self._now() - self._requested_at < PERIOD:
             return
         self._requested_at = self._now()
@@ -52,6 +52,7 @@ class HeartbeatUrl:
             self._warn(exc)
 
     def _warn(self, exc: Exception) -> None:
+        """Log a failed request, at most once an hour."""
         if self._now() - self._warned_at < _SILENCE:
             return
         self._warned_at = self._now()
@@ -60,7 +61,7 @@ class HeartbeatUrl:
 
 
 def _reason(exc: Exception) -> str:
-    """Return why a request failed, without the server's words, which may repeat a secret path."""
+    """Return why a request failed, without texts of the server, which may repeat a secret path."""
     if isinstance(exc, HTTPError):
         return f"status {exc.code}"
     return type(getattr(exc, "reason", exc)).__name__

@@ -1,4 +1,4 @@
-"""Inputs of the incident watch: entries, their fresh starts, and reports of workers."""
+"""Inputs of the incident watch: entries, the last changes of entries, and reports of workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..store.redis_values import newest_first, server_ms
 from ..store.store import Store
 from .dispatch.deadlines import Deadlines
 
-#: Actions after which the time for the next success of an entry begins again.
+#: Actions after which the time limit for the next success of an entry begins again.
 _ACTIONS = ("resumed", "released")
 
 #: Fields whose change has the same effect.
@@ -34,7 +34,7 @@ _FIELDS = {"expect", "schedule", "enabled"}
 
 
 class WatchedEntry(NamedTuple):
-    """An entry with its state, and what is expected of it."""
+    """An entry with its state, and the expectation of its runs."""
 
     entry: Entry
     state: EntryState
@@ -45,21 +45,25 @@ class WatchedEntry(NamedTuple):
         expect = self.expect
         if expect is not None and self.state.finished:
             expect = expect.but(succeed_every=None)
-        is_muted = self.state.paused or not self.entry.enabled or is_frozen
         return Watched(
-            expect, is_muted, self.state.generation, self.entry.on_failure, self.state.forgiven
+            expect,
+            muted=self.state.paused or not self.entry.enabled or is_frozen,
+            generation=self.state.generation,
+            on_failure=self.entry.on_failure,
+            forgiven=self.state.forgiven,
         )
 
 
 class WatchedEntries:
-    """Reader of entries, which decodes a definition again only if it has changed."""
+    """Reader of entries, with a cache of decoded definitions."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        self._known: dict[str, tuple[bytes | None, Entry]] = {}
+        #: Name of an entry -> its stored definition, and the entry decoded from it.
+        self._decoded: dict[str, tuple[bytes | None, Entry]] = {}
 
     def read(self, store: Store, names: Collection[str]) -> dict[str, WatchedEntry]:
-        """Return the entries of these names that are stored and readable."""
+        """Return the stored and readable entries of these names, by name."""
         entries = {}
         for chunk in chunks(names, PAGE):
             for name, stored in zip(chunk, store.read(chunk), strict=True):
@@ -71,24 +75,24 @@ class WatchedEntries:
 
     def _decode(self, name: str, stored: Stored) -> Entry:
         """Return a stored entry, decoded again only if its definition has changed."""
-        definition, entry = self._known.get(name, (None, None))
+        definition, entry = self._decoded.get(name, (None, None))
         if entry is not None and definition == stored.definition:
             return entry
         entry = entry_of(stored)
-        if len(self._known) >= PAGE:
-            self._known.clear()
-        self._known[name] = stored.definition, entry
+        if len(self._decoded) >= PAGE:
+            self._decoded.clear()
+        self._decoded[name] = stored.definition, entry
         return entry
 
 
 class Workers:
-    """Workers of one app with ``install()`` that reported within the last minute, as last read."""
+    """Workers of one app with ``install()`` that have reported within the last minute."""
 
     def __init__(self, app: Celery, prefix: str) -> None:
         self._app = app
         self._key = OnceKeys(prefix).workers
         self._queues: set[str] = set()
-        #: Whether one of them records runs.
+        #: Whether at least one of them records runs.
         self.records = False
 
     def read(self, client: Any) -> None:
@@ -100,20 +104,20 @@ class Workers:
         self.records = any(worker.records for worker in workers)
 
     def find_unconsumed(self, entry: Entry) -> str | None:
-        """Return the queue of an entry's messages if none of the workers consumes it."""
+        """Return the queue of an entry's messages if no worker consumes it; ``None`` otherwise."""
         queue = queue_of(self._app, entry)
         return None if queue in self._queues else queue
 
 
 def find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
-    """Return the instants in epoch ms from which entries owe their next success.
+    """Return the instants, in epoch ms, from which the time limits of entries count again.
 
-    Such an instant is a change of the entry, its resumption, or the end of a freeze. For an entry
-    that is frozen it is ``now``, because the freeze may end at any time. An entry may have none.
+    Such an instant is a change of the entry, its resumption, or the end of a freeze. For a frozen
+    entry it is ``now``, because the freeze may end at any time. An entry may have no such instant.
 
     Parameters:
-        entries: entries from which a success is overdue. There are few, so the record of changes is
-            read for each look.
+        entries: entries that have passed a deadline without a nominal time. They are few, so the
+            record of changes is read each time.
     """
     if not entries:
         return {}
@@ -128,18 +132,19 @@ def find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> d
 
 
 def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
-    """Return when each entry was last changed.
+    """Return when each entry was last changed, in epoch ms of the server.
 
-    Entries whose last change does not restart the time for their next success are left out.
+    An entry is left out if its last change does not restart its time limits.
     """
     client: Any = store.backend.client
     starts: dict[str, int] = {}
     records = client.hmget(store.keys.changed, names)
     for name, record in zip(names, records, strict=True):
-        # An entry may have no record, or one that cannot be read.
+        # These are the errors of an entry whose last change is not recorded, or is unreadable.
         with suppress(AttributeError, *UNREADABLE_LINE):
             change = decode_last(name, record)
             if change.action == "edited":
+                # Only the line of the record of changes has the edited fields.
                 line_id = record.partition(b"|")[0]
                 [line] = client.xrange(store.keys.changes, line_id, line_id)
                 change = decode_change(*line)

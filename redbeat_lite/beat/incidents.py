@@ -1,4 +1,4 @@
-"""Incident watch: every two seconds the leader looks at runs, and opens and closes incidents."""
+"""Incident watch: every two seconds the leader checks runs, and opens and closes incidents."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two looks.
 PERIOD = 2.0
 
-#: Seconds after which a command that hangs is given up.
+#: Timeout of a command in seconds.
 _TIMEOUT = 5.0
 
-#: Most pages of one look.
+#: Most pages that one look reads.
 _PAGES = 20
 
 #: Seconds until the next look if there are more pages, so that other threads can run meanwhile.
 _BREATH = 0.1
 
-#: Looks in a row in which a state must hold before it is an incident. A new leader ends many states
-#: within its first looks.
+#: Consecutive looks that must see a state before it is an incident, because a new leader ends many
+#: states within its first looks.
 LASTING = 5
 
-#: Failed publishes of one occurrence after which its entry cannot be published.
+#: Failed publishes of one occurrence that are an incident ``cannot_publish``.
 _ATTEMPTS = 3
 
-#: Milliseconds after its due time at which an unsent entry is behind.
+#: Milliseconds after the due time of an unsent entry that are an incident ``behind``.
 _BEHIND_MS = 60_000
 
-#: Milliseconds for which a missing recorder stays an incident after the last run that needed one.
-#: Most entries run again within that time.
+#: Milliseconds after the last run that needed a recorder for which the incident ``nobody_records``
+#: stays open. Most entries run again within that time.
 _DAY_MS = 86_400_000
 
 
 class IncidentWatch:
-    """Watches runs in a thread, over connections of its own, while this process leads."""
+    """Thread that watches runs while this process leads. It has its own connections."""
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, state: BeatState) -> None:
         self._settings = settings
@@ -74,12 +74,13 @@ class IncidentWatch:
         )
         self._entries = WatchedEntries(self.deadlines)
         self._workers = Workers(app, settings.key_prefix)
+        #: Count of the looks so far.
         self._looks = 0
-        #: The look in which each state began to hold.
+        #: Kind of incident -> the look that first saw its state.
         self._since: dict[Kind, int] = {}
         #: Seconds until the next look.
         self._pause = PERIOD
-        #: (incident, type of event) -> a function that returns whether all hooks have handled it.
+        #: Id of an incident, type of event -> function that says whether all hooks have handled it.
         self._announced: dict[tuple[str, type], Callable[[], bool]] = {}
         self.ticker = Ticker(
             "redbeat-lite-incidents",
@@ -97,15 +98,15 @@ class IncidentWatch:
         return IncidentStore(self._store.backend.client, self._settings.key_prefix)
 
     def look(self) -> None:
-        """Take one look, if this process leads."""
-        continues = self._pause < PERIOD
+        """Take one look, if this process leads: read all pages, and write the decisions."""
+        continues_last_look = self._pause < PERIOD
         self._pause = PERIOD
         if not self._leader.leading:
-            # Drop what this process knows, because it will be out of date at the next term.
+            # Forget what earlier looks have seen, because at the next term it is out of date.
             self.deadlines.recorded = True
             self._since.clear()
             return
-        if not continues:
+        if not continues_last_look:
             self._looks += 1
         try:
             self._workers.read(self._store.backend.client)
@@ -119,10 +120,11 @@ class IncidentWatch:
             return  # The main loop notices the loss, too, and logs it.
 
     def _look(self, term: Term) -> bool:
-        """Read one page and write what follows from it; return whether to read another at once."""
+        """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now)
         entries = self._read_entries(look)
+        # Deadlines "pause <generation>" are entries whose runs have failed too often.
         failed = {
             deadline.name: deadline
             for deadline in look.overdue
@@ -134,12 +136,15 @@ class IncidentWatch:
         if not changes and look.read == look.reads:
             return look.more
         changed = self._incidents.apply(term, look, changes)
-        # If another leader has read on meanwhile, nothing was written, and the look is repeated.
+        # If another leader has read this page meanwhile, nothing was written. Read again.
         is_outdated = changed is None
         return is_outdated or bool(changed) or look.more
 
     def _read_entries(self, look: Look) -> dict[str, WatchedEntry]:
-        """Read all entries that the look names, and those with failed publishes."""
+        """Read all entries that the look names, and the entries with failed publishes.
+
+        Names of entries that can be published again are removed from the beat's state.
+        """
         unpublished = self._state.unpublished
         names = set(unpublished)
         names.update(end.name for end in look.ends)
@@ -151,7 +156,7 @@ class IncidentWatch:
         return entries
 
     def _gather(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> Seen:
-        """Gather all facts that decide on incidents."""
+        """Gather all facts for the decision about incidents."""
         states = self._states_now(look, now)
         for name, watched in entries.items():
             attempts = watched.state.attempts
@@ -180,7 +185,7 @@ class IncidentWatch:
     def _unconsumed_queues(
         self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry]
     ) -> dict[str, str]:
-        """Return, by entry whose run has not begun, the queue that no worker consumes."""
+        """Return name of an entry -> its queue, if its run has not begun and nobody consumes it."""
         queues = {}
         for deadline in overdue:
             if deadline.what == "start" and deadline.row is None:
@@ -190,7 +195,13 @@ class IncidentWatch:
         return queues
 
     def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
-        """Pause entries whose runs failed too often, unless they were paused or resumed since."""
+        """Pause entries whose runs have failed too often.
+
+        An entry that was paused, resumed or replaced since then is left as it is.
+
+        Parameters:
+            failed: name of an entry -> the deadline of its last failure.
+        """
 
         def edits(stored: Stored) -> list[Edit]:
             """Return the edit that pauses an entry, if it still has to be paused."""
@@ -208,14 +219,14 @@ class IncidentWatch:
         self._store.rewrite(failed, edits, term)
 
     def _overdue(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> list[Deadline]:
-        """Return the deadlines to decide on, with the rows of their runs."""
+        """Return the passed deadlines of entries with expectations, with the rows of their runs."""
         overdue = [
             deadline
             for deadline in look.overdue
             if deadline.name in entries and entries[deadline.name].expect
         ]
         if not self._workers.records:
-            # Without a record, a run may have been in time. So only the missing recorder is an
+            # Runs are not recorded, so they may have been in time. Only the missing recorder is an
             # incident.
             if overdue:
                 self.deadlines.needed_at = now
@@ -225,13 +236,13 @@ class IncidentWatch:
     def _dated(
         self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry], now: int
     ) -> Iterator[Deadline]:
-        """Yield deadlines with the instants from which they count, by the present entries."""
-        owing = {
+        """Yield deadlines with ``since``, by the present form of the entries."""
+        without_run = {
             deadline.name: entries[deadline.name].entry
             for deadline in overdue
             if deadline.nominal is None
         }
-        starts = find_fresh_starts(self._store, owing, now)
+        starts = find_fresh_starts(self._store, without_run, now)
         for deadline in overdue:
             if deadline.nominal is None:
                 since = starts.get(deadline.name)
@@ -240,7 +251,7 @@ class IncidentWatch:
             yield deadline._replace(since=since)
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
-        """Return incidents that hold at the moment and are not about runs, each with its text."""
+        """Return key -> text of the incidents, not about runs, that are true at this moment."""
         states: dict[Key, str] = {}
         open_kinds = {case.kind for case in look.cases if case.until is None}
         late = 0.0
@@ -265,27 +276,32 @@ class IncidentWatch:
         return states
 
     def _lacks_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Return whether a run within the last day needed a record, and no worker records."""
+        """Return whether no worker records runs, although a run of the last day needed a record."""
         deadlines = self.deadlines
         if deadlines.recorded:
             deadlines.needed_at = None
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
-            deadlines.needed_at = now  # An earlier leader has opened the incident.
+            # An earlier leader has opened the incident, and its time of need is not known.
+            deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
-    def _lasts(self, kind: Kind, holds: bool, open_kinds: Collection[Kind]) -> bool:
-        """Return whether a state is an incident: it has held for some looks, or is open already."""
-        if not holds:
+    def _lasts(self, kind: Kind, is_true: bool, open_kinds: Collection[Kind]) -> bool:
+        """Return whether a state is an incident: some looks have seen it, or it is open already.
+
+        Parameters:
+            is_true: whether this look sees the state.
+        """
+        if not is_true:
             self._since.pop(kind, None)
             return False
         looks = self._looks - self._since.setdefault(kind, self._looks)
         return looks >= LASTING - 1 or kind in open_kinds
 
     def _announce(self, cases: Sequence[Case]) -> list[Change]:
-        """Announce incidents; return changes that store which announcements were handled.
+        """Announce incidents. Return the changes that store which ones the hooks have handled.
 
-        An announcement is stored when all hooks have handled it. If this process dies before that,
-        the next leader announces the incident again under the same id.
+        If this process dies before all hooks have handled an incident, the next leader announces it
+        again under the same id.
         """
         before = self._announced
         self._announced = {}
@@ -307,9 +323,12 @@ class IncidentWatch:
         before: Mapping[tuple[str, type], Callable[[], bool]],
         event: IncidentOpened | IncidentClosed,
     ) -> bool:
-        """Announce an event if it is new; return whether all hooks have handled it.
+        """Announce an event, if this process has not done so. Return whether hooks have handled it.
 
-        A hook that hangs does not count.
+        Hooks that hang are ignored.
+
+        Parameters:
+            before: the announcements before this look.
         """
         key = event.id, type(event)
         is_handled = before.get(key)
@@ -322,6 +341,7 @@ class IncidentWatch:
 
 
 def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
+    """Log that an incident has opened or closed."""
     field = f"{event.kind}:{event.entry}" if event.entry else event.kind
     if isinstance(event, IncidentOpened):
         logger.warning(

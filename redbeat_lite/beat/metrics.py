@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counted from a beat's events, and served on a port of their own."""
+"""Metrics for Prometheus: counted from a beat's events, and served on their own port."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Bounds of the lateness histogram in seconds. A healthy beat fills the first ones, an outage the
-#: last.
+#: Bounds of the lateness histogram in seconds. The runs of a healthy beat are in the first buckets,
+#: those after an outage in the last.
 LATENESS = (
     0.005,
     0.01,
@@ -45,18 +45,18 @@ LATENESS = (
 #: some 20.
 TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: Seconds between two tries to use a port that another process has.
+#: Seconds between two attempts to open a port that another process has.
 _RETRY = 10.0
 
-#: Label of tasks that have none of their own. No task has this name.
+#: Label that all tasks beyond the limit share. No task has this name.
 _OTHERS = ""
 
-#: Most tasks with labels of their own. The two series of a task take 7 kB as long as the beat runs.
+#: Most tasks that have their own label. The two series of a task take 7 kB while the beat runs.
 _TASKS = 1000
 
 
 class Metrics(Hooks):
-    """Metrics of one beat."""
+    """Metrics of one beat, as hooks that count its events."""
 
     def __init__(self, registry: CollectorRegistry, state: BeatState) -> None:
         from prometheus_client import Counter, Histogram
@@ -90,7 +90,7 @@ class Metrics(Hooks):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield gauges: whether this beat leads, and as leader the counts that it knows."""
+        """Yield the gauges: whether this beat leads, and if it does, its counts."""
         from prometheus_client.core import GaugeMetricFamily
 
         state = self._state
@@ -139,14 +139,14 @@ class Metrics(Hooks):
         self._tick.observe(event.seconds)
 
     def _label(self, task: str) -> str:
-        """Return the label of a task; tasks beyond the limit share one."""
+        """Return the label of a task. The first ``_TASKS`` tasks have their own label."""
         if len(self._tasks) <= _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS
 
 
 class Exporter:
-    """Serves the metrics of one beat. Opens no port before :meth:`serve`.
+    """Server of the metrics of one beat. It opens no port before :meth:`serve`.
 
     Raises:
         ConfigurationError: prometheus-client is not installed.
@@ -169,7 +169,7 @@ class Exporter:
         state.announcer.add(Metrics(self._registry, state))
 
     def serve(self) -> None:
-        """Open the port, if it is not open. If another process has it, try again after a while."""
+        """Open the port, unless it is open. If another process has it, a later call tries again."""
         if self._server is not None or elapsed() - self._tried_at < _RETRY:
             return
         from prometheus_client import start_http_server

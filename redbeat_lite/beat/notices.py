@@ -1,4 +1,4 @@
-"""Notices of incidents, by the services that apprise knows; a child process sends them."""
+"""Notices of incidents, which a child process sends by the services that apprise supports."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds after which the child process is killed.
 TIMEOUT = 30.0
 
-#: Number of tries to send a notice.
+#: Most attempts to send a notice.
 _TRIES = 3
 
-#: Seconds between two tries.
+#: Seconds between two attempts.
 _PAUSE = 10.0
 
 _CHILD = (sys.executable, "-m", f"{__package__}.send_notices")
@@ -37,7 +37,7 @@ def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
     """Return the hooks of a beat: the app's subscribers, and notices by ``redbeat_lite_notify``.
 
     Raises:
-        ConfigurationError: apprise is not installed, or does not know a URL.
+        ConfigurationError: apprise is not installed, or does not support a URL.
     """
     hooks = [*subscribers(app)]
     if settings.notify:
@@ -46,7 +46,7 @@ def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
 
 
 class Notices(Hooks):
-    """Sends a notice for each incident that is opened or closed, in a thread of the announcer."""
+    """Hooks that send a notice of each opened or closed incident, in a thread of the announcer."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         _check(tuple(urls))
@@ -64,7 +64,7 @@ class Notices(Hooks):
         )
 
     def _send(self, title: str, body: str) -> None:
-        """Send a notice, again if need be, to the services that have not taken it."""
+        """Send a notice, and try again for the services that have not accepted it."""
         urls = self._urls
         for tries_left in reversed(range(_TRIES)):
             result = _run_child({"urls": urls, "title": title, "body": body})
@@ -73,7 +73,7 @@ class Notices(Hooks):
                 return
             if tries_left:
                 time.sleep(_PAUSE)
-        # The child's own errors are not logged, because they may quote a URL.
+        # Do not log the errors of the child process, because they may quote a secret URL.
         logger.error("beat: a notice could not be sent in %d tries: %s", _TRIES, title)
 
 
@@ -86,7 +86,7 @@ class _Result(NamedTuple):
 
     Parameters:
         code: its exit code; ``None`` if it did not start or was killed.
-        places: places of the URLs that it printed.
+        places: indexes of the URLs that it could use.
     """
 
     code: int | None
@@ -98,7 +98,7 @@ def _run_child(request: dict[str, Any]) -> _Result:
     code: int | None = None
     output = b""
     try:
-        # The request goes to the standard input, because other users may read a command line.
+        # Send the request to the standard input, because other users may read a command line.
         data = json.dumps(request).encode()
         process = subprocess.run(
             _CHILD, input=data, capture_output=True, timeout=TIMEOUT, check=False
@@ -108,13 +108,13 @@ def _run_child(request: dict[str, Any]) -> _Result:
     except subprocess.TimeoutExpired as exc:
         output = exc.stdout or b""
     except OSError:
-        pass  # There may be no memory, or too many processes, at the moment.
+        pass  # The machine may have no memory, or too many processes, at this moment.
     return _Result(code, {int(place) for place in output.split() if place.isdigit()})
 
 
 @lru_cache(maxsize=8)
 def _check(urls: tuple[str, ...]) -> None:
-    """Raise ConfigurationError if apprise does not know one of these URLs."""
+    """Raise ConfigurationError if apprise does not support one of these URLs."""
     if find_spec("apprise") is None:
         raise ConfigurationError(
             "redbeat_lite_notify needs the package apprise, which is not installed; "
@@ -122,14 +122,14 @@ def _check(urls: tuple[str, ...]) -> None:
         )
     result = _run_child({"urls": urls})
     if result.code is None:
-        return  # A beat should start even on a machine that is too slow for the check.
+        return  # The machine is too slow for the check, but the beat should start.
     if result.code:
         raise ConfigurationError(
             "redbeat_lite_notify: apprise cannot be used; does `import apprise` work?"
         )
     for place, url in enumerate(urls):
         if place not in result.places:
-            # Only the scheme of the URL is shown, because any other part may be a secret.
+            # Show only the scheme of the URL, because any other part may be a secret.
             expected = (
                 f"URLs that apprise knows, and number {place + 1}, of {scheme_of(url)!r}, is none"
             )

@@ -1,6 +1,7 @@
 """Recovery from failed turns: a log line for each, waits that grow, and a line at the end.
 
-A beat that cannot use Redis tells the hooks itself, because it cannot write an incident to Redis.
+A beat that cannot use Redis announces this to its hooks directly, because it cannot write an
+incident to Redis.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from .wakeup import Wakeup
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Longest wait in seconds between two tries. Due entries should be sent within five seconds after a
-#: recovery, and the first batch needs some of that time.
+#: Longest wait between two attempts, in seconds. Due entries should be sent within five seconds
+#: after a recovery, and the first batch needs some of that time.
 _LAST_RETRY = 3.0
 
-#: Unexpected failures in a row after which another beat should try.
+#: Consecutive unexpected failures after which another beat should try.
 _MOST_UNEXPECTED = 3
 
-#: Seconds between two notices that, as far as this beat can see, no beat leads.
+#: Seconds between two announcements that this beat sees no leader.
 _AGAIN = 3600.0
 
 
 class Outage:
-    """Failures of one beat since its last turn that succeeded."""
+    """Failures of one beat since its last successful turn."""
 
     def __init__(
         self,
@@ -56,29 +57,33 @@ class Outage:
         self._publisher = publisher
         self._wakeup = wakeup
         self._state = state
+        #: Seconds without Redis after which the hooks are called.
         self._patience = settings.lease + LEADERLESS
         self._stall_timeout = settings.stall_timeout
+        # Instants are in seconds of elapsed(); ``None``: there is no such failure.
+        #: Count of consecutive failures, and the instant of the first.
         self._failures = 0
         self._since = 0.0
         self._without_broker_since: float | None = None
+        #: Count of consecutive unexpected failures.
         self._unexpected = 0
-        #: Failures whose traceback is in the log: type, file and line.
+        #: Type, file and line of the failures whose traceback is in the log.
         self._traced: set[tuple[type, str, int | None]] = set()
-        #: Instant since which Redis cannot be used, in seconds of :func:`elapsed`.
+        #: Instant since which Redis cannot be used.
         self._cut_off: float | None = None
-        #: Instant of the next event for the hooks, in seconds of :func:`elapsed`.
+        #: Instant of the next announcement to the hooks.
         self._next_notice = 0.0
         self._opened: IncidentOpened | None = None
-        #: The last error that named a key of another program, so that it is logged once.
+        #: The last error about a key of another program, so that it is logged once.
         self._foreign_key = ""
-        #: Whether the beat ended because another try would be in vain.
+        #: Whether the beat has ended because no further attempt can succeed.
         self.gave_up = False
 
     def handle(self, exc: Exception) -> float:
-        """Recover from a failed turn; return the seconds until the next turn: 1, 2, 3, 3 …
+        """Recover from a failed turn. Return the seconds until the next turn: 1, 2, 3, 3 …
 
         Raises:
-            SystemExit: another try would be in vain.
+            SystemExit: no further attempt can succeed.
         """
         server = self._backend.display_url
         if isinstance(exc, UnsupportedFormat):
@@ -93,7 +98,8 @@ class Outage:
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
-        self._publisher.close()  # A restarted server has lost what kombu declared.
+        # If the server has restarted, a new connection declares the queues again.
+        self._publisher.close()
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
@@ -114,21 +120,24 @@ class Outage:
     # -- kinds of failures ------------------------------------------------------------------------
 
     def _give_up(self, message: str) -> None:
+        """Log why no further attempt can succeed, and end the beat."""
         logger.log(logging.CRITICAL, "beat: %s", message)
         self.gave_up = True
         raise SystemExit
 
     def _handle_login(self, what: str, exc: Exception) -> float:
+        """Give up if the server has never accepted this beat; otherwise, try again later."""
         if not self._leadership.introduced:
             self._give_up(f"{what}: {exc}")
         return self._handle_redis(f"{what}: {exc}")
 
     def _handle_redis(self, why: str) -> float:
+        """Try again later, and call the hooks if the failures last."""
         self._note_cut_off(why)
         return self._next_wait(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
-        """Stand by until the other program's key is gone; its data may be precious."""
+        """Stand by until the key of another program is gone, because its data may be precious."""
         why = str(exc)
         if why != self._foreign_key:
             logger.critical("beat: standing by, because %s", why)
@@ -143,8 +152,11 @@ class Outage:
         return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
-        """Let another beat try after ``stall_timeout``, because only this beat may be cut off."""
-        self._note_redis()  # Redis works, because the due entries were read.
+        """Try again later. After ``stall_timeout``, let another beat try.
+
+        The broker may be out of reach for this beat alone.
+        """
+        self._note_redis()  # Redis works, because this turn has read due entries.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
@@ -154,7 +166,10 @@ class Outage:
         return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:
-        """Start over. Each write names its term and is idempotent, so a turn may be repeated."""
+        """Repeat the turn over new connections. After several failures, let another beat try.
+
+        A turn may be repeated, because each write is idempotent and names its term.
+        """
         self._unexpected += 1
         if self._is_new(exc):
             logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
@@ -165,7 +180,7 @@ class Outage:
         return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     def _is_new(self, exc: Exception) -> bool:
-        """Whether the log holds no traceback of this failure yet."""
+        """Return whether the log has no traceback of such a failure yet, and note this one."""
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
         kind = (type(exc), raised_at.filename, raised_at.lineno)
         is_new = kind not in self._traced
@@ -175,20 +190,20 @@ class Outage:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Check the whole schedule in the next turn, over new connections.
+        """Have the next turn check the whole schedule, over new connections.
 
-        A server that was demoted to a replica keeps its connections, and only new ones lead to its
-        successor behind a name or a proxy.
+        If a server was demoted to a replica, old connections still lead to it. Only new ones lead
+        to its successor behind the same name or proxy.
         """
         self._leadership.start_over()
         self._wakeup.close()
         self._backend.close()
 
     def _next_wait(self, why: str) -> float:
-        """Log a failure and return the seconds until the next try, which double up to a limit."""
+        """Log a failure. Return the seconds until the next attempt, which double up to a limit."""
         if not self._failures:
             self._since = elapsed()
-        # The exponent is bounded, because 2.0 ** 1024 overflows after some days.
+        # Bound the exponent. Otherwise 2.0 ** 1024 would overflow after some days.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1
         self._state.begin_failure(why)
@@ -196,9 +211,10 @@ class Outage:
         return seconds
 
     def _note_cut_off(self, why: str) -> None:
-        """Announce to the hooks, after a while, that this beat sees no leader.
+        """Announce to the hooks that this beat sees no leader, once Redis has failed for a while.
 
-        The reason contains no password.
+        Parameters:
+            why: the reason, without a password.
         """
         now = elapsed()
         if self._cut_off is None:
@@ -214,7 +230,7 @@ class Outage:
         self._state.announce(self._opened)
 
     def _note_redis(self) -> None:
-        """Announce to the hooks that Redis can be used again, by this beat or by another leader."""
+        """Announce to the hooks that Redis can be used again, if its failure was announced."""
         opened = self._opened
         self._opened = None
         self._cut_off = None

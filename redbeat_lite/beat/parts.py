@@ -1,4 +1,4 @@
-"""Parts of one beat, and how they are put together."""
+"""Parts of one beat, and the function that builds them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parts:
     """Parts of one beat.
 
     Parameters:
-        beside: threads that work while this process leads, over connections of their own.
+        beside: threads that work while this process leads. They have their own connections.
     """
 
     settings: Settings
@@ -66,12 +66,12 @@ class Parts:
 def build_parts(
     app: Celery, scheduler: Emitter, module: ModuleType, added: Callable[[], Mapping[str, Any]]
 ) -> Parts:
-    """Put a beat together. Opens no connection and starts no thread.
+    """Build the parts of a beat. This opens no connection and starts no thread.
 
     Parameters:
-        scheduler: publishes entries as Celery's own scheduler does.
-        module: the module in which the scheduler is written.
-        added: returns the entries that code gave to the scheduler, by name.
+        scheduler: scheduler that can publish an entry as Celery's own does.
+        module: module that defines the scheduler.
+        added: function that returns the entries that code has added to the scheduler, by name.
 
     Raises:
         ConfigurationError: a setting is wrong.
@@ -105,7 +105,7 @@ def build_parts(
 
     backfill_store = LeaderStore(backend, store.keys.of_backfills)
     backfill_planner = BackfillPlanner(store, planner, zone)
-    # A backfill waits for a lock that is held, so nothing is left out, and nothing is logged.
+    # If another task has the lock, a backfill waits. No run is skipped, so there is nothing to log.
     once_locks = OnceLocks(locks, logs_held=False)
     backfill_steps = BackfillSteps(store, state)
     sender = BatchSender(
@@ -137,7 +137,7 @@ def _build_planner(
     """Return the planner of a beat."""
 
     def find_task(name: str) -> Any:
-        # Reading app.tasks finalizes the app, so it is not done before the first batch.
+        # Read app.tasks only when the first batch needs it, because that finalizes the app.
         return app.tasks.get(name)
 
     return Planner(
@@ -153,12 +153,8 @@ def _build_planner(
 def _build_tickers(
     app: Celery, settings: Settings, leader: Leader, incidents: IncidentWatch
 ) -> tuple[Ticker, ...]:
-    """Return the threads that do work beside the main loop of a beat."""
-
-    def leads() -> bool:
-        return leader.leading
-
-    tickers = [sweeper(app, leads), incidents.ticker]
+    """Return the threads that work beside the main loop of a beat."""
+    tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
     if settings.heartbeat_url is not None:
         tickers.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
     return tuple(tickers)

@@ -1,9 +1,9 @@
-"""Repair of the schedule as a whole, by the leader.
+"""Repair of the whole schedule by the leader.
 
-:class:`Repair` restores parts that the server has lost. :class:`Replanning` reschedules all entries
-after a change of the server's clock or of the app's time zone. A large schedule takes seconds, so
-the leader does it in slices between its dispatches, in the order of due times. Unfinished work is
-noted in Redis, for the next leader.
+:class:`Repair` restores parts of entries that the server has lost. :class:`Replanning` reschedules
+all entries after a change of the server's clock or of the app's time zone. A large schedule takes
+seconds, so the leader reschedules it in slices between its dispatches, in the order of due times.
+Redis notes unfinished work, for the next leader.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds that dispatches wait for a slice, or for one page of entries if that takes longer.
+#: Length of a slice in seconds. A dispatch waits for a slice, or for one page if that takes longer.
 _SLICE = 0.1
 
 
 class Repair:
-    """Restores parts of the schedule that the server has lost.
+    """Restores parts of entries that the server has lost.
 
     Parameters:
-        progress: called for each page of entries, with a text for the log.
-        pauses: pauses of config entries, which this process remembers.
+        progress: function that is called for each page of entries, with a text for the log.
+        pauses: pauses of config entries in the memory of this process.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Repair:
         self._pauses = pauses
 
     def run(self, term: Term, now: int) -> None:
-        """Remove entries without a definition, and give others the state and due time they lack.
+        """Remove entries that have lost their definition. Restore lost states and due times.
 
-        Entries are read only if three counts differ, so a large and healthy schedule costs little.
+        Entries are read only if the counts of definitions, states and due times differ. So a large
+        and healthy schedule takes little time.
         """
         scripts = self._store.backend.scripts
         entries, states, due = scripts.run("schedule/counts", self._store.keys)
@@ -67,7 +68,7 @@ class Repair:
             self._rebuild(term, now)
 
     def _rebuild(self, term: Term, now: int) -> None:
-        """Mend each entry whose definition, state or due time is gone."""
+        """Restore or remove each entry whose definition, state or due time is lost."""
         logger.error(
             "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
         )
@@ -81,26 +82,29 @@ class Repair:
             self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
+        """Return the edit that restores an entry; none if its schedule raises an error."""
         try:
-            return [self._restore(stored, now)]
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+            return [self._restoration(stored, now)]
+        except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
             logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             return []
 
-    def _restore(self, stored: Stored, now: int) -> Edit:
-        """Return the edit that makes an entry complete again, or removes it."""
+    def _restoration(self, stored: Stored, now: int) -> Edit:
+        """Return the edit that restores the lost parts of an entry, or removes the entry."""
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
             line = line_of(BEAT, "removed", "its definition was gone from Redis")
-            return Edit(stored.name, stored.state, None, line=line)
+            return Edit(stored.name, expected=stored.state, state=None, line=line)
         try:
             entry = entry_of(stored)
         except UNREADABLE:
-            # It becomes due at once, and the tick that meets it puts it in quarantine.
-            return Edit(stored.name, stored.state, EntryState.new(now).encode(), None, now)
+            # Make the entry due now. The tick that meets it will quarantine it.
+            state_text = EntryState.new(now).encode()
+            return Edit(stored.name, expected=stored.state, state=state_text, score=now)
         try:
             state = state_of(stored).edited()
         except CorruptEntry:
+            # The state is lost. Begin with a new one, paused if the entry was paused.
             state = self._pauses.restored(entry.name, lifecycle.created(entry, now, self._zone))
         return edit_of(entry, state, self._zone, expected=stored.state)
 
@@ -109,9 +113,10 @@ class Replanning:
     """Reschedules all entries after a change of the server's clock or of the app's time zone.
 
     Parameters:
-        clock: the clock by which the beat plans.
-        completed: returns an entry with the parts that only the app's configuration holds.
-        progress: called for each page of entries, with a text for the log.
+        clock: clock by which the beat plans.
+        completed: function that returns an entry with the parts that only the app's configuration
+            has.
+        progress: function that is called for each page of entries, with a text for the log.
     """
 
     def __init__(
@@ -127,25 +132,25 @@ class Replanning:
         self._clock = clock
         self._completed = completed
         self._progress = progress
-        #: Mark of the last change of the server's clock because of which entries are rescheduled.
+        #: Mark of the last change of the server's clock that was handled.
         self._mark = b""
-        #: Whether entries are still to be rescheduled because the server's clock was set back.
+        #: Whether entries must still be rescheduled because the server's clock was set back.
         self._is_set_back = False
-        #: Other time zones that may have planned an entry.
+        #: Other time zones in which entries may have been planned.
         self._zones: list[tzinfo] = []
-        #: Pages that are still to be rescheduled.
+        #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
         self._pages: Iterator[None] | None = None
 
     @property
     def unfinished(self) -> bool:
-        """Whether :meth:`advance` has something left to do."""
+        """Whether :meth:`advance` has entries left to reschedule."""
         return bool(self._is_set_back or self._zones)
 
     def begin(self, term: Term, zones: str) -> None:
-        """Find out whether a new leader uses another time zone, and note its own.
+        """Find out whether a new leader has another time zone, and note its own.
 
         Parameters:
-            zones: time zones that planned entries, as an earlier leader noted them.
+            zones: JSON of the time zones in which entries were planned, noted by an earlier leader.
         """
         self._mark = b""
         self._is_set_back = False
@@ -162,26 +167,28 @@ class Replanning:
                 before,
             )
         if names != [own]:
-            planned_by = [*others, own] if self._zones else [own]
-            self._store.remember("zones", dumps(planned_by), term)
+            # Until all entries are rescheduled, the note has the other zones, too.
+            noted = [*others, own] if self._zones else [own]
+            self._store.remember("zones", dumps(noted), term)
 
     def is_new(self, mark: bytes) -> bool:
-        """Return whether this mark of the server's clock is of a change that was not handled."""
+        """Return whether a mark is of a change of the server's clock that was not handled yet."""
         return bool(mark) and mark != self._mark
 
     def clock_went_back(self, mark: bytes) -> None:
-        """Begin to reschedule entries that would wait until the clock is as far again."""
+        """Begin to reschedule entries that would wait too long, now that the clock was set back."""
         logger.warning("beat: the clock of the server went back; rescheduling every entry")
         self._mark = mark
         self._is_set_back = True
         self._pages = None
 
     def advance(self, term: Term) -> None:
-        """Reschedule entries for a tenth of a second, if any are left."""
+        """Reschedule entries for one slice of time, if any are left."""
         if not self.unfinished:
             return
         pages = self._pages or self._reschedule_pages(term)
-        # A generator that raised would look finished, so after a failure all pages are done again.
+        # If a page raises an error, the generator ends. So forget it now, and keep it below only
+        # after a slice without error. After an error, the next call begins with the first page.
         self._pages = None
         until = elapsed() + _SLICE
         for _ in pages:
@@ -196,7 +203,7 @@ class Replanning:
         self._zones = []
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
-        """Reschedule all entries, one page at a time, so that the caller can work in between."""
+        """Reschedule one page of entries at each step, so that the caller can work in between."""
         for page in self._store.paged():
             self._progress("rescheduling every entry")
             edits = [edit for stored in page for edit in self._edits(stored)]
@@ -208,24 +215,25 @@ class Replanning:
             yield
 
     def _edits(self, stored: Stored) -> list[Edit]:
+        """Return the edit that reschedules an entry; none if its schedule raises an error."""
         try:
-            return self._edit(stored, self._clock.now_ms())
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+            return self._edits_or_raise(stored, self._clock.now_ms())
+        except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
             logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
             return []
 
-    def _edit(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit that reschedules an entry by the current clock and time zone, if any."""
+    def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
+        """Return the edit that reschedules an entry; none if it keeps its due time."""
         entry, state = parts_of(stored)
         entry = self._completed(entry)
-        moved = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
+        planned = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
         if self._is_set_back:
-            moved = lifecycle.pulled_back(entry, moved, now, self._zone)
-        edit = edit_of(entry, moved, self._zone, expected=stored.state)
-        if moved is not state:
+            planned = lifecycle.pulled_back(entry, planned, now, self._zone)
+        edit = edit_of(entry, planned, self._zone, expected=stored.state)
+        if planned is not state:
             return [edit]
-        # A failed publish does not change the state, but by the earlier clock its next try may be
-        # far away.
+        # After a failed publish, the due time is that of the next attempt, which the state does not
+        # have. By the earlier clock, that time may be far in the future.
         is_retry = self._is_set_back and _is_sooner(edit.score, stored.score)
         return [edit] if is_retry else []
 
@@ -235,7 +243,7 @@ def _is_sooner(score: int | None, other: int | None) -> bool:
 
 
 def _find_zones(names: list[str]) -> list[tzinfo]:
-    """Return the time zones of these names, as far as this machine knows them."""
+    """Return the time zones of these names. Names that this machine does not know are left out."""
     zones = []
     for name in names:
         with suppress(InvalidEntry):

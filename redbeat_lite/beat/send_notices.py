@@ -1,9 +1,9 @@
 """Child process that sends notices.
 
-Only this process imports apprise, so a service that hangs delays no beat.
-It reads one line of JSON from its standard input, with ``urls``, and with ``title`` and ``body`` of
-a notice. Without a notice it only checks the URLs. It prints the place of each URL that is right,
-and whose service has taken the notice, as soon as that is known.
+Only this process imports apprise, so a service that hangs delays no beat. The process reads JSON
+from its standard input, with ``urls``, and with ``title`` and ``body`` of a notice. As soon as the
+service of a URL has accepted the notice, the process prints the index of that URL. Without a
+notice, it prints the indexes of the URLs that apprise supports.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-# Beginnings of a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or of a
-# Markdown link.
+# First characters of a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or of a
+# link in Markdown.
 _MARKUP = re.compile(r"(?<!\w)@(?=[\w!&])|<(?=[!#]|users/)|\](?=\()")
 _ZERO_WIDTH_SPACE = "\u200b"
 
 
 def main() -> None:
-    """Send the notice of a request to its URLs. Print the place of each URL that received it.
-
-    A request without a body only checks the URLs.
-    """
+    """Send the notice of the request to its URLs, or check the URLs; see the head of the module."""
     import apprise
 
     request: dict[str, Any] = json.load(sys.stdin)
@@ -36,22 +33,21 @@ def main() -> None:
         sender = apprise.Apprise()
         if service is None or not sender.add(service):
             return
-        # Without a format, apprise would take the text for the markup of each service, such as HTML
-        # in a mail.
+        # Without a format, apprise would read the text as the markup of the service, such as HTML.
         if "body" in request and not sender.notify(title=title, body=body, body_format="text"):
             return
         print(f"{place}\n", end="", flush=True)
 
-    # Each service has a thread, so that one that fails or hangs does not affect the others.
+    # Each service has a thread, so that a service that hangs does not delay the others.
     with ThreadPoolExecutor(len(request["urls"])) as threads:
         for place, url in enumerate(request["urls"]):
             threads.submit(send, place, url)
 
 
 def _inert(text: str) -> str:
-    """Return text that looks the same but has no mentions and links.
+    """Return a text that looks the same, but whose mentions and links have no effect.
 
-    Error texts may quote any user.
+    Error texts may contain mentions, because they may quote the input of anybody.
     """
     return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)
 

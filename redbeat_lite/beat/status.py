@@ -1,4 +1,4 @@
-"""Status of the beats of a schedule: who leads, who stands by, which entries are late."""
+"""Status of the beats of a schedule: the leader, the stand-bys, and how late entries are."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from ..store.scripts import Call
 from ..store.store import Store
 from .beat_token import beat_of
 
-#: Milliseconds after its due time at which an entry counts as overdue; a healthy beat never needs
-#: them.
+#: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
 OVERDUE_MS = 1000
 
-#: Milliseconds by which a stand-by may be late with its sign of life.
+#: Milliseconds by which the sign of life of a running stand-by may be late.
 _GRACE_MS = 5000
 
 
@@ -44,12 +43,11 @@ class LeaderStatus:
 
     Parameters:
         since: when it began to lead, to the second.
-        dispatch: text that says how messages are sent; empty before the first one.
-        failing_for: seconds for which it has not been able to use the server or the broker;
-            ``None`` if it can.
-        why: text that says what it could not do.
-        backfill_left: occurrences that backfills have still to send.
-        owner: whose configuration it knows; empty if it does not say.
+        dispatch: text that says how messages are sent; empty before the first message.
+        failing_for: seconds since which it cannot use the server or the broker; ``None`` if it can.
+        why: the failure in words.
+        backfill_left: count of the occurrences that backfills have not sent yet.
+        owner: owner whose configuration it has; empty if it is not known.
     """
 
     host: str
@@ -72,8 +70,8 @@ class StandBy:
     """A beat that does not lead.
 
     Parameters:
-        silent_for: seconds for which a sign of life is overdue, 0 if none is.
-        owner: whose configuration it knows.
+        silent_for: seconds by which its next sign of life is overdue; 0 if it is not.
+        owner: owner whose configuration it has.
     """
 
     host: str
@@ -83,7 +81,7 @@ class StandBy:
 
     @property
     def well(self) -> bool:
-        """Whether its sign of life is not long overdue."""
+        """Whether it seems to run, because its next sign of life is not long overdue."""
         return self.silent_for * 1000 <= _GRACE_MS
 
 
@@ -92,27 +90,26 @@ class StandBy:
 class Status:
     """All beats of a schedule at one moment, by the clock of the server.
 
-    Workers with ``install()`` count that reported within the last minute.
+    Workers are those with ``install()`` that have reported within the last minute.
 
     Parameters:
         now: that moment.
-        leader: the beat that leads; ``None`` while none does.
-        standbys: the other beats, including those that fell silent within the last hour.
-        last_tick: last sign of life of the loop of any leader; ``None`` if there never was one.
-        lag: seconds by which the first due entry is late; 0 while a freeze holds everything, as
-            is ``overdue``.
-        overdue: number of entries that are late by more than a second.
-        entries: number of stored entries.
-        quarantined: number of entries in quarantine.
-        clocks: by node name of a worker, the seconds by which its clock is ahead of the server's;
+        leader: the beat that leads; ``None``: no beat leads.
+        standbys: the other beats, also those whose last sign of life is up to an hour old.
+        last_tick: last sign of life of the loop of any leader; ``None`` if no beat has ever led.
+        lag: seconds by which the first due entry is late; 0 while all entries are frozen.
+        overdue: count of the entries that are late by more than a second; 0 while all are frozen.
+        entries: count of the stored entries.
+        quarantined: count of the entries in quarantine.
+        clocks: node name of a worker -> seconds by which its clock is ahead of the server's;
             negative if it is behind.
         refused: config entries that the present or the last leader has refused.
-        freezes: freezes that hold.
+        freezes: freezes that are in force.
         queues: queues that workers consume.
-        pipelines: number of pipeline runs that have not ended.
-        messages: while a freeze holds, the number of messages in these queues and the default one;
-            ``None`` if it is not known, because the broker is not the server of the schedule, or
-            does not answer.
+        pipelines: count of the pipeline runs that have not ended.
+        messages: while a freeze is in force, count of the messages in these queues and the default
+            queue; ``None`` if it is not known, because the broker is not the server of the
+            schedule, or does not answer.
     """
 
     now: datetime
@@ -138,10 +135,10 @@ class Status:
         return max((self.now - self.last_tick).total_seconds(), 0.0)
 
     def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
-        """Return the owners of the leader and of present stand-bys.
+        """Return the owners of the leader and of running stand-bys.
 
         Parameters:
-            within: seconds by which a stand-by's sign of life may be overdue.
+            within: seconds by which the sign of life of a running stand-by may be overdue.
         """
         owners = {standby.owner for standby in self.standbys if standby.silent_for <= within}
         if self.leader is not None:
@@ -154,7 +151,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     """Read the status of the beats of an app.
 
     Parameters:
-        timeout: length of time until a server that does not answer is given up.
+        timeout: length of time to wait for a server that does not answer.
 
     Raises:
         ConfigurationError: the app's settings are wrong.
@@ -170,12 +167,12 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
 
 
 def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> int | None:
-    """Return the number of messages in these queues and the default one.
+    """Return the count of messages in these queues and the default one.
 
-    Returns ``None`` if the broker does not answer.
+    ``None`` if the broker does not answer.
     """
     count = 0
-    # Each driver raises exceptions of its own.
+    # Suppress any exception, because each driver has its own.
     with suppress(Exception), app.connection_for_read() as connection:
         connection.transport_options |= (
             publish_timeouts(connection, settings.publish_timeout) | TWICE
@@ -188,8 +185,12 @@ def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> i
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
-    """Read the status, as :func:`status`, from the settings."""
-    # A connection is tried twice, so each try gets half of the time.
+    """Read the status of the beats; without ``messages``.
+
+    Parameters:
+        timeout: seconds to wait for a server that does not answer.
+    """
+    # The client tries to connect twice, so each attempt gets half of the time.
     store = Store.of(settings, timeout=None if timeout is None else timeout / 2)
     try:
         return read(store)
@@ -205,8 +206,9 @@ def read(store: Store) -> Status:
 def present(store: Store, settings: Settings) -> set[str]:
     """Return the owners that have a running beat.
 
-    A leader that died has been silent for a whole lease before another beat leads. A leader that
-    released its lease is not listed any more.
+    A beat counts if its sign of life is overdue by less than half a lease. So a leader that died
+    does not count when the next beat leads, because its lease had to expire first. A leader that
+    has released its lease is not listed any more.
     """
     return read(store).owners(within=settings.lease / 2)
 
@@ -223,12 +225,12 @@ def asking(keys: Keys) -> Call:
 
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
-    """Decode the reports of workers with ``install()`` within the last minute, by node name."""
+    """Decode node name -> report, for workers that have reported within the last minute."""
     return recent_reports(_pairs(reply[8]), reply[0] / 1000)
 
 
 def status_in(reply: Sequence[Any]) -> Status:
-    """Decode the status."""
+    """Decode the status, without ``messages``."""
     (
         now,
         leader,
@@ -269,10 +271,12 @@ def status_in(reply: Sequence[Any]) -> Status:
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the hash of a flat reply: key, value, key, value …"""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-# Stored values may be garbage. Each is read by itself, so that the others can be shown.
+# The functions below replace a stored value that is garbage by a default, so that the other values
+# can be shown.
 
 
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
@@ -299,10 +303,12 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
 
 
 def _number(text: bytes | None) -> int:
+    """Return a whole number from its digits; 0 for any other text."""
     return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,18}", text) else 0
 
 
 def _instant(ms: bytes) -> datetime | None:
+    """Return the instant of epoch ms; ``None`` for any other text, and for 0."""
     number = _number(ms)
     with suppress(OverflowError):
         return from_ms(number) if number else None
@@ -310,6 +316,7 @@ def _instant(ms: bytes) -> datetime | None:
 
 
 def _count(value: object) -> int:
+    """Return a value of a report if it is a plausible number; else 0."""
     return value if isinstance(value, int) and abs(value) < 10**18 else 0
 
 
@@ -317,7 +324,9 @@ def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Ite
     """Yield all beats except the leader.
 
     Parameters:
-        beats: by token, when the beat's next sign of life is due.
+        beats: token of a beat -> when its next sign of life is due, in epoch ms.
+        leading: token of the leader.
+        now: epoch ms.
     """
     for token, due in beats.items():
         beat = beat_of(token)

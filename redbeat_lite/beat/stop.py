@@ -1,9 +1,9 @@
-"""Reasons for a beat to stop: a signal, a call of ``Scheduler.close``, or the death of its worker.
+"""Stop of a beat, by a signal, a call of ``Scheduler.close``, or the death of its worker.
 
 Celery's signal handler raises SystemExit wherever it interrupts the process: between a publish and
-its commit, while a lock is held, or in a finalizer, where Python ignores it. So the first tick
-replaces that handler by one that sets a flag, and the loop ends at the next place where nothing is
-half done.
+its commit, while the code holds a lock, or in a finalizer, where Python ignores it. So the first
+tick replaces that handler by one that sets a flag. The loop checks the flag where it can end
+safely.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ logger = get_logger(f"celery.{__name__}")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds that the loop has to end by itself after a signal. A supervisor may be waiting to kill
+#: Seconds after a signal in which the loop must end by itself. A supervisor may be waiting to kill
 #: the process.
 _PATIENCE = 1.0
 
-#: Seconds that the last work may take after that.
+#: Most seconds for the last work after that.
 _LAST_PATIENCE = 0.4
 
-#: Seconds in which further signals belong to the first: a terminal and a wrapper may both pass on
-#: one Ctrl-C.
+#: Seconds after a signal in which further signals are copies of it. A terminal and a wrapper may
+#: both send a signal for one Ctrl-C.
 _SAME_REQUEST = 0.3
 
 
 class Stop:
-    """Request that one beat stops."""
+    """Request to one beat to stop."""
 
     def __init__(self) -> None:
-        #: Whether a signal or :meth:`Scheduler.close` asked the beat to stop.
+        #: Whether a signal or :meth:`Scheduler.close` has asked the beat to stop.
         self.requested = False
+        #: Time of the first signal, in seconds of :func:`elapsed`.
         self._signalled_at: float | None = None
+        #: Handlers of signals before :meth:`take_signals`. It is empty once the beat has ended.
         self._previous: dict[signal.Signals, Any] = {}
         self._last_work: Callable[[], None] | None = None
 
     @property
     def is_due(self) -> bool:
-        """Whether the beat is to stop."""
+        """Whether the beat must stop."""
         return self.requested or worker_is_gone()
 
     def check(self) -> None:
-        """Raise SystemExit if the beat is to stop; called where nothing is half done."""
+        """Raise SystemExit if the beat must stop. The caller must have finished its last write."""
         if self.requested:
             raise SystemExit
         if worker_is_gone():
@@ -67,8 +69,8 @@ class Stop:
         """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread.
 
         Parameters:
-            last_work: run by another thread if the loop does not end in time. The process ends
-                after that.
+            last_work: function that another thread calls if the loop does not end in time. After
+                that, the process ends.
         """
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
@@ -77,7 +79,7 @@ class Stop:
             self._previous[number] = signal.signal(number, self._handle) or signal.SIG_DFL
 
     def return_signals(self) -> None:
-        """Restore the previous handlers, because the process may go on after the beat."""
+        """Restore the previous handlers, because the process may outlive the beat."""
         if threading.current_thread() is not threading.main_thread():
             return
         previous = self._previous
@@ -85,21 +87,22 @@ class Stop:
         for number, handler in previous.items():
             signal.signal(number, handler)
         if previous and self._signalled_at is not None:
-            # Python restores the default handlers when it ends, and a late signal would kill it
-            # with exit code -2.
+            # When Python ends, it restores the default handlers. Then a late copy of the signal
+            # would kill the process with exit code -2.
             atexit.register(_ignore_signals)
 
     def _handle(self, number: int, frame: object) -> None:
+        """Handle a signal: request the stop, or end the process at once at a second signal."""
         self.requested = True
         if self._signalled_at is None:
             self._signalled_at = elapsed()
-            # threading.Thread acquires locks that the interrupted code may hold.
+            # threading.Thread would acquire locks that the interrupted code may hold.
             _thread.start_new_thread(self._watch, ())
         elif elapsed() - self._signalled_at > _SAME_REQUEST:
             os._exit(128 + number)
 
     def _watch(self) -> None:
-        """End the process if the loop hangs, in a call to a silent server for example."""
+        """End the process if the loop hangs, for example in a call to a server that is silent."""
         time.sleep(_PATIENCE)
         if not self._previous:
             return
@@ -110,6 +113,7 @@ class Stop:
             os._exit(0)
 
     def _leave(self) -> None:
+        """Do the last work, and log that the loop hangs."""
         if self._last_work is not None:
             self._last_work()
         logger.warning("beat: still busy %g s after the signal to stop; leaving", _PATIENCE)
@@ -123,22 +127,22 @@ def _ignore_signals() -> None:
 def worker_is_gone() -> bool:
     """Return whether this process is the beat of ``celery worker -B``, and that worker has ended.
 
-    A worker that stops also stops its beat. A worker that is killed cannot, and its beat would go
-    on to lead with old code. ``celery beat``, with ``--detach`` or without, and a beat in a thread
-    have no such worker.
+    A worker that stops also stops its beat. If a worker is killed, its beat would go on to lead
+    with old code. ``celery beat``, with ``--detach`` or without, and a beat in a thread have no
+    such worker.
     """
     worker = _worker()
-    # A process whose parent has ended may be adopted by any other process, not only by process 1.
+    # Compare with the worker's pid, because not only process 1 may adopt an orphaned process.
     return worker is not None and os.getppid() != worker
 
 
 def _worker() -> int | None:
     """Return the pid of the worker that started this process as its beat, if one did."""
     process: Any = current_process()
-    # If Celery renames its class, no worker is ever gone.
+    # If a version of Celery renames this class, the beat has no worker.
     embedded = getattr(celery.beat, "_Process", None)
     if type(process) is not embedded:
         return None
-    # Billiard read this before the fork. The parent read here might be another process already.
+    # Billiard has read this pid before the fork. os.getppid() may name another process by now.
     pid: int | None = getattr(process, "_parent_pid", None)
     return pid

@@ -1,4 +1,4 @@
-"""Waits for the next due time, which end early when the wake channel reports a change."""
+"""Waits for the next due time. A message on the wake channel ends a wait."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ..store.connections import FAULTS, Backend
 logger = get_logger(f"celery.{__name__}")
 
 #: Messages that also wake a stand-by: the leader has released its lease, or the freezes have
-#: changed. A stand-by knows the freezes in order to restore them, because a flush may remove them
-#: together with the leader's lease.
+#: changed. A stand-by reads the freezes so that it can restore them, because a flush may remove
+#: them together with the leader's lease.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between two checks of the caller's condition. A stop is delayed by as much at most.
+#: Seconds between two checks of the caller's condition. They delay a stop by at most as much.
 _SLICE = 0.1
 
-#: Most messages that are read as one wake-up. Anybody may publish, and due entries must not wait
-#: until the channel is quiet.
+#: Most messages that are read as one wake-up. Anybody may publish messages, and due entries must
+#: not wait until the channel is quiet.
 _AT_ONCE = 100
 
-#: Seconds that a subscription may take to be confirmed.
+#: Most seconds until the server confirms a subscription.
 _CONFIRM = 5.0
 
 
 class Wakeup:
-    """Subscription to the wake channel; it stays open between turns, so that no message is lost."""
+    """Subscription to the wake channel. It stays open between turns, so that no message is lost."""
 
     def __init__(self, backend: Backend, channel: str) -> None:
         self._backend = backend
@@ -42,9 +42,10 @@ class Wakeup:
         self._is_forbidden = False
 
     def listen(self) -> None:
-        """Subscribe, if not subscribed already, and wait until the server has confirmed it.
+        """Subscribe, unless subscribed already, and wait until the server has confirmed it.
 
-        Called before the schedule is read, so that :meth:`wait` hears of every change after that.
+        Call it before reading the schedule. Then :meth:`wait` receives a message of each later
+        change.
         """
         if self._pubsub is not None or self._is_forbidden:
             return
@@ -68,7 +69,7 @@ class Wakeup:
             raise
 
     def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool = True) -> None:
-        """Wait for ``seconds``, for a message, or until the condition holds; whichever comes first.
+        """Wait until ``seconds`` have passed, a message has come, or ``until`` returns true.
 
         Parameters:
             leads: whether this beat leads. Changes of entries do not wake a stand-by.
@@ -79,29 +80,29 @@ class Wakeup:
                 return
 
     def _is_woken(self, seconds: float, leads: bool) -> bool:
-        """Wait for a message for so many seconds; return whether one ends the wait."""
+        """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
         if self._pubsub is None:
             time.sleep(seconds)
             return False
         is_woken = False
         try:
             message = self._pubsub.get_message(timeout=seconds)
-            for _ in range(_AT_ONCE):  # Many changes are one wake-up.
+            for _ in range(_AT_ONCE):
                 if message is None:
                     break
-                # A message of another type confirms a new subscription. Messages may have been lost
-                # before it.
+                # A message of another type confirms that redis-py has subscribed again. Messages
+                # before that may have been lost, so it ends the wait, too.
                 is_confirmation = message["type"] != "message"
                 is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
-            # The next command fails in the same way, and its error is handled.
+            # End the wait. The next command will fail in the same way, and the caller handles that.
             self.close()
             return True
         return is_woken
 
     def close(self) -> None:
-        """Drop the subscription; :meth:`listen` makes a new one."""
+        """Close the subscription. :meth:`listen` makes a new one."""
         pubsub = self._pubsub
         self._pubsub = None
         if pubsub is not None:
@@ -110,6 +111,7 @@ class Wakeup:
 
 
 def _await_confirmation(pubsub: Any) -> None:
+    """Wait until the server has confirmed a subscription."""
     deadline = elapsed() + _CONFIRM
     while elapsed() < deadline:
         message = pubsub.get_message(timeout=_CONFIRM)

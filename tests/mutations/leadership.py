@@ -137,8 +137,8 @@ LEADERSHIP = (
     Mutation(
         name="the connection to the broker is kept after a failed turn",
         file=_OUTAGE,
-        old="        self._publisher.close()  # A restarted server has lost what kombu declared.\n",
-        new="",
+        old="declares the queues again.\n        self._publisher.close()\n",
+        new="declares the queues again.\n",
         promise="test_delivery.py::TestBrokers::test_messages_reach_the_broker_when_the_schedule_moves_to_another_server",
         acceptance=_OUTAGES,
         room=("tests/beat/test_cut_off.py",),
