@@ -38,20 +38,19 @@ _ACTIVE = 1000
 #: Most separate ranges of times that the backfills of one entry may have sent.
 _RANGES = 1000
 
-#: Number of ended backfills that are kept.
+#: Most ended backfills that are kept.
 _ENDED = 100
 
-#: Outcomes of a run that is not missing: it has succeeded or may still succeed.
+#: Outcomes of a run that is not missing, because it has succeeded or may still succeed.
 _THERE = ("waiting", "running", "retrying", "succeeded")
 
 
 @public
 class Backfills:
-    """Backfills of a schedule, as :attr:`Schedules.backfills` has them; every process sees the
-    same.
+    """Backfills of a schedule, as :attr:`Schedules.backfills`. Every process sees the same ones.
 
-    It has all backfills that have not ended and the last hundred that have. Iteration begins with
-    the oldest; ``[id]`` returns one.
+    All backfills that have not ended are kept, and the last hundred that have ended. Iteration
+    begins with the oldest; ``[id]`` returns one.
     """
 
     def __init__(self, reader: Reader, who: Callable[[], Who]) -> None:
@@ -81,12 +80,13 @@ class Backfills:
         out. If both instants are the same, one run gets this nominal time, whatever the schedule.
 
         Parameters:
-            max_active: most runs in flight at once, up to 1,000; a run is in flight until a worker
-                has recorded its end. ``None``: only ``rate`` limits the backfill.
-            rate: messages a second without ``max_active``, up to 1,000.
-            again: 1 or more, to send again what backfills with lower numbers have sent.
-            missing: leave out the runs that have succeeded, run or wait, as recorded. They then
-                count as sent.
+            max_active: most runs in flight at the same time, up to 1,000. A run is in flight until
+                a worker has recorded its end. ``None``: only ``rate`` limits the backfill.
+            rate: messages per second if ``max_active`` is ``None``, up to 1,000.
+            again: number from 0. Occurrences that earlier backfills have sent under another number
+                are sent once more.
+            missing: leave out occurrences whose recorded run has succeeded, is running or waits.
+                They count as sent from then on.
             note: reason, which is shown with the backfill.
             dry_run: return the backfill without an id, and start nothing.
 
@@ -149,8 +149,10 @@ class Backfills:
     def _missing(
         self, entry: Entry, nominals: list[int], backfill: Backfill
     ) -> tuple[list[int], Backfill]:
-        """Return the nominal times (epoch ms) of missing runs, and the backfill that skips the
-        others.
+        """Return the nominal times of missing runs, and the backfill that skips the other times.
+
+        Parameters:
+            nominals: nominal times of all occurrences, in epoch ms.
 
         Raises:
             InvalidEntry: the record of runs does not reach back to the first nominal time.
@@ -261,12 +263,11 @@ class Backfills:
                 self._own.put([Edit(backfill.id, backfill.state.encode(), None)])
 
     def _present_feed(self) -> str:
-        """Return the id from which on a new backfill reads the feed of ended runs: the server's
-        now.
-        """
+        """Return the present time as an id of the feed. A new backfill reads the ends after it."""
         return f"{server_ms(self._store.backend.client)}-0"
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
+        """Change fields of a backfill that has not ended, and record the change."""
         for _ in range(TRIES):
             before = self[id_]
             if before.ended:
@@ -286,10 +287,7 @@ class Backfills:
 
 
 def _kind(backfill: Backfill) -> tuple[str, str, int]:
-    """Return the kind of a backfill.
-
-    A backfill skips the times that earlier ones of its kind have sent.
-    """
+    """Return the kind of a backfill: a backfill skips what others of the same kind have sent."""
     return backfill.name, backfill.generation, backfill.again
 
 
@@ -315,10 +313,12 @@ def _last_before(entry: Entry, again: int, stored: Sequence[Backfill]) -> Backfi
 
 
 def _next_number(again: int) -> str:
+    """Return how to ask for the next number, in Python and on the command line."""
     return f"again={again + 1} (--again {again + 1})"
 
 
 def _check_limits(max_active: object, rate: Any, again: object) -> None:
+    """Raise InvalidEntry if one of these parameters is out of bounds."""
     if max_active is not None:
         whole(1, _ACTIVE).read("max_active", max_active)
     in_bounds = type(rate) in (int, float) and SLOWEST <= rate <= FASTEST
@@ -328,7 +328,7 @@ def _check_limits(max_active: object, rate: Any, again: object) -> None:
 
 
 def _check_amount(entry: Entry, nominals: Sequence[int], backfill: Backfill, missing: bool) -> None:
-    """Check the numbers of occurrences to send and of ranges to skip."""
+    """Raise InvalidEntry if there are too few or too many occurrences, or ranges to skip."""
     number = len(nominals)
     suffix = " and that are missing" if missing else ""
     expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{suffix}"

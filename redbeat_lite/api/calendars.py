@@ -23,12 +23,11 @@ from ..store.store import Store
 
 @public
 class Calendars(MutableMapping[str, Calendar]):
-    """Stored calendars of a schedule, as :attr:`Schedules.calendars` has them; every process sees
-    the same.
+    """Stored calendars of a schedule, as :attr:`Schedules.calendars`. Every process sees the same.
 
-    ``calendars[name] = calendar`` stores a calendar and edits the entries that name it, 250 in a
-    step. It reads all entries, 1,000 in a round trip. After an interruption, store the same
-    calendar once more: this edits the other entries, and makes no new revision.
+    ``calendars[name] = calendar`` stores a calendar and edits the entries that name it, 250 at a
+    time. For this it reads all entries, 1,000 per round trip. If it is interrupted, store the same
+    calendar once more: that edits the other entries, and makes no new revision.
     """
 
     def __init__(self, store: Store, zone: tzinfo, who: Callable[[], Who]) -> None:
@@ -52,11 +51,11 @@ class Calendars(MutableMapping[str, Calendar]):
         return calendar
 
     def __setitem__(self, name: str, calendar: Calendar) -> None:
-        """Store a calendar, and plan its entries with it.
+        """Store a calendar, and reschedule the entries that name it.
 
         Raises:
-            InvalidEntry: the calendar or its name is wrong; or an entry would be too large with the
-                calendar, and all other entries were edited.
+            InvalidEntry: the calendar or its name is wrong. Or the calendar makes an entry too
+                large; then all other entries were edited.
         """
         if "@" in NAME.read("name", name):
             raise InvalidEntry("name", "a name without @, which its revision follows", name)
@@ -75,7 +74,7 @@ class Calendars(MutableMapping[str, Calendar]):
             EntryNotFound: there is none.
             InvalidEntry: an entry names it.
         """
-        _ = self[name]
+        _ = self[name]  # This raises EntryNotFound.
         for stored in self._store.pages():
             if _names(stored, name):
                 raise InvalidEntry(
@@ -91,11 +90,14 @@ class Calendars(MutableMapping[str, Calendar]):
         return len(self.all())
 
     def settle(self, written: Iterable[Entry]) -> None:
-        """Replan the calendars of entries that were written with an outdated revision.
+        """Edit entries again if they were written with an outdated revision of a calendar.
 
-        This process reads the calendar; then another process stores a new revision and edits all
-        entries with the calendar; then this process writes its entry with the old revision. The
-        other process could not edit that entry, so it is edited here.
+        The race: this process reads the calendar. Another process stores a new revision, and edits
+        all entries with the calendar. Then this process writes its entry with the old revision. The
+        other process could not edit that entry, so this process does.
+
+        Parameters:
+            written: entries that this process has just written.
         """
         used = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
         if not used:
@@ -105,13 +107,17 @@ class Calendars(MutableMapping[str, Calendar]):
             self._replan(name)
 
     def _replan(self, name: str) -> None:
-        """Edit the entries that name a calendar until they have the stored revision.
+        """Edit the entries that name a calendar, until all have the stored revision.
 
-        It repeats if another process stores a further revision meanwhile.
+        If another process stores a further revision meanwhile, the entries are edited once more.
+
+        Raises:
+            InvalidEntry: the calendar makes an entry too large.
         """
         faults: dict[bytes, InvalidEntry] = {}
 
         def edits(stored: Stored) -> list[Edit]:
+            """Return the edit of one entry, or note its fault."""
             entry, state = readable_parts(stored)
             if entry is None or state is None or not _names(stored, name, but=calendar):
                 return []
@@ -145,8 +151,8 @@ class Calendars(MutableMapping[str, Calendar]):
 
 
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
-    """Return whether an entry names a calendar, unless it has the revision ``but``."""
-    # Most entries have no calendar, and a search in the text is faster than decoding them.
+    """Return whether an entry names a calendar and has another revision of it than ``but``."""
+    # Most entries have no calendar. A search in the text is faster than decoding them.
     if b'"calendar":' not in (stored.definition or b""):
         return False
     entry, _ = readable_parts(stored)

@@ -16,7 +16,7 @@ from ..store.redis_values import UNREADABLE, newest_first, readable
 from ..store.scripts import Call, checked
 from ..store.store import Store
 
-#: Lines that a script searches. The record has about twice as many, so two calls search it.
+#: Lines that one call of the script searches. The record has about twice as many lines.
 _LOOKED_AT = 5_100
 
 
@@ -46,9 +46,10 @@ class Scan:
     """Search for the changes of one entry in the record of changes.
 
     Parameters:
+        name: name of the entry.
         limit: most changes.
-        oldest, newest: ids of the first and the last line to search.
-        kinds: actions whose changes are returned too, whatever their entries.
+        oldest, newest: ids of the oldest and the newest line to search.
+        kinds: actions whose changes are returned, too, whatever entries they are about.
     """
 
     def __init__(
@@ -66,14 +67,15 @@ class Scan:
         self._oldest = oldest
         self._newest = newest
         self._kinds = kinds
-        #: Time of the oldest line that was searched.
+        #: Time of the oldest line that was searched; ``None`` if the record is empty.
         self.since: datetime | None = None
 
     @property
     def asking(self) -> list[Call]:
-        """Call of the script for the next part of the search, to be sent together with other calls.
+        """Call of the script that searches the next part of the record.
 
-        Empty if ``limit`` is 0.
+        It is a list, so that it can be sent together with other calls. It is empty if ``limit`` is
+        0.
         """
         if not self._limit:
             return []
@@ -91,7 +93,9 @@ class Scan:
         return [call]
 
     def read(self, replies: Sequence[Any]) -> list[Change]:
-        """Return the changes, the newest first. It may search further parts of the record.
+        """Return the changes in the replies, the newest first.
+
+        If they are too few, this method sends further calls to search the rest of the record.
 
         Parameters:
             replies: replies to the calls of :attr:`asking`.
@@ -118,9 +122,10 @@ class Scan:
         """Return the changes of the entry, the newest first.
 
         Parameters:
-            lines: the changes that :meth:`read` has returned.
-            kept: the last change, as it is kept with the entry. It is added if it is missing in
-                ``lines``, because its line was dropped or does not name this entry.
+            lines: changes that :meth:`read` has returned.
+            kept: last change of the entry, which is also stored with the entry. It is added if
+                ``lines`` lacks it, because its line was cut from the record or does not name the
+                entry.
         """
         changes = [change for change in lines if self._names(change)]
         if kept is None:
@@ -130,6 +135,7 @@ class Scan:
         return changes[: self._limit]
 
     def _names(self, change: Change) -> bool:
+        """Return whether a change is about the entry."""
         return self._name in change.names and change.action not in OF_OTHERS
 
 
@@ -140,7 +146,11 @@ def _is_same(change: Change, other: Change) -> bool:
 def last_change(stored: Stored, kept: bytes | None) -> Change | None:
     """Return the last change of an entry.
 
-    ``None`` if none is kept, if it cannot be read, or if a later edit has left no line.
+    ``None`` if none is stored with the entry, if it cannot be read, or if a later edit was not
+    recorded.
+
+    Parameters:
+        kept: the stored last change.
     """
     if kept is None or not is_last_change(kept, stored.state):
         return None
@@ -148,7 +158,7 @@ def last_change(stored: Stored, kept: bytes | None) -> Change | None:
 
 
 def kept_change(name: str, kept: bytes | None) -> Change | None:
-    """Return the last recorded change of an entry; ``None`` if there is none that can be read."""
+    """Decode the last change that is stored with an entry; ``None`` if there is no readable one."""
     if kept is None:
         return None
     with suppress(*UNREADABLE):

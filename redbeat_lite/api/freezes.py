@@ -1,4 +1,4 @@
-"""Freezes for users, who make and thaw them."""
+"""Freezes for users, who add and thaw them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LONGEST = 1000 * YEAR
 
 @public
 class FreezeList:
-    """Active freezes, as :attr:`Schedules.freezes` has them; every process sees the same."""
+    """Freezes that are in force, as :attr:`Schedules.freezes`. Every process sees the same ones."""
 
     def __init__(self, store: Store, who: Callable[[], Who]) -> None:
         self._store = store
         self._who = who
 
     def __iter__(self) -> Iterator[Freeze]:
-        """Iterate over the active freezes, the oldest first."""
+        """Iterate over the freezes that are in force, the oldest first."""
         return (freeze for freeze in self.known().all if freeze.holds(wall_ms()))
 
     def add(
@@ -108,6 +108,7 @@ class FreezeList:
         now = wall_ms()
 
         def thawed(stored: tuple[Freeze, ...]) -> list[Freeze]:
+            """Return the stored freezes with this one thawed."""
             if not any(freeze.id == id and freeze.holds(now) for freeze in stored):
                 raise EntryNotFound(
                     f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"

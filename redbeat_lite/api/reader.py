@@ -32,14 +32,13 @@ logger = get_logger(f"celery.{__name__}")
 
 _T = TypeVar("_T")
 
-#: Most entries whose rows one command reads, so that the command does not block the server for
-#: long.
+#: Most entries whose rows one command reads. More would block the server for too long.
 _TOGETHER = 100
 
-#: Most rows of an entry that the command reads, for the same reason.
+#: Most rows of an entry that such a command reads, for the same reason.
 _ROWS = 100
 
-#: Entries of the first page for a caller who may need only a few.
+#: Count of entries in the first page for a caller that may need only a few.
 _FIRST = 50
 
 
@@ -59,16 +58,16 @@ class Reader:
     def zone(self) -> tzinfo:
         """Time zone of the app.
 
-        It is read when it is needed, so that a wrong one makes only those calls fail that need it.
+        It is read only when it is needed, so a wrong setting fails only the calls that need it.
         """
         zone: tzinfo = self.app.timezone
         return zone
 
     def stored(self, name: str) -> Stored:
-        """Return what Redis holds for this name; raise EntryNotFound if there is no entry."""
-        # A value that cannot be a name is not found, as in any mapping.
+        """Return the stored form of the entry of this name; raise EntryNotFound without one."""
+        # A value of another type is not found, as in any mapping.
         stored = self.store.read([name])[0] if is_name(name) else None
-        return _there(name, stored)
+        return _if_defined(name, stored)
 
     def whole(self, name: str) -> Entry:
         """Return the entry of this name, with its state, its last change and ``frozen_until``.
@@ -77,21 +76,24 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
-        # A value that cannot be a name is not found, as in any mapping.
-        there(name, is_name(name) or None)
+        # A value of another type is not found, as in any mapping.
+        if_found(name, is_name(name) or None)
         stored, kept, freezes, _ = self.store.read_with_change(name)
-        return self.whole_of(_there(name, stored), kept, Freezes.of(freezes))
+        return self.whole_of(_if_defined(name, stored), kept, Freezes.of(freezes))
 
     def whole_of(
         self, stored: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None
     ) -> Entry:
-        """Return the same entry from parts that have been read already; raises as :meth:`entry`.
+        """Return the entry as :meth:`whole` does, from parts that were read before.
 
         Parameters:
-            stored: the stored entry.
-            kept: its last change, as it is stored.
+            stored: stored form of the entry.
+            kept: stored form of its last change.
             freezes: all stored freezes.
-            rows: rows of its last runs; ``None`` to read them when they are needed.
+            rows: rows of its last runs; ``None``: they are read when they are needed.
+
+        Raises:
+            CorruptEntry: the stored entry cannot be read.
         """
         entry = self.entry(stored)
         if rows is not None:
@@ -108,6 +110,7 @@ class Reader:
         return entry
 
     def _entry(self, stored: Stored) -> Entry:
+        """Return the entry with its state, but without a way to read its rows."""
         try:
             entry, state = parts_of(stored)
         except CorruptEntry as exc:
@@ -118,7 +121,7 @@ class Reader:
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
-        """Yield the entries of a page that can be read; a warning is logged for each other one."""
+        """Yield the readable entries of a page, and log a warning for each other one."""
         for group in chunks(page, _TOGETHER):
             entries = [*filter(None, map(self._readable, group))]
             self._give_rows(entries)
@@ -134,14 +137,15 @@ class Reader:
             return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
-        """Let these entries read their rows when they are needed.
+        """Give entries a function that reads their rows when they are needed.
 
-        The first access to the rows of one entry reads the rows of all of them in one command.
+        The first access to the rows of one of them reads the rows of all in one command.
         """
         names = [entry.name for entry in entries]
         rows_by_name = dict[str, list[Row]]()
 
         def rows_of(name: str) -> list[Row]:
+            """Return the rows of one entry, after reading those of all."""
             if not rows_by_name:
                 rows = self.runs.rows(names, _ROWS)
                 rows_by_name.update(zip(names, rows, strict=True))
@@ -151,13 +155,13 @@ class Reader:
             entry.read_rows = partial(rows_of, entry.name)
 
     def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
-        """Read the rows of these entries in one round trip.
+        """Read the rows of entries in one round trip, and store them in the entries.
 
         Parameters:
-            asked: further questions for the same round trip.
+            asked: further calls for the same round trip.
 
         Returns:
-            The replies to the further questions.
+            the replies to the further calls.
         """
         names = [entry.name for entry in entries]
         calls = [*asked, *(self.runs.asking(page, _ROWS) for page in chunks(names, PAGE))]
@@ -189,7 +193,7 @@ class Reader:
     def soonest(self) -> Iterator[Entry]:
         """Yield the same entries as :meth:`all`, with a small first page.
 
-        It is for a caller who may need only the first few entries.
+        Use it if only the first few entries may be needed.
         """
         return chain.from_iterable(map(self.readable, self.store.paged(_FIRST)))
 
@@ -209,14 +213,14 @@ class Reader:
         return entry
 
 
-def _there(name: str, stored: Stored | None) -> Stored:
+def _if_defined(name: str, stored: Stored | None) -> Stored:
     """Return the stored entry; raise EntryNotFound if it has no definition."""
     if stored is not None and stored.definition is None:
         stored = None
-    return there(name, stored)
+    return if_found(name, stored)
 
 
-def there(name: str, value: _T | None) -> _T:
+def if_found(name: str, value: _T | None) -> _T:
     """Return a value that was read for this name; raise EntryNotFound if it is ``None``."""
     if value is None:
         raise EntryNotFound(f"no entry {name!r} is stored")

@@ -14,7 +14,7 @@ from ..store.changes import Change
 from ..store.scripts import checked
 from ..store.store import Asked
 from .change_log import Scan, kept_change
-from .reader import Reader, there
+from .reader import Reader, if_found
 from .run_history import RunHistory, RunQuery
 
 
@@ -41,9 +41,9 @@ class StoredRecord(NamedTuple):
     Parameters:
         entry: ``None`` if no entry of this name is stored.
         runs, changes, freezes: as in :class:`Record`.
-        kept: the last change, if it is kept with the entry.
+        kept: the last change, if it is stored with the entry.
         lines: the lines that the scan has read from the record of changes.
-        replies: replies to the further questions.
+        replies: replies to the further calls.
     """
 
     entry: Entry | None
@@ -55,24 +55,23 @@ class StoredRecord(NamedTuple):
     replies: list[Any]
 
 
-def read_record(
-    reader: Reader, name: str, runs: int, scan: Scan, *questions: Asked
-) -> StoredRecord:
-    """Read an entry, its last runs, and the record of changes.
+def read_record(reader: Reader, name: str, runs: int, scan: Scan, *further: Asked) -> StoredRecord:
+    """Read what is stored under the name of an entry: the entry, its last runs and last changes.
 
     Parameters:
         runs: most runs.
-        questions: further questions for the first round trip.
+        scan: scan of the record of changes for lines of this entry.
+        further: further calls for the first round trip.
 
     Raises:
         EntryNotFound: no entry can have this name.
         CorruptEntry: the stored entry cannot be read.
     """
-    there(name, is_name(name) or None)
+    if_found(name, is_name(name) or None)
     history = RunHistory(reader)
     scans = scan.asking
     stored, raw_change, raw_freezes, replies = reader.store.read_with_change(
-        name, history.asking(name), *scans, *questions
+        name, history.asking(name), *scans, *further
     )
     (rows,), now = rows_in(checked(replies)[0])
     freezes = Freezes.of(raw_freezes)

@@ -1,4 +1,4 @@
-"""History of runs: the sent occurrences, merged with the records of workers."""
+"""History of runs: the occurrences that were sent, merged with the records of workers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 #: Outcomes of runs that have not ended.
 _UNDER_WAY = {"waiting", "running", "retrying"}
 
-#: Milliseconds from the begin of a run within which its worker gives the first sign of life.
+#: Milliseconds after the start of a run in which its worker gives the first sign of life.
 _FIRST_SIGN_MS = 5_000
 
 #: Milliseconds after which an overdue retry is ``unknown``, even if its message never expires.
 _RETRY_MS = 86_400_000
 
-#: Runs whose details are read in one round trip.
+#: Most runs whose details are read in one round trip.
 _TOGETHER = 100
 
 
@@ -44,8 +44,8 @@ class RunQuery:
     """Query for runs.
 
     Parameters:
-        outcomes: outcomes of the runs.
-        since, until: bounds of their nominal times, in epoch ms.
+        outcomes: outcomes that the runs may have.
+        since, until: bounds of their nominal times, in epoch ms; ``None``: no bound.
         limit: most runs.
     """
 
@@ -61,13 +61,13 @@ class RunQuery:
         """Return the query for a user's parameters.
 
         Raises:
-            InvalidEntry: names the parameter that is wrong.
+            InvalidEntry: a parameter is wrong; the error names it.
         """
         outcomes = _outcomes(outcome)
         return cls(outcomes, _epoch_ms("since", since), _epoch_ms("until", until), limit)
 
     def spans(self, row: Row) -> bool:
-        """Return whether a row, or a part of a row for a range, lies between the two instants."""
+        """Return whether a row lies between ``since`` and ``until``; of a range, any part of it."""
         last = row.nominal
         if row.is_range:
             last += row.duration or 0
@@ -109,7 +109,7 @@ class RunHistory:
 
         Parameters:
             names: names of entries; ``None`` for all entries.
-            looked_at: most recorded ends that are read; ``None`` for all that are kept.
+            looked_at: most recorded ends to read; ``None``: all.
         """
         ended = self._ended(query, looked_at)
         runs = (run for run in ended if names is None or run.name in names)
@@ -134,20 +134,21 @@ class RunHistory:
     def of_rows(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, query: RunQuery
     ) -> list[Run]:
-        """Return the runs of an entry whose rows have been read already.
+        """Return the runs of an entry from its rows, the newest first.
 
         Parameters:
             entry: the entry, read before its rows or with them; ``None`` if it was removed.
-            now: the server's time at which the rows were read, in epoch ms.
+            now: time of the server at which the rows were read, in epoch ms.
         """
         if entry is not None:
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
-        # A run that has not ended gets its outcome later, so such rows are candidates too.
+        # The details may show another outcome of a run whose row says that it has not ended. So
+        # such a row is a candidate, too.
         outcomes = _UNDER_WAY.union(query.outcomes)
         candidates = [row for row in rows if query.spans(row) and row.outcome in outcomes]
         size = _TOGETHER
         if outcomes.issuperset(OUTCOMES):
-            # Every candidate is a result, so no details beyond the limit are needed.
+            # Every candidate is a result, so read no details beyond the limit.
             size = min(query.limit, _TOGETHER)
         runs = chain.from_iterable(
             self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, size)
@@ -157,8 +158,8 @@ class RunHistory:
     def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row], int]:
         """Read an entry (``None`` if it was removed), its rows, and the server's time."""
         try:
-            # The entry is read before the rows. A row that is written in between only adds a run.
-            # In the other order, its run would be missing.
+            # Read the entry first. If a run is sent and its row written in between, it is in the
+            # rows. In the other order it could be in neither.
             entry = self._reader.entry(self._reader.stored(name))
             return entry, *self._rows(name)
         except EntryNotFound:
@@ -179,8 +180,8 @@ class RunHistory:
         return rows, now
 
     def _ended(self, query: RunQuery, looked_at: int | None) -> Iterator[Run]:
-        """Yield the recorded ends of runs, the last end of a run only."""
-        # A run with retries has several ends, one for each attempt. The last one comes first.
+        """Yield the recorded ends of runs, the newest first, and of each run only its last end."""
+        # A run with retries has one end per attempt. The last of them comes first.
         seen: set[tuple[str, str]] = set()
         # A run ends after its nominal time, unless clocks differ.
         oldest = 0 if query.since is None else query.since - self._settings.slack_ms
@@ -194,7 +195,7 @@ class RunHistory:
     def _with_details(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """Yield the runs of these rows; a waiting one is ``unknown`` if its message has expired."""
+        """Yield the runs of these rows. A waiting run whose message has expired is ``unknown``."""
         for run in self._recorded(name, entry, rows, now):
             if run.outcome != "waiting":
                 yield run
@@ -208,14 +209,13 @@ class RunHistory:
     def _recorded(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """Yield the runs of these rows, with details from the feed, the guards and the signs of
-        life.
+        """Yield the runs of these rows, with details from the feed, the guard and signs of life.
 
-        It takes one round trip, and further ones if a guard shows that its run has ended.
+        It takes one round trip, and further ones if the guard shows that a run has ended.
 
         Parameters:
-            now: server's time before the guards are read, in epoch ms. A guard that is renewed
-                meanwhile is later than that, so its run does not count as lost.
+            now: time of the server before the guard's records are read, in epoch ms. If a record is
+                renewed meanwhile, its time is later, so its run does not count as lost.
         """
         details, signs = self._read_details(rows)
         outcomes = _outcomes_under_way(details, signs, now)
@@ -224,7 +224,7 @@ class RunHistory:
             outcomes |= self._pipelines(unknown)
         newer: dict[str, Row] = {}
         if "unknown" in outcomes.values():
-            # A run that has ended since its row was read has another row by now.
+            # If a run has ended since its row was read, it has a newer row. Read the rows again.
             newer = {row.task_id: row for row in self._rows(name)[0]}
         for row in rows:
             if outcomes.get(row) == "unknown" and newer.get(row.task_id, row) != row:
@@ -235,12 +235,12 @@ class RunHistory:
                 yield self._run_of_line(name, entry, row, line_in(details.get(row)))
 
     def _read_details(self, rows: Sequence[Row]) -> tuple[dict[Row, Any], dict[Row, Any]]:
-        """Read details and signs of life by row, in one round trip.
+        """Read, in one round trip, row -> details, and row -> sign of life.
 
-        The details of a running row are its guard, those of another row the line in the feed. Rows
-        of runs that have not ended have a sign of life, or ``None``.
+        The details of a running row are the guard's record, those of another row its line in the
+        feed. Only rows of runs that have not ended have a sign of life, which may be ``None``.
         """
-        # It is no transaction, because a cluster client does not convert the replies of one.
+        # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
         detailed = [row for row in rows if row.outcome == "running" or row.feed]
         for row in detailed:
@@ -250,10 +250,11 @@ class RunHistory:
                 pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
         under_way = [row for row in rows if row.outcome in _UNDER_WAY]
         for row in under_way:
-            # The row of a retry belongs to the attempt before.
+            # The row of a run that is to be retried has the number of the failed attempt.
             attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
-        # A key of a foreign type, or one that may not be read, counts as missing.
+        # A reply may be an error, for instance if the Redis user may not read a key. The caller
+        # takes it for a missing value.
         replies = pipe.execute(raise_on_error=False)
         details = dict(zip(detailed, replies[: len(detailed)], strict=True))
         signs = dict(zip(under_way, replies[len(detailed) :], strict=True))
@@ -269,7 +270,7 @@ class RunHistory:
         return run
 
     def _retried(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run that has to be retried; ``unknown`` if the retry is long overdue."""
+        """Return a run that is to be retried. It is ``unknown`` if the retry is long overdue."""
         due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)
@@ -277,8 +278,9 @@ class RunHistory:
         return replace(run, outcome=outcome)
 
     def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
-        """Return the rows whose task has ended but whose pipeline, which it has started, still
-        runs.
+        """Return row -> ``running`` for runs whose pipeline still runs.
+
+        The task of such a run has ended, after it had started the pipeline.
         """
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
@@ -294,7 +296,7 @@ class RunHistory:
 def _outcomes_under_way(
     details: dict[Row, Any], signs: dict[Row, Any], now: int
 ) -> dict[Row, Outcome]:
-    """Return the outcomes of runs that have not ended, by their guards and signs of life."""
+    """Return row -> outcome for runs that have not ended, by the guard and the signs of life."""
     outcomes: dict[Row, Outcome] = {}
     for row, guard in details.items():
         if row.outcome == "running":
@@ -310,19 +312,19 @@ def _outcomes_under_way(
 
 
 def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
-    """Return the run of a row that has this outcome by now."""
+    """Return the run of a row whose outcome has changed to this one since it was written."""
     run = run_of(name, row._replace(outcome=outcome))
     if row.outcome == "retrying":
-        # The row belongs to the attempt before.
+        # The row describes the failed attempt, and the next one has begun.
         run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
     return run
 
 
 def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
-    """Return the outcome that a sign of life shows; ``None`` if it shows none.
+    """Return the outcome of a run by its sign of life; ``None`` if that does not show it.
 
     Parameters:
-        until: epoch ms until which the worker vouches for the run; ``None`` without a sign.
+        until: epoch ms until which the sign of life is valid; ``None`` without a sign.
     """
     if isinstance(until, float):
         return "running" if until > now else "lost"
@@ -331,16 +333,16 @@ def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
 
 
 def _of_guard(guard: Any, now: int) -> Outcome:
-    """Return the outcome of a run without a recorded end, by its guard.
+    """Return the outcome of a run without a recorded end, by the guard's record.
 
-    If the guard says that the run has ended, or if there is no guard any more, the end was not
-    recorded, and the outcome is ``unknown``.
+    If that record says that the run has ended, or if it does not exist any more, the outcome is
+    ``unknown``.
     """
     state, until = guard if isinstance(guard, list) else (None, None)
     with suppress(ValueError):
         if state == b"running" and float(until or 0) <= now:
             return "lost"
     if state == b"dead":
-        # The broker redelivers the message, or the worker soon reports that it does not.
+        # The broker redelivers the message. If it does not, the worker soon reports the end.
         return "waiting"
     return "running" if state == b"running" else "unknown"

@@ -1,4 +1,4 @@
-"""Extra runs of entries, in addition to their schedule."""
+"""Extra runs of entries by hand, in addition to their schedule."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from ..store.records import AT_ONCE, chunks
 from ..store.time_limits import brief_walk
 from .reader import Reader, check_complete
 
-#: Shortest life of the message of an extra run, in milliseconds, even if the entry's interval is
+#: Shortest life of an extra run's message, in milliseconds, even if the entry's interval is
 #: shorter. A user waits for this run, so a short backlog must not let it expire.
 _SHORTEST = 60_000
 
-#: Message header of a run with arguments of its own.
+#: Message header: true for a run with other arguments than the entry's.
 ARGUMENTS_HEADER = "redbeat_other_arguments"
 
 
 def run_by_hand(
     reader: Reader, who: Who, entries: Sequence[Entry], arguments: dict[str, Any], note: str
 ) -> dict[str, str]:
-    """Publish one task of each entry, with the entry's options; return the task ids by name.
+    """Publish one task of each entry, with the entry's options. Return name -> task id.
 
     Parameters:
-        arguments: ``args`` and ``kwargs`` of this run alone; a missing one is the entry's.
+        arguments: ``args`` and ``kwargs`` for this run alone. If one is missing, the entry's is
+            used.
         note: reason, for the record of changes.
 
     Raises:
@@ -65,7 +66,7 @@ def run_by_hand(
                 text += " with other arguments"
             if note:
                 text += f": {note}"
-            # The messages have been sent already, so a lost line is no error of the call.
+            # The messages have been sent already, so the call must not fail if the line is lost.
             with suppress(*FAULTS):
                 reader.store.record(line_of(who, "run now", text), names)
     return task_ids
@@ -103,21 +104,23 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
             app.send_task(entry.task, entry.args, entry.kwargs, **options)
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
     if attempt is not None:
-        # The message has been sent already, so a lost record is no error of the call.
+        # The message has been sent already, so the call must not fail if the record is lost.
         with suppress(*FAULTS):
             RunStore(locks.client, settings.key_prefix).record([Fate(attempt, "waiting")])
     return task_id
 
 
 def _evaluate(entry: Entry, source: Entry) -> None:
-    """Set the arguments of an entry to those of ``source``, with each ``BeatLazyFunc`` called."""
+    """Set the arguments of an entry to those of ``source``, and call each ``BeatLazyFunc``."""
     args, kwargs = evaluated(source)
     entry._put(args=args, kwargs=kwargs)
 
 
 def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, Any]) -> None:
-    """Set the arguments of one run; raise InvalidEntry unless they can be sent and the task takes
-    them.
+    """Set the arguments of an entry for one run.
+
+    Raises:
+        InvalidEntry: the arguments cannot be sent, or do not fit the task.
     """
     field = next(iter(arguments))
     if entry.task == CANVAS:
@@ -136,9 +139,13 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 def _once_lock(
     entry: Entry, task_id: str, task: Any, locks: LockStore, delay: int, life: int
 ) -> Iterator[dict[str, Any] | None]:
-    """Take the entry's once-lock if it is free; yield the headers that name the lock to the worker.
+    """Acquire the entry's once-lock if it is free, and yield the headers that name the lock.
 
-    If the publish fails, the lock is released.
+    If the block, which publishes the message, fails, the lock is released.
+
+    Parameters:
+        delay: ms until the message may run.
+        life: ms after that until the message expires; 0: never.
     """
     if entry.once is None:
         yield None

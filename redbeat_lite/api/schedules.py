@@ -48,7 +48,7 @@ from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import Scan, recorded
 from .freezes import FreezeList
-from .reader import Reader, there
+from .reader import Reader, if_found
 from .record import Record, read_record
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
@@ -68,8 +68,8 @@ Incidents = list[Incident]
 class Schedules(MutableMapping[str, Entry]):
     """Entries of a schedule, as a mapping from name to :class:`Entry`.
 
-    A change takes effect at once: it wakes the beat if the beat has to do something earlier because
-    of it. Every method may raise redis-py's errors if the server cannot be reached.
+    A change takes effect at once, because it wakes the beat if the beat must act sooner. Every
+    method may raise redis-py's errors if the server cannot be reached.
 
     Parameters:
         app: the Celery app whose settings name the server. No connection is opened yet.
@@ -109,9 +109,7 @@ class Schedules(MutableMapping[str, Entry]):
 
     @property
     def calendars(self) -> Calendars:
-        """The stored :class:`Calendar` objects, as a mapping from name to calendar; see
-        :class:`Calendars`.
-        """
+        """The stored :class:`Calendar` objects by name; see :class:`Calendars`."""
         return self._writer.calendars
 
     @lazy
@@ -151,7 +149,7 @@ class Schedules(MutableMapping[str, Entry]):
         check_count("runs", runs)
         check_count("changes", changes)
         stored = read_record(self._reader, name, runs, Scan(self._store, name, changes))
-        return Record(there(name, stored.entry), stored.runs, stored.changes, stored.freezes)
+        return Record(if_found(name, stored.entry), stored.runs, stored.changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -172,13 +170,13 @@ class Schedules(MutableMapping[str, Entry]):
         return _Values(self)
 
     def list(self, offset: int = 0, limit: int = 100) -> Entries:
-        """Return a page of entries in due order, in a round trip per 1,000 of them.
+        """Return a page of entries in due order, with one round trip per 1,000 entries.
 
-        Entries that are due at the same instant are sorted by name. Entries that will not fire by
-        themselves come last.
+        Entries that are due at the same instant are sorted by name. Entries without a next run come
+        last.
 
         Parameters:
-            offset: number of entries before the page.
+            offset: count of the entries before the page.
             limit: most entries of the page.
         """
         check_count("offset", offset)
@@ -186,15 +184,15 @@ class Schedules(MutableMapping[str, Entry]):
         return self._reader.next_due(offset, limit)
 
     def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
-        """Count the entries that run next before the first of these instants, between two of them,
-        and after the last.
+        """Return how many entries run next in each span of time between these instants.
 
-        It takes one round trip and reads no entry, so a day by the minute takes some milliseconds,
-        however many entries are stored. A freeze does not change a next run. It holds the run when
-        the run is due.
+        The first count is of the time before the first instant, the last one of the time after the
+        last instant. The call takes one round trip and reads no entry, so the counts for each
+        minute of a day take some milliseconds, however many entries are stored. Freezes are
+        ignored, because a freeze only holds a run when it is due.
 
         Parameters:
-            edges: aware datetimes in order.
+            edges: aware datetimes, the earliest first.
             among: entries whose last runs are read in the same round trip.
         """
         edges_ms = [times.to_ms(times.aware("edges", edge)) for edge in edges]
@@ -203,35 +201,35 @@ class Schedules(MutableMapping[str, Entry]):
     def load_runs(self, entries: Sequence[Entry]) -> None:
         """Read the last runs of these entries in one round trip.
 
-        ``last_run`` and the attributes like it then ask the server no more.
+        After that, ``last_run`` and similar attributes need no further round trip.
         """
         self._reader.read_rows(entries)
 
     def upcoming(
         self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None
     ) -> Occurrences:
-        """Return the next occurrences of all entries in order, as the beat itself would plan them.
+        """Return the next occurrences of all entries in order of time, as the beat will plan them.
 
-        It reads only the entries that come first.
+        Only the entries that are due first are read.
 
         Parameters:
             until: aware; the last instant.
             limit: most occurrences.
-            freezes: the freezes, if they have been read already.
+            freezes: all stored freezes, if the caller has read them.
         """
         return self._upcoming(until, limit, freezes)
 
     def soonest(
         self, until: datetime, limit: int = 100, *, freezes: Freezes | None = None
     ) -> Sequence[tuple[Upcoming, Entry]]:
-        """Return the entries that fire next, each with its first occurrence, in the order of these.
+        """Return the next occurrence of each entry, with the entry, in order of time.
 
-        It works like :meth:`upcoming`, but an entry that fires every second does not hide the
-        others.
+        Unlike in :meth:`upcoming`, an entry that fires every second does not hide the others.
         """
         entries = dict[str, Entry]()
 
         def keep(entry: Entry) -> Entry:
+            """Note an entry when its occurrences are calculated."""
             return entries.setdefault(entry.name, entry)
 
         occurrences = self._upcoming(until, limit, freezes, once=True, ahead=keep)
@@ -240,6 +238,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _upcoming(
         self, until: datetime, limit: int, freezes: Freezes | None, **options: Any
     ) -> Occurrences:
+        """Return the next occurrences; see :meth:`upcoming`."""
         check_count("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()
@@ -273,16 +272,16 @@ class Schedules(MutableMapping[str, Entry]):
         The history of an entry limits the number of its runs.
 
         Parameters:
-            name: an entry or its name; the entry may have been removed. ``None`` for the runs of
-                all entries whose end is recorded, the last to end first; several names for those of
-                these entries.
+            name: an entry or its name; the entry may have been removed. With ``None`` or several
+                names, only runs whose end is recorded are returned, the last to end first: of all
+                entries, or of these.
             outcome: only runs with this outcome, or with one of these.
             since: aware; only runs with a nominal time from then on.
             until: aware; only runs with a nominal time up to then.
             limit: most runs.
 
         Raises:
-            EntryNotFound: there is no such entry, and no run of one.
+            EntryNotFound: there is no such entry, and no run of it is recorded.
             CorruptEntry: the stored entry cannot be read.
         """
         check_count("limit", limit)
@@ -311,19 +310,19 @@ class Schedules(MutableMapping[str, Entry]):
         return [case.shown() for case in cases]
 
     def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
-        """Return the entries in quarantine by name.
+        """Return name -> record of the entries in quarantine.
 
-        Each has its ``error``, ``definition``, ``state`` and ``at`` (epoch milliseconds).
+        A record has ``error``, ``definition``, ``state`` and ``at`` (epoch milliseconds).
 
         Parameters:
-            limit: about the most entries, in any order; ``None`` for all.
+            limit: most entries, approximately, in any order; ``None``: all.
         """
         return self._store.quarantined(limit)
 
     def refused(self) -> Mapping[str, str]:
-        """Return the errors of the entries of ``beat_schedule`` that the leading beat refuses.
+        """Return name -> error of the entries of ``beat_schedule`` that the leading beat refuses.
 
-        It has the first hundred of them, by name.
+        Only the first hundred are stored.
         """
         return self._store.refused().errors
 
@@ -367,10 +366,10 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             policies: any of the fields of :class:`Policies`, by name.
-            replace: overwrite an entry of this name. Its history is kept. Its next run is kept too
-                unless the schedule has changed, so adding the same entry at every start of an
-                application postpones nothing. An entry that has passed its ``end_at`` meanwhile
-                stays finished; only a new entry must have an occurrence to come.
+            replace: overwrite an entry of this name. Its history stays. Unless the schedule has
+                changed, its next run stays, too, so an application may add the same entry at every
+                start. An entry that has passed its ``end_at`` stays finished; only a new entry must
+                have a coming occurrence.
             note: reason, for the record of changes.
 
         Raises:
@@ -395,19 +394,20 @@ class Schedules(MutableMapping[str, Entry]):
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
-        """Store many entries, 1,000 in a round trip (two with ``replace``).
+        """Store many entries, 1,000 per round trip (two round trips with ``replace``).
 
         Parameters:
             entries: a collection, which is checked as a whole before anything is stored; or an
-                iterator, of which 1,000 entries at a time are checked and stored.
+                iterator, whose entries are checked and stored 1,000 at a time.
             replace: overwrite entries of these names, as :meth:`add` does.
 
         Raises:
             InvalidEntry: a field of an entry is wrong, or two entries have the same name and
-                ``replace`` is not set. Of a collection nothing was stored, of an iterator the
-                earlier thousands.
-            EntryExists: names were taken, which the message lists; all other entries are stored.
-            ConfigOwned: as for :meth:`add`; entries of earlier round trips are stored.
+                ``replace`` is not set. Nothing of a collection was stored; of an iterator, earlier
+                thousands were stored.
+            EntryExists: some names are taken; the error lists them. All other entries were stored.
+            ConfigOwned: a name is taken by a config entry. Entries of earlier round trips were
+                stored.
         """
         calendars = cache(self._writer.calendars.all)
         unknown_tasks = set[str]()
@@ -423,6 +423,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _replace_group(
         self, group: Sequence[Entry], calendars: ReadCalendars, unknown_tasks: set[str]
     ) -> None:
+        """Check the entries of one round trip, and store them."""
         checked = [
             self._writer.checked(entry, replaces=True, warn=False, calendars=calendars)
             for entry in group
@@ -446,10 +447,10 @@ class Schedules(MutableMapping[str, Entry]):
         note: str = "",
         **changes: Unpack[Changes],
     ) -> Entry:
-        """Change the named fields of an entry and keep the others; returns the changed entry.
+        """Change fields of an entry, and return the changed entry. The other fields stay.
 
-        It is not ``MutableMapping.update``: use :meth:`add_many` for many entries. A changed
-        schedule counts from now on and never fires for the past.
+        This is not ``MutableMapping.update``; for many entries use :meth:`add_many`. A changed
+        schedule counts from now on, and never fires for the past.
 
         Parameters:
             if_version: change the entry only if it has this version.
@@ -497,7 +498,8 @@ class Schedules(MutableMapping[str, Entry]):
         """Remove every entry. The beat soon adds config entries again.
 
         Raises:
-            EntryChanged: others change entries faster than they can be removed; some are left.
+            EntryChanged: other processes change entries faster than this call can remove them. Some
+                are left.
         """
         line = line_of(self._writer.who, "removed")
         failures = 0
@@ -525,12 +527,13 @@ class Schedules(MutableMapping[str, Entry]):
         )
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
-        """Let a paused entry fire again, from its next instant on. It does nothing to another
-        entry.
+        """Let a paused entry fire again, from its next occurrence on.
+
+        If the entry is not paused, nothing changes.
 
         Parameters:
-            catch_up: treat the runs that the pause prevented as missed, so that the entry's misfire
-                policy decides on them.
+            catch_up: count the runs that the pause has prevented as missed. Then the entry's
+                misfire policy decides about them.
 
         Raises:
             EntryNotFound: there is none.
@@ -541,10 +544,10 @@ class Schedules(MutableMapping[str, Entry]):
     def run_now(
         self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = ""
     ) -> str:
-        """Publish one extra task with the entry's own options, and return its id.
+        """Publish one extra task with the entry's options, and return its id.
 
-        The next run of the entry stays the same. The task takes the entry's once-lock. If another
-        task holds the lock, the worker follows the once policy.
+        The next run of the entry stays the same. The task needs the entry's once-lock. If another
+        task has the lock, the worker follows the once policy.
 
         Parameters:
             args: positional arguments of this run alone; ``None`` for the entry's.
@@ -571,8 +574,9 @@ class Schedules(MutableMapping[str, Entry]):
     def select(
         self, name: str = "*", *, tag: str | None = None, task: str | None = None
     ) -> Selected:
-        """Select entries that are read, changed or run together. An entry must match every
-        parameter.
+        """Select entries that are read, changed or run together.
+
+        An entry is selected if it matches all parameters.
 
         Parameters:
             name: pattern of names, as of files: ``billing-*``.
@@ -586,14 +590,14 @@ class Schedules(MutableMapping[str, Entry]):
         return Selected(selection, self._reader, self._writer)
 
     def acknowledge(self, id: str, note: str) -> Incident:
-        """Write a note on an open incident, so that others see that somebody takes care of it.
+        """Write a note on an open incident, so that people see that somebody takes care of it.
 
         Parameters:
-            id: id of the incident, as :meth:`incidents` shows it.
-            note: text such as the name of the person and the planned measure.
+            id: id of the incident, as :meth:`incidents` returns it.
+            note: text, such as the name of the person and the planned measure.
 
         Returns:
-            The incident with the note.
+            the incident with the note.
 
         Raises:
             EntryNotFound: no incident of this id is open.
@@ -606,12 +610,12 @@ class Schedules(MutableMapping[str, Entry]):
         raise EntryNotFound(f"no incident {id!r} is open")
 
     def release(self, name: str) -> Entry:
-        """Put a quarantined entry back, as a new one, after its fault has been repaired.
+        """Store a quarantined entry again, as a new entry, after its fault was repaired.
 
         Raises:
             EntryNotFound: no entry of this name is in quarantine.
-            CorruptEntry: its definition still cannot be used; it stays in quarantine.
-            EntryExists: the name has been taken since; it stays in quarantine.
+            CorruptEntry: its definition still cannot be used. It stays in quarantine.
+            EntryExists: the name is taken by now. The entry stays in quarantine.
         """
         return self._writer.release(name)
 
@@ -640,6 +644,6 @@ class _Values(ValuesView[Entry]):
 
 
 def check_count(field: str, value: object) -> None:
-    """Raise InvalidEntry, which names the parameter, unless the value can be a count."""
+    """Raise InvalidEntry unless the value of the parameter ``field`` is a whole number from 0."""
     if type(value) is not int or value < 0:
         raise InvalidEntry(field, "a whole number from 0", value)

@@ -1,4 +1,4 @@
-"""Selected entries, which are read, changed or run together."""
+"""Selections of entries, which are read, changed or run together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
-#: Most names that a sample looks at. They take the server about 5 ms.
+#: Most names that a sample searches. They take the server about 5 ms.
 NAMES = 20_000
 
 #: Most entries that a sample reads. They take the server about 10 ms, and the reader about 60 ms.
@@ -28,22 +28,21 @@ READ = 2_000
 
 
 class Sample:
-    """Sample of a selection: matching entries among the ones that are due first, in due order.
+    """Sample of a selection: the entries that are due first and match, in due order.
 
-    A sample looks at 20,000 names and reads 2,000 entries at most. If the pattern without the stars
-    at its end is the name of an entry, the sample has this entry, whenever it is due. Iteration
-    reads the entries, 1,000 in a round trip.
+    A sample searches up to 20,000 names and reads up to 2,000 entries. If the pattern without the
+    stars at its end is the name of an entry, the sample has this entry, whenever it is due.
+    Iteration reads the entries, 1,000 per round trip.
 
     Parameters:
-        parked: look at the entries that do not fire by themselves, instead of the ones that are due
-            first.
-        failed: return only entries with a failed run since the last success.
+        parked: search the entries without a next run, instead of those that are due first.
+        failed: return only entries that have failed since their last success.
 
     Attributes:
-        total: number of stored entries.
+        total: count of the stored entries.
         freezes: all stored freezes.
-        looked_at: number of entries that the sample looks at.
-        complete: whether no further entry can belong to the selection.
+        looked_at: count of the entries that the sample searches.
+        complete: whether no other entry can match.
     """
 
     def __init__(
@@ -165,14 +164,15 @@ class Selected:
         return run_by_hand(self._reader, self._writer.who, [*self], {}, storable_note(None, note))
 
     def _edit(self, change: Callable[[Entry], EntryState | None], line: Line) -> list[str]:
-        """Give entries the states that ``change`` returns, and return the names of changed entries.
+        """Change the states of entries, or remove them. Return the names of the changed entries.
 
         Parameters:
-            change: returns the new state, the same object to leave an entry unchanged, or ``None``
-                to remove it.
+            change: function that returns the new state of an entry; the same object leaves the
+                entry unchanged, and ``None`` removes it.
         """
 
         def edits(stored: Stored) -> list[Edit]:
+            """Return the edit of an entry, read again, if it still matches and changes."""
             entry = self._writer.readable(stored)
             if entry is None or not self.selection.covers(entry):
                 return []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.times import from_ms, in_zone, to_ms
 from ..api.change_log import Scan
-from ..api.reader import Reader, there
+from ..api.reader import Reader, if_found
 from ..api.record import read_record
 from ..beat.status import Status, asking, reports_in, status_in
 from ..entries.change_words import change_words, last_sign_of_life
@@ -190,13 +190,14 @@ class Case:
         return self.first(after, fields=TIMING) or self.first(after, *STORING)
 
     def paused_at(self, instant: datetime) -> Change | None:
-        """Return the change that paused the entry, if the entry was paused at an instant.
+        """Return the change that paused the entry, if the entry was certainly paused at an instant.
 
-        ``None`` also if the end of the pause is not recorded, so that it may have ended before.
+        If the end of the pause is not recorded, the pause may have ended before the instant.
         """
         last = self.last(instant, "paused", "resumed", *STORING, *REMOVING)
         if last is None or last.action != "paused" or self.was_sent(last.at, instant):
             return None
+        # The entry stayed paused until the next change, or until now.
         if self.first(instant, "paused", "resumed", *STORING, *REMOVING) is not None:
             return last
         still_paused = self.entry is not None and self.entry.known_state.paused
@@ -338,7 +339,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         line=tuple(map(run_of, texts(turns))),
         takers=tuple(takers),
     )
-    there(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
+    if_found(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
     return case
 
 
