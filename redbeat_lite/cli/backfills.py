@@ -1,4 +1,4 @@
-"""Backfills, which send runs of the past: ``backfill`` and ``backfills``."""
+"""Commands ``backfill`` and ``backfills``, which send runs of the past."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .command import Failure, command, json_option, load_schedules, note_option,
 from .options import changing, required_names
 from .output import app_zone, echo_json, echo_table, say, when
 
-#: Fields of an error that leaves out one of several entries -> why it is left out.
+#: Field of an InvalidEntry that leaves one of several entries out -> the reason in words.
 _LEFT_OUT = {
     "start": "with nothing to send, or too much",
     "again": "with a backfill that goes on",
     "missing": "whose record of runs does not go back so far",
 }
 
-#: Reasons to leave out one of several entries, without --everything.
+#: Reasons for which one of several entries is left out unless --everything is used.
 _IDLE = ("added later", "disabled", "paused", "finished")
 
 
@@ -90,14 +90,14 @@ def start_backfills(
     everything: bool = True,
     **arguments: Any,
 ) -> None:
-    """Say what backfills are to send, and start them; start none if one of them is refused.
+    """Print how many runs backfills would send, and start them. If one is refused, none starts.
 
     Parameters:
-        names: the name of one entry; or those of several, of which some may be left out.
-        dry_run: start none.
+        names: name of one entry; or names of several entries, some of which may be left out.
+        dry_run: start no backfill.
         asks: ask at the terminal before the start.
         everything: of several entries, include idle ones and runs from before an entry was added.
-        arguments: as for ``start()``.
+        arguments: further arguments of ``start()``.
     """
     store = load_schedules().backfills
     if isinstance(names, str):
@@ -113,7 +113,7 @@ def start_backfills(
         for index, backfill in enumerate(planned):
             first = first_instants[backfill.name]
             planned[index] = store.start(backfill.name, first, end, **arguments)
-            # At once, because a later one may fail.
+            # Print it now, because the start of a later one may fail.
             say(f"started backfill {planned[index].id}")
     echo_json(planned[0] if isinstance(names, str) else planned)
 
@@ -121,7 +121,7 @@ def start_backfills(
 def _first_instants(
     names: Sequence[str], start: datetime, end: datetime, everything: bool
 ) -> dict[str, datetime]:
-    """Return from when on to send the runs of each entry; idle entries are left out."""
+    """Return name of an entry -> instant of its first run to send. Idle entries are left out."""
     if everything:
         return dict.fromkeys(names, start)
     schedules = load_schedules()
@@ -146,10 +146,14 @@ def _plan(
     *,
     is_one: bool,
 ) -> list[Backfill]:
-    """Return the backfills to start; raises Failure if none can be started.
+    """Return the backfills to start.
 
     Parameters:
-        is_one: raise InvalidEntry of the only entry; of several, refused ones are left out.
+        is_one: whether the user named one entry. Then its error is raised; of several entries,
+            refused ones are left out.
+
+    Raises:
+        Failure: no backfill can be started.
     """
     planned = []
     refused: dict[str, list[str]] = {}
@@ -166,20 +170,21 @@ def _plan(
     return planned
 
 
-def _say_left_out(names: Mapping[str, Sequence[str]]) -> None:
-    for reason, some in names.items():
-        say(f"left out, {reason}: {listed(some, 10)}", err=True)
+def _say_left_out(names_by_reason: Mapping[str, Sequence[str]]) -> None:
+    """Print which entries are left out, and why."""
+    for reason, names in names_by_reason.items():
+        say(f"left out, {reason}: {listed(names, 10)}", err=True)
 
 
 def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:
-    """Return when the entry was added, if that is recorded and after ``start``; else ``start``."""
+    """Return when an entry was added, by the record, if that is after ``start``; else ``start``."""
     changes = schedules.changes(name, since=start)
     added = [change.at for change in changes if change.action == "added"]
     return added[0] if added else start
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:
-    """Print how many runs each backfill has, and the total and duration of several runs."""
+    """Print the count of runs of each backfill. Of several runs, print their total and duration."""
     for backfill in backfills:
         runs = counted(backfill.total, "run", "runs")
         span = f"from {when(backfill.start)} to {when(backfill.end)}"

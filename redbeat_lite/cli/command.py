@@ -1,6 +1,6 @@
-"""Frame of all commands: their class, shared options, exit codes, and the way to the app.
+"""Base of all commands: their class, shared options, exit codes, and access to the app.
 
-Every command of Celery loads this module, so it imports little at its head.
+Every command of Celery imports this module, so it imports little at its top.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Exit code if the request is wrong. A command with further codes names them in its help.
+#: Exit code for a wrong request. A command with further codes names them in its help.
 WRONG_REQUEST = 1
 
-#: Exit code if the server or the broker cannot be reached, or refuses.
+#: Exit code for a server or a broker that cannot be reached, or refuses a command.
 NO_SERVER = 2
 
-#: Exit code of a command that has done its work, but has findings or has left something out.
+#: Exit code of a command that has worked, but has findings or has left something out.
 INCOMPLETE = 3
 
 _EXIT_CODES = (
     "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
 )
 
-#: Length of a summary in characters; click would cut it at the end of the line.
+#: Most characters of a command's summary in a help text. Click would cut it to one line.
 _SUMMARY = 1000
 
-#: Most names that the shell completes.
+#: Most names that the shell offers as completions.
 _COMPLETED = 100
 
-#: Stored names among which the shell looks for them, so that a million entries cost no more.
+#: Most stored names that a completion searches. With a million entries it takes no longer.
 _SEARCHED = 20_000
 
-#: Seconds that the shell waits for the server when it completes a name.
+#: Seconds for which a completion waits for the server.
 _COMPLETION_SECONDS = 1.0
 
-#: Most names that are compared with an unknown name, so that the error comes at once.
+#: Most names that are compared with an unknown name. More would delay the error.
 _COMPARED = 20_000
 
 
@@ -70,13 +70,13 @@ class Failure(click.ClickException):
 
 
 class ServerFailure(Failure):
-    """Error of a server or a broker that cannot be reached, or refuses."""
+    """Error of a server or a broker that cannot be reached, or refuses a command."""
 
     exit_code = NO_SERVER
 
 
 class Command(click.Command):
-    """A command whose errors become a Failure."""
+    """A command that turns errors into a Failure, and prints warnings of the log."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_SUMMARY)
@@ -87,7 +87,7 @@ class Command(click.Command):
             formatter.write_text(_EXIT_CODES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # In a shell, the context outlives a command and still has its --json.
+        # In a shell, one context serves many commands, and may have the --json of the last one.
         ctx.meta[JSON] = False
         return super().parse_args(ctx, args)
 
@@ -106,13 +106,13 @@ class Command(click.Command):
 class Group(click.Group):
     """A group of commands.
 
-    A wrong word on the command line exits with 1, like any wrong request. The code 2, which click
-    would use, means here that there is no server.
+    A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
+    means that the server cannot be reached.
     """
 
     command_class = Command
     group_class = type
-    #: Words of other programs -> the command of this group.
+    #: Name of a command in other programs -> the command of this group.
     synonyms: Mapping[str, str] = {}
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -130,22 +130,25 @@ class Group(click.Group):
         commands = self.list_commands(ctx)
         if args[0] in commands or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        # The nearest word alone: a user who types "unpuase" does not mean pause.
+        # Synonyms count, too: "unpuase" is nearer to unpause, which means resume, than to pause.
         near = get_close_matches(args[0], [*commands, *self.synonyms], n=1, cutoff=0.78)
         hint = f" Did you mean {self.synonyms.get(near[0], near[0])}?" if near else ""
         raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
 
 
 class _StderrHandler(logging.Handler):
+    """Handler that prints log records as lines on stderr."""
+
     def emit(self, record: logging.LogRecord) -> None:
         say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
 
 
 @contextmanager
 def _logging_to_stderr() -> Iterator[None]:
-    """Print warnings, such as of entries that a list leaves out, unless the app has set up logging.
+    """Print warnings of the log within the block, unless the app has set up logging.
 
-    Celery's loggers print nothing by themselves.
+    For example, a warning names the entries that a list leaves out. Without a handler, Celery's
+    loggers would print nothing.
     """
     root = logging.getLogger()
     if root.handlers:
@@ -161,12 +164,12 @@ def _logging_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _explaining_usage(ctx: click.Context) -> Iterator[None]:
-    """Turn a usage error into a failure that names the command and its ``--help``."""
+    """Turn a usage error into a Failure that names the command and its ``--help``."""
     try:
         yield
     except click.UsageError as exc:
         if exc.message.startswith("Usage:"):
-            # The group was called without a command, which prints its help.
+            # The group was called without a command. This error is its help.
             exc.show()
             ctx.exit(WRONG_REQUEST)
         path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
@@ -176,8 +179,8 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
 
 
 def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
-    """Return the failure for an error that a command raises on purpose; None for a defect."""
-    # Every command of Celery loads this module, and these imports load redis-py.
+    """Return the Failure for an error that can be explained to a user; ``None`` for a defect."""
+    # Import these only now, because they load redis-py.
     from kombu.exceptions import OperationalError
 
     from ..interchange.move_in import Unreadable
@@ -193,7 +196,7 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
         return Failure(str(exc))
     if isinstance(exc, OperationalError):
         return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
-    # EPIPE: the reader of our output has gone, and click exits quietly.
+    # EPIPE means that nobody reads the output any more. Then click exits without a message.
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None
     settings = Settings.from_app(ctx.obj.app)
@@ -203,14 +206,17 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
-    """Return the failure for an unknown name, with the known names that are like it."""
-    folded = {each.casefold(): each for each in known}
+    """Return the Failure for an unknown name, with the most similar known names."""
+    folded = {known_name.casefold(): known_name for known_name in known}
     near = [repr(folded[match]) for match in get_close_matches(name.casefold(), folded, n=3)]
     return Failure(f"{message}; did you mean {' or '.join(near)}?" if near else message)
 
 
 def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
-    """Return the failure for an entry that is not stored, with where else it is."""
+    """Return the Failure for an entry that is not stored.
+
+    It says if the entry is in quarantine or is refused, and otherwise names similar entries.
+    """
     from ..api.schedules import Schedules
     from ..store.connections import FAULTS
 
@@ -230,7 +236,7 @@ def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
-    """A length of time, which becomes seconds.
+    """Type of an option whose value is a length of time. The command gets seconds.
 
     Parameters:
         least: the shortest length in seconds.
@@ -258,7 +264,7 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
-    """Return the decorator of a command, which has the name of its function by default."""
+    """Return the decorator of a command. By default, the command has the name of its function."""
     return click.command(name, cls=Command)
 
 
@@ -266,10 +272,11 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
     """Return an option of a command.
 
     Parameters:
-        words: the names of the option, the name of its parameter if that is another one, and in
-            capitals the kind of its value. An option without a kind and a ``type`` is a flag.
-        help_text: its help, which ends with the default if there is one.
-        details: as for ``click.option``.
+        words: names of the option, the name of its parameter if that differs, and a word in
+            capitals that stands for the value. An option without such a word and without a ``type``
+            is a flag.
+        help_text: help of the option. A default is added to it.
+        details: further arguments of ``click.option``.
     """
     names = [word for word in words.split() if not word.isupper()]
     kind = " ".join(words.split()[len(names) :])
@@ -285,6 +292,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """Return several options and arguments as one decorator, in the order of the help."""
 
     def add(function: Any) -> Any:
+        """Apply the options, the last one first, as stacked decorators do."""
         for decorate in reversed(options):
             function = decorate(function)
         return function
@@ -293,6 +301,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
 
 
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Note in the context whether ``--json`` is used."""
     ctx.meta[JSON] = value
 
 
@@ -312,17 +321,22 @@ note_option = option(
 
 
 def limit_option(default: int, what: str) -> Callable[[_F], _F]:
-    """Return the option ``--limit``, which shows so many by default."""
+    """Return the option ``--limit``.
+
+    Parameters:
+        default: its default.
+        what: plural of what is limited, for the help.
+    """
     return option("--limit N", f"How many {what} at most.", type=click.IntRange(1), default=default)
 
 
 def completed(
     names: Callable[[Store, str], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return how the shell completes these names; it completes none without the server.
+    """Return a function that completes names in the shell. Without the server, it completes none.
 
     Parameters:
-        names: yields names of the store, given the beginning of one.
+        names: function of the store and the beginning of a name, which returns names.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -333,7 +347,7 @@ def completed(
         from ..store.store import Store
 
         try:
-            # The word after -A has not become an app yet.
+            # During a completion, Celery has not loaded the app of -A, so load it here.
             app = ctx.find_root().params.get("app") or current_app
             if isinstance(app, str):
                 app = find_app(app)
@@ -352,13 +366,13 @@ name_argument = click.argument("name", shell_complete=entry_names)
 
 
 def bare_app() -> Celery:
-    """Return the app of ``-A``, whose tasks need not be loaded."""
+    """Return the app of ``-A``, without loading its tasks."""
     app: Celery = click.get_current_context().obj.app
     return app
 
 
 def load_app() -> Celery:
-    """Return the app of ``-A``, with its tasks and all else that its modules register."""
+    """Return the app of ``-A``, after importing its modules, so that its tasks are registered."""
     from .._base.celery_app import load_tasks
     from ..settings import check_timezone
 

@@ -1,4 +1,4 @@
-"""Commands for files of entries: plan and apply, export, and import of an export."""
+"""Commands for files of entries: ``plan``, ``apply``, ``export``, and the import of an export."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .output import (
     unicode_json,
 )
 
-#: File mode for the owner alone, because an export has the arguments of tasks.
+#: File mode by which only the owner can read an export, because it has the arguments of tasks.
 _PRIVATE = 0o600
 
-#: Action of a plan -> the sign before its line.
+#: Action of a change -> the sign in front of its line.
 _SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 _path_argument = click.argument("path", type=click.Path(path_type=Path))
@@ -102,13 +102,14 @@ def apply(path: Path, prune: bool) -> None:
 
 
 def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
+    """Read a file of entries, and compare it with the store."""
     document = _read_file(path)
     with showing_progress(f"comparing {counted(len(document.records), 'entry', 'entries')}"):
         return make_plan(app, document, prune=prune)
 
 
 def _show(file_plan: FilePlan) -> None:
-    """Print a plan."""
+    """Print the changes of a plan."""
     data: dict[str, Any] = {
         "changes": [],
         "same": file_plan.same,
@@ -124,15 +125,15 @@ def _show(file_plan: FilePlan) -> None:
             say(fitted(line))
     for name, note in file_plan.notes.items():
         say(fitted(f"  {name}: left alone, {note}"))
-    numbers = Counter(change.action for change in file_plan.changes)
-    counts = ", ".join(f"{numbers[action]} to {action}" for action in _SIGNS)
+    count_by_action = Counter(change.action for change in file_plan.changes)
+    counts = ", ".join(f"{count_by_action[action]} to {action}" for action in _SIGNS)
     say(f"{counts}; {file_plan.same} the same.")
     if file_plan.unlisted:
         say(f"{file_plan.unlisted} not in the file; --prune would remove them.")
 
 
 def _change_lines(change: Change) -> Iterator[str]:
-    """Yield the lines of one change of a plan."""
+    """Yield the lines that describe one change of a plan."""
     before = change.before or {}
     after = change.after or {}
     heading = f"{_SIGNS[change.action]} {change.name}"
@@ -147,6 +148,7 @@ def _change_lines(change: Change) -> Iterator[str]:
 
 
 def _field_text(field: str, fields: dict[str, Any]) -> str:
+    """Return the value of a field in words."""
     if field not in fields:
         return "(default)"
     if field == "schedule":
@@ -176,7 +178,7 @@ def export_(path: Path | None, **_selection: str | None) -> None:
     selection = selected().selection
     export = Export(load_app(), selection)
     records = export.records()
-    # If no entry is selected, this looks through all of them.
+    # Read the first record, to fail before anything is written if no entry is selected.
     first = [*islice(records, 1)]
     if not (first or export.left_out or selection.is_all):
         raise Failure(f"no entry is selected by {selection}")
@@ -197,7 +199,11 @@ def export_(path: Path | None, **_selection: str | None) -> None:
 def _document(
     export: Export, records: Iterable[dict[str, Any]], text: Callable[..., str]
 ) -> Iterator[str]:
-    """Yield the document in parts, with an entry on a line."""
+    """Yield the parts of an export's JSON, with each entry on its own line.
+
+    Parameters:
+        text: function that returns a value as JSON.
+    """
     yield text(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
     separator = ""
     for record in records:
@@ -209,9 +215,9 @@ def _document(
 
 
 def _write(path: Path, texts: Iterable[str]) -> None:
-    """Write the whole file or none, because half an export must not replace a good one.
+    """Write a file atomically, so that half an export never replaces a good one.
 
-    A pipe or a device gets the text as it comes.
+    A pipe or a device gets the texts one by one.
     """
     try:
         if is_stream(path):
@@ -225,9 +231,13 @@ def _write(path: Path, texts: Iterable[str]) -> None:
 
 
 def _read_file(path: Path) -> Document:
-    """Return the file of entries at a path; ``-`` is the input. Raises BadFile if it is none."""
+    """Return the file of entries at a path; ``-`` is the standard input.
+
+    Raises:
+        BadFile: it is no file of entries.
+    """
     try:
-        # Some editors begin a file with a byte order mark.
+        # Skip a byte order mark, which some editors write.
         if str(path) == "-":
             text = sys.stdin.read().removeprefix("\ufeff")
         else:
@@ -240,11 +250,11 @@ def _read_file(path: Path) -> Document:
 
 
 def import_export(path: Path, *, apply: bool, replace: bool) -> None:
-    """Bring back the entries of a file that ``export`` has written.
+    """Restore the entries of a file that ``export`` has written, and print the result.
 
     Parameters:
-        apply: write them; else only say what would be written.
-        replace: overwrite entries that are stored.
+        apply: write the entries. Otherwise only print what would be written.
+        replace: overwrite stored entries.
     """
     restore = Restore(load_app(), replace=replace)
     document = _read_file(path)
@@ -267,7 +277,12 @@ def import_export(path: Path, *, apply: bool, replace: bool) -> None:
 
 
 def _report(restored: list[Restored], left_out: list[Restored], done: str, hint: str) -> None:
-    """Print which entries a restoration adds or replaces, and which it leaves out."""
+    """Print which entries are added or replaced, and which are left out.
+
+    Parameters:
+        done: words for what has been or would be done with the former.
+        hint: end of the last line.
+    """
     changed = [entry for entry in restored if entry.edit is not None]
     if changed:
         rows = []

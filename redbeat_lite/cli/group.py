@@ -1,4 +1,4 @@
-"""Group of all commands, and the one place where they are registered."""
+"""Group of all commands, with the table of the commands."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 
 from .command import Group
 
-#: Section of the help -> module -> the functions of its commands, in the order of the help. The
-#: name of a function ends with an underscore if Python has a word or a function of that name. The
-#: page of the documentation has the same sections.
+#: Section of the help -> module -> functions of its commands, in the order of the help. A function
+#: has an underscore at its end if Python itself uses the name of the command. The page of the
+#: documentation has the same sections.
 _SECTIONS = {
     "Entries": {".entries": "list_ show add edit remove"},
     "Stop and run": {
@@ -27,7 +27,7 @@ _SECTIONS = {
     "In a browser": {"..web.command": "web"},
 }
 
-#: Command -> its module, and its name there.
+#: Command -> its module, and the name of its function.
 _COMMANDS = {
     name.rstrip("_"): (module, name)
     for modules in _SECTIONS.values()
@@ -35,7 +35,7 @@ _COMMANDS = {
     for name in names.split()
 }
 
-#: Command -> words for it in other programs.
+#: Command -> names of the same command in other programs.
 _WORDS = {
     "resume": "unpause enable",
     "pause": "disable stop",
@@ -65,7 +65,7 @@ _SYNONYMS = {word: command for command, words in _WORDS.items() for word in word
 
 
 class _LazyGroup(Group):
-    """A group that loads the module of a command when that command is called."""
+    """A group that imports the module of a command when that command is called."""
 
     synonyms = _SYNONYMS
 

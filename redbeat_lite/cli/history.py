@@ -1,4 +1,4 @@
-"""Commands for what has happened: ``runs``, ``log`` and ``why``."""
+"""Commands about the past: ``runs``, ``log`` and ``why``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
 
-#: Matches a text that names the seconds of an instant.
+#: Pattern of an instant that is written with seconds.
 _SECONDS = re.compile(r":\d\d:\d\d")
 
 
@@ -102,7 +102,7 @@ def runs(
 
 
 def _why_no_runs(name: str | Collection[str] | None) -> str:
-    """Return why no run is recorded, as far as that is known."""
+    """Return a sentence that says why no run of these entries is recorded."""
     app = bare_app()
     if isinstance(name, str):
         entry = Schedules(app)[name]
@@ -166,7 +166,7 @@ def why(name: str, instant: str | None) -> None:
       celery -A proj redbeat why nightly 03:00
       celery -A proj redbeat why nightly "2026-12-01 03:00"
     """
-    # These imports would slow down the other commands.
+    # Import these only here, because they would slow down the other commands.
     from ..operate.why import explain
     from ..operate.why_case import gather
 
@@ -185,18 +185,23 @@ def why(name: str, instant: str | None) -> None:
 
 
 def _parse_asked(text: str, zone: tzinfo, now: datetime) -> datetime:
-    """Return the instant of a time of day or of an instant; raises InvalidEntry if it is none."""
+    """Return the instant that a text names: a time of day, or an instant.
+
+    Raises:
+        InvalidEntry: the text is neither.
+    """
     try:
         instant = parse_time_of_day(text, zone, now) or parse_instant("instant", text, zone)
     except ValueError:
         instant = None
     if instant is None or not 1970 < instant.year < 9999:
-        an_instant = "an instant such as 2026-12-01T09:00+01:00"
-        raise InvalidEntry("instant", f"{an_instant}, or a time of day such as 03:00", text)
+        expected = "an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00"
+        raise InvalidEntry("instant", expected, text)
     return instant
 
 
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
+    """Yield an explanation as pairs of a label and a text."""
     yield "answer", explanation.verdict
     texts: dict[str, list[str]] = {"because": [], "next": []}
     for reason in explanation.reasons:

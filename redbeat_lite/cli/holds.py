@@ -1,4 +1,4 @@
-"""Freezes and calendars, which keep entries from running."""
+"""Commands for freezes and calendars, which keep entries from running."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def freeze_selection(
     seconds: float | None = None,
     until: datetime | None = None,
 ) -> None:
-    """Freeze entries for a time or until an instant, and print the number of frozen entries."""
+    """Freeze entries for a time or until an instant, and print how many entries are frozen."""
     made = schedules.freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
     if made.selection.is_all:
-        number = len(schedules)
+        count = len(schedules)
     else:
-        number = len(schedules.select(**made.selection._asdict()).names())
-    held = f"{made.selection} until {when(made.until)}: {counted(number, 'entry', 'entries')}"
-    say(f"froze {held}; to end it: thaw {made.id}")
-    if not number:
+        count = len(schedules.select(**made.selection._asdict()).names())
+    frozen = f"{made.selection} until {when(made.until)}: {counted(count, 'entry', 'entries')}"
+    say(f"froze {frozen}; to end it: thaw {made.id}")
+    if not count:
         say("No entry matches. To freeze all entries: freeze '*'")
 
 
@@ -92,10 +92,10 @@ def freezes() -> None:
     Example:
       celery -A proj redbeat freezes
     """
-    held = [*load_schedules().freezes]
-    echo_json([freeze._asdict() for freeze in held])
+    shown = [*load_schedules().freezes]
+    echo_json([freeze._asdict() for freeze in shown])
     rows = [
-        (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in held
+        (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in shown
     ]
     echo_table(("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE"), rows, empty="Nothing is frozen.")
 

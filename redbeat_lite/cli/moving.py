@@ -1,4 +1,4 @@
-"""Commands to move in: ``import``, from another scheduler or an export, and ``shadow``."""
+"""Commands ``import``, for exports and for other schedulers, and ``shadow``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .output import (
     when,
 )
 
-#: Schedulers to move in from.
+#: Other schedulers whose entries can be imported.
 _ORIGINS = ("redbeat", "django-celery-beat")
 
 _redbeat_options = together(
@@ -116,12 +116,17 @@ def import_(
 
 
 def _move_data(move: Move) -> dict[str, Any]:
+    """Return the import of one entry as JSON has it."""
     entry = None if move.entry is None else move.entry.as_dict()
     return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
 
 
 def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
-    """Print which entries are carried over and which are left out."""
+    """Print which entries are imported and which are left out, and warn of a second beat.
+
+    Parameters:
+        applied: whether the entries were written.
+    """
     say(f"From {source.title}: {source.where}")
     say(f"Into {mover.where}")
     say()
@@ -153,12 +158,14 @@ def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) 
 
 
 def _next(entry: Entry) -> str:
+    """Return in words when an imported entry runs next."""
     if entry.next_run_at is not None and entry.next_run_at <= datetime.now(UTC):
         return "at once"
     return next_run(entry, app_zone())
 
 
 def _list_notes(heading: str, moves: Iterable[Move]) -> None:
+    """Print the notes on some entries below a heading; nothing if there are no notes."""
     lines = [f"  {move.name or repr('')}: {'; '.join(move.notes)}" for move in moves if move.notes]
     if lines:
         for line in (heading, *lines, ""):
@@ -230,7 +237,12 @@ def shadow(
 def _differences(
     source: Source, watch: Shadow, pause: float, end: float | None
 ) -> Iterator[Difference]:
-    """Yield the differences until ``end``, a time of the monotonic clock."""
+    """Compare again and again, and yield the differences.
+
+    Parameters:
+        pause: seconds between two comparisons.
+        end: time of the monotonic clock at which to stop; ``None``: never.
+    """
     is_first = True
     while True:
         try:
@@ -271,7 +283,7 @@ def _summary(watch: Shadow) -> None:
 
 
 def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> Source:
-    """Return the reader of a scheduler's store. No other reader is imported."""
+    """Return the reader of another scheduler's store. Only this reader is imported."""
     if origin == "redbeat":
         from ..interchange.redbeat_source import RedBeatSource
 
@@ -283,5 +295,6 @@ def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> So
 
 
 def _refuse_redbeat_options(url: str | None, prefix: str | None) -> None:
+    """Raise Failure if an option is used that only celery-redbeat has."""
     if url is not None or prefix is not None:
         raise Failure("--url and --prefix go with --from redbeat alone")

@@ -1,4 +1,4 @@
-"""``next``: the runs to come, as the beat itself will plan them."""
+"""Command ``next``, which lists the coming runs as the beat will plan them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .output import echo_json, in_json, say, say_more, table, terminal_width, wh
 if TYPE_CHECKING:
     from ..entries.entry import Entry
 
-#: Time to look ahead by default, if the command is not about one entry.
+#: How far into the future runs are listed by default, unless the command names one entry.
 _DAY = timedelta(days=1)
 
 
@@ -96,14 +96,16 @@ def next_(
         say(f"{name!r} is run by hand only.")
     else:
         if not selection.selection.is_all:
-            # This raises Failure if no entry is selected.
-            names_of(selection)
+            names_of(selection)  # This raises Failure if no entry is selected.
         except_for = _unknown_runs(entries, to_ms(last))
         say(f"Nothing runs until {when(last, zone)}{except_for}.")
 
 
 def _unknown_runs(entries: Iterable[Entry], end: int) -> str:
-    """Return the end of the sentence about schedules that decide when the time has come."""
+    """Return the end of a sentence if some entries may run although no run of them is listed.
+
+    A schedule of another library only says when it will be asked.
+    """
     due = takewhile(lambda entry: entry.due is not None and entry.due <= end, entries)
     if any(isinstance(entry.known_state.nominal, Question) for entry in due):
         return ", except for schedules that decide when the time has come"
@@ -111,6 +113,7 @@ def _unknown_runs(entries: Iterable[Entry], end: int) -> str:
 
 
 def _echo(runs: list[ComingRun]) -> None:
+    """Print a table of runs, with the effect of a clock change below a run."""
     rows = [(when(run.at, run.zone), zone_name(run.zone), run.name) for run in runs]
     header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=terminal_width())
     say(header)
@@ -121,5 +124,6 @@ def _echo(runs: list[ComingRun]) -> None:
 
 
 def _as_data(run: ComingRun) -> dict[str, object]:
+    """Return a coming run as JSON has it."""
     local = run.at.astimezone(run.zone).isoformat()
     return {**run._asdict(), "local": local, "zone": zone_name(run.zone)}

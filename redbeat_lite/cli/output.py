@@ -1,6 +1,6 @@
-"""Output of commands: JSON with ``--json``, or else lines, fields and tables that fit the terminal.
+"""Output of commands: JSON with ``--json``, otherwise lines, fields and tables for a terminal.
 
-A command states both, for scripts and for people, and one of them is printed.
+A command calls functions of both kinds. With ``--json``, only the functions for JSON print.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .._base.clock import elapsed
 from .._base.times import in_zone
 from ..operate.clean_text import BEYOND_ASCII, clean
 
-#: Key of the click context that says whether ``--json`` was given.
+#: Key in ``meta`` of the click context. Its value says whether ``--json`` is used.
 JSON = "redbeat_lite.json"
 
-#: Columns of space between two columns of a table.
+#: Spaces between two columns of a table.
 _GAP = 2
 
-#: Space before a text that stands below its row.
+#: Indentation of a text that is printed below its row.
 _INDENT = " " * 4
 
-#: Width that no column is cut below, as long as another column can be cut.
+#: Least width to which a column is shrunk.
 _LEAST = 8
 
 #: Columns that are never cut, such as times and ids.
@@ -56,13 +56,14 @@ _RIGID = frozenset(
     )
 ).union(("SCHEDULED", "SINCE", "STAGE", "STATE", "STEPS", "TOOK", "TRIES", "UNTIL", "WAIT"))
 
-#: Columns that are cut last, because a reader who acts must know the names.
+#: Columns that are shrunk last, because people need the full names for further commands.
 _NAMES = ("NAME", "ENTRY")
 
-#: Unprintable characters beyond ASCII, which JSON leaves in texts. It escapes the others itself.
+#: Unprintable characters beyond ASCII. With ``ensure_ascii=False``, ``json.dumps`` does not escape
+#: them. It always escapes the unprintable characters of ASCII.
 _UNPRINTABLE_IN_JSON = re.compile(f"[{BEYOND_ASCII}]")
 
-#: Columns with words of this package, and the colours of these words.
+#: Columns whose cells begin with a word of this package, and the colours of these words.
 _COLOURED = ("NEXT RUN", "OUTCOME", "STATE", "STATUS")
 _COLOURS = {
     **dict.fromkeys(("succeeded", "running", "RUNNING", "SUCCEEDED"), "green"),
@@ -75,29 +76,34 @@ _MARK_COLOURS = {"✓": "green", "✗": "red", "▸": "green", "↻": "yellow"}
 
 
 def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None:
-    """Print a line for people, which ``--json`` leaves out.
+    """Print a line for people. With ``--json``, nothing is printed.
 
     Parameters:
-        err: print to stderr, with ``--json`` too.
-        colour: of the line, on a terminal that wants colours.
+        err: print to stderr, even with ``--json``.
+        colour: colour of the line, if :func:`wants_colour`.
     """
     if err or not in_json():
         click.secho(clean(line), err=err, fg=colour if wants_colour() else None)
 
 
 def show_progress(text: str) -> None:
-    """Show on stderr how far long work is, over the last such line; only on a terminal."""
+    """Print the progress of long work on stderr, over the last such line. Only on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{fitted(text)}", err=True, nl=False)
 
 
 @contextmanager
 def showing_progress(what: str) -> Iterator[None]:
-    """Show each second, as :func:`show_progress` does, for how long the block has run."""
+    """Print once a second, by :func:`show_progress`, for how long the block has run.
+
+    Parameters:
+        what: work of the block, in words.
+    """
     if not sys.stderr.isatty():
         yield
         return
-    # This loads Celery, which the probe of python -m redbeat_lite does without.
+    # Import this only here, because it loads Celery, and the probe of python -m redbeat_lite must
+    # start without Celery.
     from .._base.threads import Ticker
 
     began = elapsed()
@@ -116,22 +122,22 @@ def showing_progress(what: str) -> Iterator[None]:
 
 
 def in_json() -> bool:
-    """Return whether ``--json`` was given."""
+    """Return whether ``--json`` is used."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(JSON))
 
 
 def echo_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a value as one JSON document, if ``--json`` was given.
+    """With ``--json``, print a value as one JSON document.
 
-    Datetimes become ISO 8601 in UTC, dataclasses objects, and iterators lists.
+    A datetime becomes ISO 8601 in UTC, a dataclass an object, and an iterator a list.
     """
     if in_json():
         click.echo(json_text(value, indent=indent))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON that loses nothing in the encoding of the output."""
+    """Return a value as JSON that every encoding of the output can print."""
     if is_unicode(sys.stdout):
         return unicode_json(value, indent=indent)
     return json.dumps(value, indent=indent, default=_jsonable)
@@ -144,6 +150,7 @@ def unicode_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _jsonable(value: object) -> Any:
+    """Return a value of a type that JSON knows, for ``json.dumps(default=…)``."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Iterator):
@@ -154,7 +161,7 @@ def _jsonable(value: object) -> Any:
 
 
 def tolerate_any_text() -> None:
-    """Print ``?`` for characters that the output's encoding lacks, and raise no error for them."""
+    """Have characters that the output's encoding lacks printed as ``?``, without an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream):
             stream.reconfigure(errors="replace")
@@ -176,18 +183,19 @@ def echo_table(
     """Print a table that fits the terminal; see :func:`table`.
 
     Parameters:
-        empty: the text to print if there are no rows; by default the headers alone.
-        limit: the rows to print; a last line says that there are more.
-        below: if the table is too wide, print the last column below each row, as a whole.
+        empty: text to print if there are no rows; by default the headers are printed.
+        limit: most rows to print. If there are more, a last line says so.
+        below: if the table is too wide, print the last cell of each row uncut below the row.
     """
     if in_json():
         return
-    read = [*islice(rows, None if limit is None else limit + 1)]
-    if not read and empty is not None:
+    # Read one row more than is printed, to know whether there are more.
+    all_rows = [*islice(rows, None if limit is None else limit + 1)]
+    if not all_rows and empty is not None:
         for line in empty.splitlines():
             say(line)
         return
-    shown = read[:limit]
+    shown = all_rows[:limit]
     width = terminal_width()
     notes: list[object] = [None for _ in shown]
     if below and max(map(_columns, table(headers, shown, width=sys.maxsize))) > width:
@@ -201,20 +209,19 @@ def echo_table(
         if note is not None:
             for piece in _wrapped(clean(str(note)), max(width - len(_INDENT), 20)):
                 say(f"{_INDENT}{piece}")
-    if limit is not None and len(read) > limit:
+    if limit is not None and len(all_rows) > limit:
         say_more(limit)
 
 
 def say_more(limit: int) -> None:
-    """Say that there are more rows than the limit."""
+    """Print that there are more rows than the limit."""
     say(f"There are more: --limit {2 * limit}")
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values below each other; a value ``None`` is left out.
+    """Print one line per pair of a name and a value. A pair with the value ``None`` is left out.
 
-    Lines that are too long are broken between words. A name that would take more than half of the
-    line is cut.
+    Lines that are too long are broken between words. A name is cut to half the line.
     """
     shown = [(clean(name), _text(value)) for name, value in fields if value is not None]
     widest = max((_columns(name) for name, _ in shown), default=0)
@@ -241,12 +248,12 @@ def table(
     width: int,
     paint: bool = False,
 ) -> list[str]:
-    """Return the lines of a table; cells that are too long are cut with an ellipsis.
+    """Return the lines of a table. A cell that is too long is cut with an ellipsis.
 
     Parameters:
         rows: cells; ``None`` becomes a dash, and a datetime is shown in the app's zone.
-        width: the columns of the terminal.
-        paint: colour the words that say how entries and runs are.
+        width: columns of the terminal.
+        paint: colour the words for states of entries and runs.
     """
     cells = [[*headers], *([clean(_text(cell, "-")) for cell in row] for row in rows)]
     widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
@@ -256,8 +263,8 @@ def table(
             row[index] = _padded(_cut(cell, widths[index]), widths[index])
     gap = " " * _GAP
     lines = [_cut(gap.join(row).rstrip(), width) for row in cells]
-    # A table that is still too wide has its lines cut, and a cut line cannot be coloured: colour
-    # codes count as characters, and a cut would lose the code that ends the colour.
+    # If the table is still too wide, its lines are cut. Such lines get no colour, because the cut
+    # counts codes of colours as characters, and could remove the code that ends a colour.
     is_cut = sum(widths) + _GAP * (len(widths) - 1) > width
     if is_cut or not paint:
         return lines
@@ -266,17 +273,18 @@ def table(
 
 
 def _text(value: object, missing: str = "") -> str:
+    """Return the text of a cell; ``missing`` for ``None``."""
     if value is None:
         return missing
     return when(value) if isinstance(value, datetime) else str(value)
 
 
 def _shrink(widths: list[int], room: int, headers: Sequence[str]) -> None:
-    """Shrink the widest columns until all fit. Columns with names are shrunk last."""
+    """Shrink the widest columns, in ``widths``, until all fit. Columns with names are last."""
     excess = sum(widths) + _GAP * (len(widths) - 1) - room
-    soft = [index for index, header in enumerate(headers) if header not in _RIGID]
-    first = [index for index in soft if headers[index] not in _NAMES]
-    for columns in (first, soft):
+    elastic = [index for index, header in enumerate(headers) if header not in _RIGID]
+    first = [index for index in elastic if headers[index] not in _NAMES]
+    for columns in (first, elastic):
         while excess > 0 and columns:
             widest = max(columns, key=widths.__getitem__)
             if widths[widest] <= _LEAST:
@@ -286,6 +294,7 @@ def _shrink(widths: list[int], room: int, headers: Sequence[str]) -> None:
 
 
 def _painted(header: str, cell: str) -> str:
+    """Return a cell with the colour of its first word, or of each of its marks."""
     if header == "LAST":
         return "".join(click.style(mark, fg=_MARK_COLOURS.get(mark)) for mark in cell)
     word = cell.partition(" ")[0]
@@ -305,7 +314,7 @@ def wants_colour() -> bool:
 
 
 def fitted(line: str, width: int | None = None) -> str:
-    """Return a line, cut to so many columns, by default the width of the terminal."""
+    """Return a line, cut to ``width`` columns, by default those of the terminal."""
     return _cut(clean(line), terminal_width() if width is None else width)
 
 
@@ -334,6 +343,7 @@ def _columns_of(character: str) -> int:
 
 
 def _cut(text: str, width: int) -> str:
+    """Return a text of at most ``width`` columns, with an ellipsis if it was cut."""
     if _columns(text) <= width:
         return text
     while text and _columns(text) > width - 1:
@@ -351,7 +361,8 @@ def _wrapped(text: str, width: int) -> list[str]:
     for line in textwrap.wrap(text, width, break_on_hyphens=False):
         if lines[-1]:
             lines.append("")
-        # textwrap counts characters, and some of them take two columns.
+        # textwrap counts characters, but some characters take two columns. So break a line again if
+        # it is too wide.
         for character in line:
             if _columns(lines[-1]) + _columns_of(character) > width:
                 lines.append("")

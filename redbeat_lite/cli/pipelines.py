@@ -1,4 +1,4 @@
-"""``pipelines``: commands that list, show, await, cancel and resume runs of pipelines."""
+"""Commands ``pipelines``, which list, show, await, cancel and resume runs of pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .command import (
 )
 from .output import echo_fields, echo_json, echo_table, fitted, say
 
-#: Most runs among which the beginning of an id may name one.
+#: Most runs that are searched for an id by its beginning.
 _LISTED = 1000
 
 _id_argument = click.argument("run_id")
@@ -186,4 +186,5 @@ def _status(run_id: str) -> RunStatus:
 
 
 def _stage(run: RunStatus) -> str | None:
+    """Return the present stage and the count of stages; ``None`` if they are not known."""
     return f"{run.stage + 1}/{run.stages}" if run.stages else None

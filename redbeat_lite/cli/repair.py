@@ -1,4 +1,4 @@
-"""Commands that set things right by hand: ``quarantine`` and ``locks``."""
+"""Commands for repairs by hand: ``quarantine`` and ``locks``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def show(name: str) -> None:
       celery -A proj redbeat quarantine show nightly
     """
     record = _as_data(name, _record(name))
-    # Only one of the two prints: the first with --json, the second without.
     echo_json(record)
     echo_fields(record.items())
 
@@ -70,7 +69,7 @@ def release(name: str) -> None:
     Example:
       celery -A proj redbeat quarantine release nightly
     """
-    _record(name)
+    _record(name)  # This raises Failure if the entry is not in quarantine.
     say_entry(load_schedules().release(name), "released")
 
 
@@ -83,12 +82,13 @@ def remove(name: str) -> None:
     Example:
       celery -A proj redbeat quarantine remove nightly
     """
-    _record(name)
+    _record(name)  # This raises Failure if the entry is not in quarantine.
     load_schedules().discard(name)
     say(f"removed {name!r} from quarantine")
 
 
 def _record(name: str) -> dict[str, Any]:
+    """Return the record of an entry in quarantine, or raise Failure."""
     records = load_schedules().quarantined()
     if name not in records:
         raise unknown(f"no entry {name!r} is in quarantine", name, records)
@@ -96,10 +96,11 @@ def _record(name: str) -> dict[str, Any]:
 
 
 def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of an entry in quarantine as it is shown."""
     at = record.get("at")
     since = from_ms(at) if isinstance(at, int) else None
-    left = {field: record.get(field) for field in ("error", "definition", "state")}
-    return {"name": name, "since": since, **left}
+    others = {field: record.get(field) for field in ("error", "definition", "state")}
+    return {"name": name, "since": since, **others}
 
 
 @click.group(cls=Group)

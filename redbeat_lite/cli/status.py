@@ -1,4 +1,4 @@
-"""Commands that say whether all is well: status, incidents and ack, health, doctor."""
+"""Commands about health: ``status``, ``incidents``, ``ack``, ``health`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..operate.examination import Finding
     from ..runs.incident import Incident
 
-#: Severity of a finding -> exit code, and the colour of its first line.
+#: Severity of a finding -> exit code; severity of a finding -> colour of its first line.
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
 _DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 
@@ -80,8 +80,11 @@ def status(timeout: float) -> None:
 
 
 def _differing(app: Celery, beats: Status, timeout: float) -> list[str]:
-    """Return the names of config entries that differ from what a leader of this owner stored."""
-    # Only this command needs the configuration.
+    """Return the names of config entries that differ from what the leader has stored.
+
+    Nothing is compared if the leader has another owner.
+    """
+    # Import this only here, because the other commands do not need it.
     from ..beat.config_check import differing
 
     settings = Settings.from_app(app)
@@ -95,6 +98,7 @@ def _differing(app: Celery, beats: Status, timeout: float) -> list[str]:
 
 
 def _as_data(beats: Status) -> dict[str, object]:
+    """Return the status as JSON has it: only stand-bys that seem to run, and their main fields."""
     data = asdict(beats)
     del data["standbys"]
     data["stand_bys"] = [
@@ -129,15 +133,17 @@ def incidents(only_open: bool, limit: int) -> None:
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
-    """Return the cells of an incident."""
-    what = local(incident.text, app_zone())
-    state = "open"
+    """Return the cells of an incident. The note of an acknowledgement precedes its text."""
+    text = local(incident.text, app_zone())
     if incident.acknowledged:
-        what = f"({incident.acknowledged}) {what}"
-        state = "taken up"
+        text = f"({incident.acknowledged}) {text}"
     if incident.until is not None:
         state = "closed"
-    return incident.id, incident.kind, incident.entry, incident.since, state, what
+    elif incident.acknowledged:
+        state = "taken up"
+    else:
+        state = "open"
+    return incident.id, incident.kind, incident.entry, incident.since, state, text
 
 
 @command()
@@ -198,7 +204,7 @@ def health(
     if incidents and (cluster or limit is not None or pid is not None):
         hint = "leave out --cluster, --limit and --pid"
         raise RedbeatError(f"--incidents asks for incidents alone; {hint}")
-    # The tasks of the app are not loaded, because a probe must be quick.
+    # Do not load the tasks of the app, because a probe must be quick.
     settings = Settings.from_app(bare_app())
     if incidents:
         verdict = incident_health(settings, timeout=timeout)
@@ -227,7 +233,7 @@ def doctor() -> None:
       celery -A proj redbeat doctor
       celery -A proj redbeat doctor --json
     """
-    # This import would slow down the probe by health.
+    # Import this only here, because it would slow down the probe by health.
     from ..operate.doctor import examine
 
     with showing_progress("looking at the schedule"):
@@ -235,14 +241,14 @@ def doctor() -> None:
     echo_json(findings)
     for finding in findings:
         _say_finding(finding)
-    numbers = Counter(finding.severity for finding in findings)
-    counts = [counted(numbers[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
+    number_of = Counter(finding.severity for finding in findings)
+    counts = [counted(number_of[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
     say(", ".join(counts))
     exit_with(_DOCTOR_CODES[findings[0].severity] if findings else 0)
 
 
 def _say_finding(finding: Finding) -> None:
-    """Print a finding, wrapped to the terminal. Only the first line has a colour."""
+    """Print a finding in lines that fit the terminal. Only the first line has a colour."""
     heading = f"{finding.severity.upper()} {finding.check}: {finding.what}"
     colour = _DOCTOR_COLOURS.get(finding.severity)
     for text in (heading, f"  why: {finding.why}", f"  do:  {finding.todo}"):

@@ -1,4 +1,4 @@
-"""``watch``: the entries as a table that keeps itself up to date."""
+"""Command ``watch``, which shows the entries in a table that redraws itself."""
 
 from __future__ import annotations
 
@@ -36,37 +36,39 @@ from .entries import why_nothing_listed
 from .options import selected, selecting
 from .output import app_zone, fitted, table, wants_colour, when
 
-#: Enters the terminal's second screen and hides the cursor.
+# Control sequences of a terminal.
+#: It enters the terminal's second screen and hides the cursor.
 _ENTER = "\x1b[?1049h\x1b[?25l"
 
-#: Shows the cursor and leaves the second screen.
+#: It shows the cursor and leaves the second screen.
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
-#: Moves the cursor to the first line; clears the rest of a line; clears the lines below.
+#: They move the cursor to the first line, clear the rest of a line, and clear the lines below.
 _HOME = "\x1b[H"
 _CLEAR_LINE_END = "\x1b[K"
 _CLEAR_BELOW = "\x1b[J"
 
-#: Keys that quit, turn to the next page and to the previous one. The page keys send four bytes.
+#: Keys that quit, that turn to the next page, and that turn to the previous one. The page keys of a
+#: keyboard send four bytes.
 _QUIT = b"qQ\x03\x04"
 _NEXT = (b"n", b" ", b"\x1b[6~")
 _PREVIOUS = (b"p", b"b", b"\x1b[5~")
 _KEY = re.compile(rb"\x1b\[[56]~|.", re.DOTALL)
 
-#: Seconds between two looks at the keys and the size of the terminal.
+#: Seconds between two checks of the keys and of the terminal's size.
 _TICK = 0.05
 
-#: Lines that are no rows: the heading, the line about the beat, the header and the line of help.
+#: Count of the lines that are no rows: heading, line about the beat, header, and line of help.
 _OTHER_LINES = 4
 
 
 class _View(NamedTuple):
-    """Lines to draw.
+    """Content of the screen.
 
     Parameters:
-        lines: from the first line of the terminal on.
-        help: the keys, in the last line.
-        has_more: whether another page follows.
+        lines: lines from the top of the terminal.
+        help: text about the keys, for the last line.
+        has_more: whether there is a next page.
     """
 
     lines: list[str]
@@ -92,14 +94,14 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
     reader = _Reader(status)
-    # An error of the first read is printed before the screen changes.
+    # Read once before the screen changes, so that an error is printed on the normal screen.
     reader.read(0, _terminal_size())
     with _screen():
         page = 0
         typed = b""
         while not _quits(typed):
             size = _terminal_size()
-            # A server that does not answer must not keep q waiting, so a thread reads.
+            # Read in a thread, so that q works while the server does not answer.
             reading = _start(reader, page, size)
             typed = b""
             while not reading.done():
@@ -113,7 +115,7 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
 
 
 class _Reader:
-    """Reads the pages of the selected entries."""
+    """Reader of the pages of the selected entries."""
 
     def __init__(self, status: str | None) -> None:
         self._schedules: Schedules = load_schedules()
@@ -125,7 +127,12 @@ class _Reader:
         self._paint = wants_colour()
 
     def read(self, number: int, size: os.terminal_size) -> _View:
-        """Return the page of this number, from 0 on, for a terminal of this size."""
+        """Return the view of a page.
+
+        Parameters:
+            number: index of the page, from 0.
+            size: size of the terminal.
+        """
         room = max(size.lines - _OTHER_LINES, 1)
         start = number * room
         total = len(self._schedules)
@@ -147,15 +154,17 @@ class _Reader:
             rows = self._table(entries, size.columns)
         return _View([heading, beat, *rows], keys, has_more)
 
-    def _page(self, start: int, number: int) -> list[Entry]:
+    def _page(self, start: int, most: int) -> list[Entry]:
+        """Return up to ``most`` of the selected entries, from the index ``start`` on."""
         freezes = self._schedules.freezes
         if not self._is_filtered:
-            return [*freezes.marked(self._schedules.list(start, number))]
+            return [*freezes.marked(self._schedules.list(start, most))]
         marked = freezes.marked(self._entries)
         matching = (entry for entry in marked if self._status in (None, entry.status))
-        return [*islice(matching, start, start + number)]
+        return [*islice(matching, start, start + most)]
 
     def _table(self, entries: Sequence[Entry], width: int) -> list[str]:
+        """Return the lines of the table of entries."""
         now = datetime.now(UTC)
         rows = []
         for entry in entries:
@@ -172,14 +181,14 @@ class _Reader:
 
 
 def _start(reader: _Reader, page: int, size: os.terminal_size) -> Future[_View]:
-    """Read a page in a thread."""
+    """Read a page in a thread, and return the future of its view."""
     view: Future[_View] = Future()
 
     def run() -> None:
         try:
             view.set_result(reader.read(page, size))
         except FAULTS as exc:
-            # The server may come back, so the next read tries again.
+            # Show the error. The next read tries again.
             text = f"cannot reach the server, trying again: {exc}"
             view.set_result(_View([fitted(text, size.columns)]))
         except Exception as exc:  # noqa: BLE001 - raised where the result is asked for
@@ -190,11 +199,16 @@ def _start(reader: _Reader, page: int, size: os.terminal_size) -> Future[_View]:
 
 
 def _turned(page: int, typed: bytes, has_more: bool) -> int:
-    """Return the number of the page after the keys that were typed."""
+    """Return the index of the page to which these keys turn.
+
+    Parameters:
+        page: index of the present page.
+        has_more: whether there is a next page.
+    """
     for key in _KEY.findall(typed):
         if key in _NEXT and has_more:
             page += 1
-            # Whether a page follows that one is not known yet.
+            # It is not known yet whether there is a page after that one.
             has_more = False
         elif key in _PREVIOUS and page:
             page -= 1
@@ -206,21 +220,21 @@ def _quits(typed: bytes) -> bool:
 
 
 def _keys(seconds: float) -> bytes:
-    """Return the keys that are typed within so many seconds."""
+    """Return the keys that are typed within ``seconds``."""
     stdin = sys.stdin.fileno()
     ready, _, _ = select.select([stdin], [], [], seconds)
     if not ready:
         return b""
-    # No bytes mean that the terminal is gone.
+    # If the terminal is gone, os.read() returns no bytes. Then quit.
     return os.read(stdin, 64) or _QUIT
 
 
 def _keys_or_resize(seconds: float, size: os.terminal_size) -> bytes:
-    """Wait until a key is typed or the terminal has another size; return the keys.
+    """Wait until a key is typed or the terminal has another size. Return the keys.
 
     Parameters:
-        seconds: how long to wait at most.
-        size: the size for which the screen was drawn.
+        seconds: longest wait.
+        size: size for which the screen was drawn.
     """
     end = elapsed() + seconds
     typed = b""
@@ -241,14 +255,14 @@ def _draw(view: _View, size: os.terminal_size) -> None:
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """Show a second screen; the terminal is as before at the end, whatever ends it."""
+    """Show the second screen during the block. However it ends, the terminal is then as before."""
     stdin = sys.stdin.fileno()
     mode = termios.tcgetattr(stdin)
     handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # TCSADRAIN keeps a q that was typed before the screen is up; the default drops it.
+    # TCSADRAIN keeps keys that were typed before this call. The default would drop them.
     tty.setcbreak(stdin, termios.TCSADRAIN)
     sys.stdout.write(_ENTER)
-    # A warning of each read would be written across the table.
+    # Log nothing, because warnings would be written across the table.
     logging.disable()
     try:
         yield
@@ -268,7 +282,7 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _terminal_size() -> os.terminal_size:
-    # Ask the terminal itself, because COLUMNS and LINES of the environment do not follow it. A
-    # terminal without a size says 0.
+    """Return the present size of the terminal; 80 columns and 24 lines if it has none."""
+    # Ask the terminal itself. COLUMNS and LINES of the environment do not change with it.
     size = os.get_terminal_size(sys.stdout.fileno())
     return os.terminal_size((size.columns or 80, size.lines or 24))

@@ -1,7 +1,7 @@
-"""Export of a schedule with its state, and import into another or an emptied server.
+"""Export of a schedule with its state, and its import into another server or an empty one.
 
-Occurrences that came due between the two count as missed, as if no beat had run meanwhile, and the
-misfire policy of each entry decides about them.
+Occurrences that are due between export and import count as missed, and the misfire policy of each
+entry decides about them, as after a time without a beat.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from .document import Document, Record, entry_from, fields_of, state_fields, sta
 
 
 class Export:
-    """The entries of a selection with their state, by name, for one JSON document.
+    """Export of the entries of a selection with their state, ordered by name, as one JSON document.
 
     Entries that cannot be read or are in quarantine are left out. Once-locks, pipelines and
-    messages are no part of the schedule. 1,000 entries are read at a time, so the beat may advance
-    others meanwhile.
+    messages are not part of the schedule. 1,000 entries are read at a time, so the beat may change
+    later ones while earlier ones are written.
     """
 
     def __init__(self, app: Celery, selection: Selection) -> None:
         self._selection = selection
         self._store = Store.of(Settings.from_app(app))
-        #: First fields of the document.
+        #: The fields of the document that come before its entries.
         self.head: dict[str, Any] = {
             "redbeat_lite": __version__,
             "exported_at": from_ms(wall_ms()).isoformat(),
@@ -59,13 +59,13 @@ class Export:
             backfills = [backfill for backfill in schedules.backfills if not backfill.ended]
             self.head["freezes"] = [fields_of(freeze) for freeze in schedules.freezes]
             self.head["backfills"] = [fields_of(backfill) for backfill in backfills]
-        #: Number of records so far.
+        #: Count of the records so far.
         self.number = 0
-        #: Names and reasons of left out entries; complete after the last record.
+        #: Name and reason of each entry that is left out. Complete after the last record.
         self.left_out: list[dict[str, str]] = []
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries as they are stored, without what only an app knows."""
+        """Yield the record of each stored entry, and note the entries that are left out."""
         names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
@@ -88,6 +88,7 @@ class Export:
 
 
 def _record_of(entry: Entry, state: EntryState) -> dict[str, Any]:
+    """Return an entry with its state as JSON values."""
     record = {"name": entry.name, **entry_fields(entry)}
     if entry.owner is not None:
         record["owner"] = entry.owner
@@ -97,7 +98,13 @@ def _record_of(entry: Entry, state: EntryState) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Restored:
-    """Result for one entry of the file, with its state, or why it is left out."""
+    """Result for one entry of the file.
+
+    Parameters:
+        entry: the entry with the state that the file has.
+        note: why it is left out; ``None`` if it is not.
+        edit: edit that stores it; ``None``: nothing has to be stored.
+    """
 
     name: str
     action: Literal["add", "replace", "same", "left out"]
@@ -110,7 +117,7 @@ class Restore:
     """Import of the entries of a file.
 
     Parameters:
-        replace: overwrite entries that are stored already, and their state.
+        replace: overwrite stored entries and their state.
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
@@ -120,8 +127,10 @@ class Restore:
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
         self._schedules = Schedules(app)
+        # plan() sets the attributes below.
+        #: Name of a calendar -> the stored calendar, or else that of the file.
         self._calendars: dict[str, Calendar] = {}
-        #: Freezes of the file that hold and are not stored.
+        #: Freezes of the file that are still in force but not stored.
         self.freezes: list[Freeze] = []
         #: Backfills of the file that have not ended and are not stored.
         self.backfills: list[Backfill] = []
@@ -149,13 +158,14 @@ class Restore:
         return plan
 
     def apply(self, plan: Sequence[Restored]) -> None:
-        """Write a plan, 1,000 entries in a round trip.
+        """Write a plan, 1,000 entries per round trip.
 
-        After an interruption, a repetition does the rest.
+        If the call is interrupted, repeat the import. It does the rest.
         """
         for calendar in self._calendars.values():
             self._store.restore_calendar(calendar)
-        for freeze in self.freezes:  # before the entries that they keep from firing
+        # Store the freezes first, so that none of the frozen entries fires.
+        for freeze in self.freezes:
             self._schedules.freezes.restore(freeze)
         self._store_entries(plan)
         for backfill in self.backfills:
@@ -164,28 +174,28 @@ class Restore:
     def _store_entries(self, plan: Sequence[Restored]) -> None:
         """Store the planned entries. Entries that were changed meanwhile are planned again."""
         self._add_config_names(plan)
-        left = [step for step in plan if step.edit is not None]
+        remaining = [step for step in plan if step.edit is not None]
         for _ in range(TRIES):
-            stored = self._store.put(step.edit for step in left if step.edit is not None)
-            left = [step for step, ok in zip(left, stored, strict=True) if not ok]
-            if not left:
+            results = self._store.put(step.edit for step in remaining if step.edit is not None)
+            remaining = [step for step, ok in zip(remaining, results, strict=True) if not ok]
+            if not remaining:
                 return
             # Another process has changed these meanwhile, so plan them again.
-            new_plan = self._plan_entries([step.entry for step in left])
-            for step, new in zip(left, new_plan, strict=True):
+            new_plan = self._plan_entries([step.entry for step in remaining])
+            for step, new in zip(remaining, new_plan, strict=True):
                 step.action = new.action
                 step.note = new.note
                 step.edit = new.edit
-            left = [step for step in left if step.edit is not None]
-        for step in left:
+            remaining = [step for step in remaining if step.edit is not None]
+        for step in remaining:
             step.action = "left out"
             step.note = "it is being changed too often"
 
     def _entry(self, document: Document, record: Record) -> Entry:
-        """Return the entry of a record, with its state.
+        """Return the entry of a record, with the state of the record or a new one.
 
-        Parameters:
-            document: the file, which names the record's place in an error.
+        Raises:
+            BadFile: a field is wrong.
         """
         try:
             entry = entry_from(self._settings, record.name, record.fields, app=self._app)
@@ -196,7 +206,8 @@ class Restore:
                 entry.rule(self._zone)
                 state = state_from(record.fields["state"])
                 entry.state = state
-                if entry.calendar is not None:  # its next day may be left out by now
+                if entry.calendar is not None:
+                    # The calendar may have changed, so that it leaves out the day of the next run.
                     after = moved(entry, state, wall_ms(), self._zone)
                     entry.state = replace(after, version=state.version)
             else:
@@ -207,6 +218,7 @@ class Restore:
         return entry
 
     def _plan_entries(self, entries: Sequence[Entry]) -> list[Restored]:
+        """Compare entries with the stored ones, and return what to do with each."""
         rows = self._store.read([entry.name for entry in entries])
         return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
 
@@ -239,20 +251,27 @@ class Restore:
                 return Restored(entry.name, "left out", entry, note)
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
-        # The configuration of a config entry owns its definition, so only the state is restored.
+        # The definition of a config entry comes from its configuration, so restore only the state.
         unchanged = None if entry.owner is None else before
         edit = self._edit(entry, stored, restored, unchanged)
         return Restored(entry.name, "replace", entry, edit=edit)
 
     def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:
-        """Return the state to store, equal to the stored one if there is nothing to do."""
+        """Return the state to store. It equals the stored one if there is nothing to do.
+
+        Parameters:
+            entry: the entry of the file, with its state.
+            state: the stored state.
+            is_redefined: whether the file has another definition than the store.
+        """
         restored = entry.known_state
         if (restored.generation, restored.last) == (state.generation, state.last):
-            # The recent runs are not in the file. The stored ones still hold, because the last run
-            # is the same.
+            # The file does not have the recent runs. Keep the stored ones, because the last run is
+            # the same.
             restored = replace(restored, deltas=state.deltas)
         if is_redefined and entry.owner is not None:
-            # The configuration owns the definition, so its next run stays, too.
+            # The stored definition stays, because it comes from the configuration. So its next run
+            # stays, too.
             return replace(
                 restored,
                 nominal=state.nominal,
@@ -270,7 +289,7 @@ class Restore:
         """Return the edit that stores an entry with a state.
 
         Parameters:
-            unchanged: the stored entry, if its definition stays and only the state is stored.
+            unchanged: the stored entry, if its definition stays and only the state is written.
         """
         definition = encode(entry) if unchanged is None else None
         _, before = readable_parts(stored)
@@ -290,6 +309,7 @@ class Restore:
         return edit
 
     def _add_config_names(self, plan: Sequence[Restored]) -> None:
+        """Note the names of the planned config entries, by owner, before they are stored."""
         names_of: dict[str, set[str]] = {}
         for step in plan:
             if step.edit is not None and step.entry.owner is not None:
@@ -301,7 +321,11 @@ class Restore:
 def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     """Return whether a beat has stored a config entry again since the export, and nobody edited it.
 
-    A pause that the beat has restored is newer than the file, so the file must not end it.
+    Such an entry may be overwritten without ``replace``. But if the beat has restored a pause that
+    the file does not have, the pause is newer, and the file must not end it.
+
+    Parameters:
+        state: the stored state.
     """
     exported = entry.known_state
     is_untouched = state.version == 1 and state.generation != exported.generation

@@ -1,6 +1,6 @@
 """Entries of django-celery-beat, read through its models.
 
-Django must be configured, as for the old beat.
+Django must be configured as for the beat of django-celery-beat, the old beat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..rules.rrule_text import WEEKDAYS
 from ..rules.wall_times import WallTimes
 from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
-#: Models of schedules. Each row names one.
+#: Columns of a task that refer to a schedule. A task has one of them.
 _KINDS = ("interval", "crontab", "solar", "clocked")
 
 #: Columns that need no conversion.
@@ -29,7 +29,7 @@ _COLUMNS = ("task", "one_off", "queue", "exchange", "routing_key", "priority")
 #: Columns of a crontab, in the order of Celery's arguments.
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
-#: Rows fetched at a time.
+#: Rows that are fetched at a time.
 _CHUNK = 1000
 
 
@@ -37,30 +37,31 @@ class DjangoBeatSource(Source):
     """The schedule in the database of the Django project that ``DJANGO_SETTINGS_MODULE`` names.
 
     Raises:
-        ConfigurationError: there is no Django, no project, or no django-celery-beat in it.
+        ConfigurationError: Django is not installed, the project is not configured, or it does not
+            have django-celery-beat.
     """
 
     title = "django-celery-beat"
-    #: Celery lets a scheduler store its runs once in three minutes, unless ``beat_sync_every`` is
-    #: set, and the loop of this one sleeps for five seconds at most.
+    #: Unless ``beat_sync_every`` is set, Celery lets the old beat store its runs every three
+    #: minutes. Its loop sleeps for up to five seconds.
     lag = 190.0
 
     def __init__(self) -> None:
         self._tasks = _models().PeriodicTask.objects
-        from django.db import connections  # Django is optional
+        from django.db import connections  # Django is optional.
 
         database = connections[self._tasks.db].settings_dict
         self.where = f"database {database.get('NAME')} ({database.get('ENGINE')})"
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every periodic task, disabled ones, too.
+        """Yield every periodic task, including disabled ones.
 
         Raises:
             Unreadable: the database does not answer, or lacks the tables.
         """
-        from django.db import DatabaseError, close_old_connections  # Django is optional
+        from django.db import DatabaseError, close_old_connections  # Django is optional.
 
-        close_old_connections()  # connections that the server has dropped are opened again
+        close_old_connections()  # After this, Django reconnects if the server closed a connection.
         rows = self._tasks.select_related(*_KINDS).order_by("pk")
         try:
             for row in rows.iterator(chunk_size=_CHUNK):
@@ -70,7 +71,7 @@ class DjangoBeatSource(Source):
 
     def close(self) -> None:
         """Close the connections."""
-        from django.db import connections  # Django is optional
+        from django.db import connections  # Django is optional.
 
         connections.close_all()
 
@@ -97,6 +98,7 @@ def _models() -> Any:
 
 
 def _entry(row: Any) -> ForeignEntry | LeftOut:
+    """Return the entry of one row, or why it cannot be imported. Never raises."""
     try:
         return _decode_row(row)
     except InvalidEntry as exc:
@@ -106,7 +108,7 @@ def _entry(row: Any) -> ForeignEntry | LeftOut:
 
 
 def _decode_row(row: Any) -> ForeignEntry | LeftOut:
-    """Return the entry of one row, or why it cannot be carried over."""
+    """Return the entry of one row, or why it cannot be imported. Garbage raises any error."""
     kinds = [kind for kind in _KINDS if getattr(row, kind) is not None]
     if len(kinds) != 1:
         names = ", ".join(kinds) or "none"
@@ -128,11 +130,11 @@ def _decode_row(row: Any) -> ForeignEntry | LeftOut:
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
     entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
-        # django-celery-beat resets the counter when it disables a one-off that has run.
+        # The old beat sets the counter to 0 when it disables a one-off that has run.
         runs = 0 if is_done else row.total_run_count
         return entry._replace(since=_aware(row.last_run_at), runs=runs, has_run=True)
     if start is not None:
-        # django-celery-beat sends a task that never ran as soon as its start time has come.
+        # The old beat sends a task that has never run as soon as its start time has come.
         return entry._replace(at_once=start <= now)
     return entry._replace(since=_aware(row.date_changed))
 
@@ -151,8 +153,8 @@ def _fields(
     fields["description"] = row.description or ""
     fields["enabled"] = enabled
     if expires is not None:
-        # django-celery-beat sends nothing at the very instant of ``expires``, but an ``end_at``
-        # allows a run at its instant. The messages expire then, whatever their other settings say.
+        # The old beat sends nothing at the very instant of ``expires``. But ``end_at`` allows a run
+        # at its instant, so end a millisecond before. All messages expire at that instant, too.
         fields["end_at"] = expires - timedelta(milliseconds=1)
         fields["expire_seconds"] = None
         fields["options"] = {"expires": expires}
@@ -172,7 +174,8 @@ def _schedule(row: Any) -> BaseSchedule:
 
 
 def _crontab(model: Any) -> BaseSchedule:
-    from django.conf import settings  # Django is optional
+    """Return the schedule of a row of crontabs, in its time zone if the project says so."""
+    from django.conf import settings  # Django is optional.
 
     celerys = crontab(*(getattr(model, field) for field in _CRONTAB))
     if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True):
@@ -185,9 +188,9 @@ def _loads(text: str) -> Any:
 
 
 def _aware(instant: datetime | None) -> Any:
-    """Return an aware instant.
+    """Return an aware instant; ``None`` for ``None``.
 
-    Naive ones, of a project without ``USE_TZ``, are UTC for the old beat.
+    A project without ``USE_TZ`` has naive instants, which the old beat reads in UTC.
     """
     if instant is None or instant.tzinfo is not None:
         return instant
@@ -195,11 +198,11 @@ def _aware(instant: datetime | None) -> Any:
 
 
 def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
-    """Return a schedule that can be stored, with the occurrences of Celery's crontab in a zone.
+    """Return a schedule that can be stored and has the occurrences of Celery's crontab in a zone.
 
-    Celery's crontab carries no zone. :func:`cron` takes *either* of two restricted day fields where
-    Celery wants *both*; such a crontab becomes a recurrence. The candidates are compared with the
-    original.
+    Celery's crontab has no zone, so it becomes a :func:`cron` if that has the same occurrences. If
+    both day fields are restricted, a cron runs on days that match one of them, and a crontab on
+    days that match both; such a crontab becomes a recurrence.
 
     Raises:
         InvalidEntry: no schedule that can be stored has these occurrences.
@@ -213,7 +216,7 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     for candidate in (text, numeric):
         try:
             cron = Cron(candidate, tz=zone)
-        except ValueError:  # cron may not have Celery's spelling
+        except ValueError:  # A cron may not allow Celery's notation.
             continue
         if cron.times == times:
             return cron
@@ -229,10 +232,11 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def _recurrence(times: WallTimes) -> str:
-    """Return a recurrence. Its parts restrict each other, so both day fields must match.
+    """Return the recurrence of a crontab. Its parts all restrict it, so both day fields must match.
 
-    If it counts hours, as ``*/2`` does, it is running. If it names hours, it is fixed. Hours that
-    cannot be counted (``1,*/6``) become fixed, which differs on days of a clock change.
+    If the hours of the crontab are regular, as in ``*/2``, the recurrence counts hours, which go on
+    through a clock change. Otherwise it names hours. For irregular hours such as ``1,*/6`` this
+    differs from the crontab on days of a clock change.
     """
     hours = times.hours
     step = hours[1] - hours[0] if len(hours) > 1 else 24

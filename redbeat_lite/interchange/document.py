@@ -1,12 +1,12 @@
-"""Files of entries, in JSON or TOML: reading one, and naming the part of it that is wrong.
+"""Files of entries in JSON or TOML, with errors that name the wrong part of a file.
 
 ``entries`` is a list of records that have a ``name``, or an object of records by name. An error
-names the path of its field, such as ``entries[3].schedule``. For an error of the text itself, the
-parser names the line.
+names the path of the wrong field, such as ``entries[3].schedule``. If the text itself is no JSON or
+TOML, the error names the line.
 
-A record holds the fields of an entry in JSON: its schedule in the form that
-:mod:`redbeat_lite.rules.forms` describes, arguments as they are stored, instants in ISO 8601. An
-export also holds freezes and backfills.
+A record has the fields of an entry: the schedule in the form that :mod:`redbeat_lite.rules.forms`
+describes, arguments as they are stored, and instants in ISO 8601. An export also has freezes and
+backfills.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ from ..rules.calendars import Calendar
 from ..settings import Settings
 from ..store.json_values import unpack
 
-#: Characters of a key in a path. Most names are shorter.
+#: Most characters of a key in the path of an error.
 _KEY = 250
 
 #: Most characters of a generation.
 _MAX_GENERATION = 32
 
-#: Fields of a record that no user defines.
+#: Fields of a record that do not belong to the definition of its entry.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Freeze, Backfill)
 
-#: Reads the value of a field by its path; raises InvalidEntry.
+#: Function of a field's path and its value in the file. It returns the checked value, or raises
+#: InvalidEntry.
 _Reader = Callable[[str, Any], Any]
 
 
 class BadFile(RedbeatError):
-    """A file of entries cannot be used; nothing was written."""
+    """A file of entries cannot be used. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class Record:
     """One entry of a file.
 
     Parameters:
-        fields: all its fields in the file.
-        key: its position among the entries, from 0, or its key.
+        name: name of the entry.
+        fields: all fields of the record in the file.
+        key: index of the record in a list of records, or its key in an object of records.
     """
 
     name: str
@@ -75,7 +77,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file of entries, in its order, without equal names.
+    """A file of entries, in its order. No two records have the same name.
 
     Only an export has calendars, freezes and backfills.
     """
@@ -129,6 +131,7 @@ def read_document(path: str, text: str) -> Document:
 
 
 def _place(key: int | str) -> str:
+    """Return the path of a record."""
     return f"entries[{shorten(key, _KEY)}]"
 
 
@@ -157,11 +160,12 @@ def _parse(path: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply") from None
-    except ValueError as exc:  # both parsers name line and column
+    except ValueError as exc:  # The errors of both parsers name line and column.
         raise BadFile(f"{path}: {exc}") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs, or raise ValueError if a key is repeated."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
@@ -170,10 +174,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
-    """Return the entry of a record, as :func:`entry_fields` writes it.
+    """Return the entry that the fields of a record define.
 
-    Missing fields have the defaults of the settings. ``owner`` and ``unstored`` are of config
-    entries.
+    Missing fields have the defaults of the settings. Only config entries have ``owner`` and
+    ``unstored``.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
@@ -215,7 +219,7 @@ def _iso(ms: int | None) -> str | None:
 
 
 def state_from(fields: Any) -> EntryState:
-    """Return the state of a record; raises InvalidEntry if a part of it is missing or wrong."""
+    """Return the state of a record, or raise InvalidEntry if a part of it is missing or wrong."""
     values = _read_fields(_STATE_VALUES, "state", fields)
     instants = _read_fields(_STATE_INSTANTS, "state", fields)
     nominal = instants["next"]
@@ -235,7 +239,11 @@ def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
 
 
 def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
-    """Return the freezes or backfills of a file; raises InvalidEntry for a wrong field."""
+    """Return the freezes or the backfills of a file, or raise InvalidEntry for a wrong field.
+
+    Parameters:
+        place: path of the list in the file.
+    """
     items = []
     for number, fields in enumerate(_list(place, stored)):
         values = _read_fields(_FIELDS[cls], f"{place}[{number}]", fields)
@@ -247,12 +255,19 @@ def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
 
 
 def _read_fields(readers: Mapping[str, _Reader], place: str, fields: Any) -> dict[str, Any]:
-    """Read these fields of an object. The reader of a missing field gets ``None``."""
+    """Return the checked values of an object's fields. The reader of a missing field gets ``None``.
+
+    Parameters:
+        readers: field -> its reader.
+        place: path of the object.
+    """
     stored = _object(place, fields)
     return {field: read(f"{place}.{field}", stored.get(field)) for field, read in readers.items()}
 
 
 def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
+    """Return a reader that accepts the values for which ``is_right`` returns true."""
+
     def read(field: str, value: Any) -> Any:
         if not is_right(value):
             raise InvalidEntry(field, expected, value)
@@ -262,6 +277,7 @@ def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
 
 
 def _or_none(read: _Reader) -> _Reader:
+    """Return a reader that accepts ``None``, too."""
     return lambda field, value: None if value is None else read(field, value)
 
 
@@ -343,8 +359,8 @@ _STATE_VALUES: dict[str, _Reader] = {
 }
 _STATE_INSTANTS = dict.fromkeys(("next", "last", "asked", "forgiven"), _or_none(_ms))
 
-#: Fields of a freeze and of a backfill in a file. The run for which a backfill waits is left out,
-#: because its end may be lost until the import.
+#: Class -> fields of its objects in a file. The active runs of a backfill are left out, because the
+#: records of their ends may be lost before the import.
 _FIELDS: dict[type, dict[str, _Reader]] = {
     Freeze: {
         "id": _name,

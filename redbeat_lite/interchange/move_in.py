@@ -1,8 +1,8 @@
-"""Moving in from another scheduler: its entries are carried over, with their last runs.
+"""Import of the entries of another scheduler, with their last runs.
 
-A :class:`Source` (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the other scheduler's
-store and never writes. A :class:`Carrier` makes entries of what was read. :class:`MoveIn` stores
-them.
+A :class:`Source` (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the store of the other
+scheduler, and never writes there. A :class:`Carrier` converts its entries. :class:`MoveIn` stores
+them. The other scheduler's beat is called the old beat.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from ..settings import Settings
 from ..store.records import PAGE, Edit, Stored, chunks
 from ..store.store import Store
 
-#: Tolerance for the sun, in ms: two programs compute one sunset some fractions of a second apart,
-#: and sunsets are hours apart. Without it, a run that the old beat has sent would count as to come.
+#: Tolerance for sunsets and the like, in ms. Two programs may compute instants of one sunset that
+#: differ by fractions of a second. Without a tolerance, a run that the old beat has sent could
+#: count as the next run.
 _SAME_EVENT_MS = 60_000
 
 
@@ -46,15 +47,15 @@ class ForeignEntry(NamedTuple):
     """One entry of another scheduler.
 
     Parameters:
-        name: its name.
-        fields: its definition, as a value of ``beat_schedule``.
-        since: aware; the instant from which its next run counts: its last run, or its creation if
-            it never ran. ``None`` for an entry that begins now.
-        runs: how often it ran.
+        name: name of the entry.
+        fields: its definition, in the form of a value of ``beat_schedule``.
+        since: aware; instant of its last run, or of its creation if it has never run. The next run
+            counts from it. ``None`` for an entry that begins now.
+        runs: how often it has run.
         has_run: whether ``since`` is its last run although ``runs`` is 0, because the counter was
             reset.
-        at_once: whether the other scheduler would run it at its next look, whatever its schedule.
-        of_config: whether the other scheduler has it from ``beat_schedule``, as far as is known.
+        at_once: whether the other scheduler would run it now, whatever its schedule says.
+        of_config: whether the other scheduler has it from ``beat_schedule``.
         notes: remarks for people.
     """
 
@@ -69,22 +70,22 @@ class ForeignEntry(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """An entry that cannot be carried over, and why."""
+    """An entry that cannot be imported, and the reason."""
 
     name: str
     reason: str
 
 
 class Source:
-    """A schedule of another scheduler, for reading only."""
+    """Reader of the schedule of another scheduler."""
 
-    title: str  #: name of the other scheduler
-    where: str  #: the place that is read, for people
-    lag = 0.0  #: seconds until its store shows a run
-    led = False  #: whether one of its beats held the leader's lock at the last :meth:`read`
+    title: str  #: Name of the other scheduler.
+    where: str  #: Place that is read, for people.
+    lag = 0.0  #: Seconds until the store shows a run that was sent.
+    led = False  #: Whether a beat of the other scheduler led at the last :meth:`read`.
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every entry; raises Unreadable if the store cannot be reached."""
+        """Yield every entry, or raise Unreadable if the store cannot be reached."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class Source:
 
 
 class Carried(NamedTuple):
-    """An entry to store, with its state, its stored form, and remarks for people."""
+    """An entry to store, with its state; its stored form; and remarks for people."""
 
     entry: Entry
     definition: str
@@ -100,10 +101,10 @@ class Carried(NamedTuple):
 
 
 class Carrier:
-    """Converter of another scheduler's entries into ours. Pure.
+    """Converter of another scheduler's entries into entries of this package. Pure.
 
     Parameters:
-        configured: ``beat_schedule`` of the app. It owns the definitions of its entries.
+        configured: ``beat_schedule`` of the app. Its entries keep their definitions.
     """
 
     def __init__(
@@ -115,10 +116,10 @@ class Carrier:
         self._zone = zone
 
     def carry(self, foreign: ForeignEntry | LeftOut, now: int) -> Carried | LeftOut:
-        """Return our entry for an entry of another scheduler, or why it is left out.
+        """Convert an entry of another scheduler, or return why it is left out.
 
         Parameters:
-            now: epoch ms, from which our entry continues.
+            now: epoch ms.
         """
         if isinstance(foreign, LeftOut):
             return foreign
@@ -128,11 +129,11 @@ class Carrier:
         if not 0 <= foreign.runs < MAX_COUNT:
             limit = f"0 to {MAX_COUNT - 1:,}"
             return LeftOut(foreign.name, f"the number of its runs is none from {limit}")
-        is_ours = foreign.name in self._configured
-        if foreign.of_config and not is_ours:
+        is_configured = foreign.name in self._configured
+        if foreign.of_config and not is_configured:
             reason = "it comes from a beat_schedule, and this app's beat_schedule lacks it"
             return LeftOut(foreign.name, reason)
-        carry = self._carry_config_entry if is_ours else self._carry_runtime_entry
+        carry = self._carry_config_entry if is_configured else self._carry_runtime_entry
         try:
             carried = carry(foreign, now)
             check_destination(carried.entry.options, self._settings.key_prefix)
@@ -143,7 +144,7 @@ class Carrier:
         return carried
 
     def _carry_runtime_entry(self, foreign: ForeignEntry, now: int) -> Carried:
-        """Return a runtime entry with the definition and the history of the old beat."""
+        """Return a runtime entry with the definition and the last run of the old beat."""
         fields = dict(foreign.fields)
         entry = entry_with_defaults(self._settings, foreign.name, fields, app=self._app)
         check_arguments(entry, serializer_of(entry, self._app))
@@ -154,7 +155,7 @@ class Carrier:
         return carried
 
     def _carry_config_entry(self, foreign: ForeignEntry, now: int) -> Carried:
-        """Combine the definition of the configuration with the history of the old beat."""
+        """Return a config entry with the definition of the app and the last run of the old beat."""
         definition = self._configured[foreign.name]
         entry = config_entry(self._settings, foreign.name, definition, app=self._app)
         entry.owner = self._settings.owner
@@ -167,6 +168,7 @@ class Carrier:
         return carried
 
     def _with_state(self, foreign: ForeignEntry, entry: Entry, now: int) -> Carried:
+        """Check an entry, and return it with the state by which it continues the other one."""
         lifecycle.check(entry, now, self._zone)
         definition = encode(entry, placeholders=entry.owner is not None)
         entry.state = carried_state(foreign, entry, now, self._zone)
@@ -176,8 +178,8 @@ class Carrier:
 def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """Return the state with which an entry continues an entry of another scheduler.
 
-    An occurrence that came due since the old beat last ran is the next one. It lies in the past, so
-    the misfire policy decides about it, as after any outage.
+    The next occurrence is the first one after the last run. If it is in the past, the misfire
+    policy decides about it, as after any outage.
     """
     state = lifecycle.created(entry, now, zone)
     last = None if foreign.since is None else to_ms(foreign.since)
@@ -192,11 +194,12 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -
     if lifecycle.used_up(entry, foreign.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
     if not foreign.runs and not foreign.has_run:
-        last = None  # ``since`` is its creation
+        last = None  # ``since`` is the creation of the entry.
     return replace(state, nominal=nominal, count=foreign.runs, last=last)
 
 
 def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
+    """Return the first occurrence of an entry after its last run, in epoch ms."""
     rule = entry.rule(zone)
     start = entry.start_ms
     if start is not None and start > last:
@@ -208,11 +211,13 @@ def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
 
 @dataclass(slots=True)
 class Move:
-    """Result for one entry of the other scheduler, by its name there.
+    """Result for one entry of the other scheduler.
 
     Parameters:
-        entry: the entry as it is stored here, with its state; ``None`` if it is not.
+        action: ``"stored"`` for an entry that is stored here already and is not replaced.
+        entry: the entry to store, with its state; ``None`` if it is not stored.
         notes: remarks for people, such as why it is not stored.
+        edit: edit that stores it; ``None``: nothing has to be stored.
     """
 
     name: str
@@ -223,14 +228,14 @@ class Move:
 
 
 class MoveIn:
-    """Transfer of another scheduler's entries into the schedule of a finalized app.
+    """Import of another scheduler's entries into the schedule of a finalized app.
 
-    An entry that the app's ``beat_schedule`` has keeps its definition there, and becomes a config
-    entry with the history of the old one. All others become runtime entries.
+    If the app's ``beat_schedule`` has an entry, the import takes its definition from there, and
+    only its last run from the other scheduler. All other entries become runtime entries.
 
     Parameters:
-        replace: carry over entries that are stored here already, too; for a second run right before
-            the switch.
+        replace: import entries that are stored here already once more, for a second import right
+            before the switch.
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
@@ -247,7 +252,7 @@ class MoveIn:
 
     @property
     def led(self) -> bool:
-        """Whether a beat of ours leads at the moment."""
+        """Whether a beat of this package leads at this moment."""
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
     def plan(self, entries: Iterable[ForeignEntry | LeftOut]) -> list[Move]:
@@ -288,7 +293,11 @@ class MoveIn:
         self._store.backend.close()
 
     def _move(self, carried: Carried, stored: Stored) -> Move:
-        """Return what happens to an entry that can be carried over."""
+        """Return what to do with an entry that can be imported.
+
+        Parameters:
+            stored: the stored entry of this name, if there is one.
+        """
         entry = carried.entry
         action: Literal["add", "replace"] = "add"
         if stored.definition is not None:
@@ -316,7 +325,11 @@ class MoveIn:
 
 
 def _continue_state(entry: Entry, stored: EntryState) -> None:
-    """Raise the version over the stored one for caches, and keep a pause that was made here."""
+    """Change the state of an entry that replaces a stored one.
+
+    The version becomes higher than the stored one, so that no cache mistakes the new entry for the
+    old one. A pause that was made here stays.
+    """
     version = stored.version + 1
     entry.state = replace(entry.known_state, version=version, generation=stored.generation)
     if stored.paused:

@@ -1,8 +1,8 @@
-"""Plan of a file of entries: its difference from the runtime entries, and its application.
+"""Plan of a file of entries: its difference from the stored entries, and the changes to apply.
 
-A file owns definitions. State (pauses, counters, the next run) is never part of the difference,
-config entries belong to their configuration, and entries that are not in the file stay unless it is
-applied with ``prune``.
+A plan compares definitions only, and never state such as pauses, counters and next runs. It never
+changes config entries, which belong to their configuration. Runtime entries that are not in the
+file stay, unless the plan is made with ``prune``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Change:
     Parameters:
         action: ``"add"``, ``"change"`` or ``"remove"``.
         before, after: the definition as a record; ``None`` if there is none.
-        entry: the entry to store.
+        entry: the entry to store; ``None`` for a removal.
     """
 
     action: str
@@ -47,13 +47,13 @@ class Change:
 
 @dataclass(slots=True)
 class FilePlan:
-    """Effects of the application of a file.
+    """Changes that the application of a file would make.
 
     Parameters:
-        changes: in the order of the file, removals last.
-        same: number of entries that need no change.
-        unlisted: number of runtime entries outside the file, which stay.
-        notes: name -> why an entry of the file is not changed.
+        changes: the changes in the order of the file, removals last.
+        same: count of the entries that need no change.
+        unlisted: count of the runtime entries that are not in the file and stay.
+        notes: name of an entry of the file that is not stored -> the reason.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -101,7 +101,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 
 
 def _count_unlisted(store: Store, listed: set[str]) -> int:
-    """Return how many runtime entries are not in the file, without reading them."""
+    """Return how many runtime entries are not in the file, without reading the entries."""
     config_names: set[str] = set()
     for owner in store.owners():
         config_names |= set(store.config_names(owner))
@@ -109,7 +109,7 @@ def _count_unlisted(store: Store, listed: set[str]) -> int:
 
 
 def apply_plan(app: Celery, plan: FilePlan) -> None:
-    """Write the changes of a plan. After an interruption, make and apply a new plan for the rest.
+    """Write the changes of a plan. After an interruption, a new plan has the changes that are left.
 
     Raises:
         ConfigOwned: a config entry has taken a name meanwhile.
@@ -123,7 +123,10 @@ def apply_plan(app: Celery, plan: FilePlan) -> None:
 
 
 def _check_ownership(entry: Entry, owner: str | None) -> None:
-    """Refuse a runtime entry whose name has an owner, or that would be added again and again."""
+    """Raise InvalidEntry for a runtime entry whose name has an owner.
+
+    Also for an entry that removes itself, because each application of the file would add it again.
+    """
     if entry.owner is not None:
         return
     if entry.remove_when_done:
@@ -135,7 +138,11 @@ def _check_ownership(entry: Entry, owner: str | None) -> None:
 
 
 def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) -> None:
-    """Add the step of one entry to a plan."""
+    """Add to a plan the change, the note or the count of one entry.
+
+    Parameters:
+        before: the stored entry; ``None`` if there is none.
+    """
     if entry.owner is not None:
         plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
         return
@@ -153,7 +160,10 @@ def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) ->
 
 
 def _is_over(app: Celery, entry: Entry) -> bool:
-    """Return whether no run is left. An entry that was done and removed must not come back."""
+    """Return whether an entry has no run left.
+
+    It may have removed itself after its last run, and must not be added again.
+    """
     now = wall_ms()
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
         return True
@@ -163,4 +173,5 @@ def _is_over(app: Celery, entry: Entry) -> bool:
 
 
 def _text(fields: dict[str, Any] | None) -> str:
+    """Return fields as a text by which they can be compared."""
     return json.dumps(fields, sort_keys=True)

@@ -27,7 +27,7 @@ from ..store.records import PAGE, chunks
 from ..store.redis_values import text
 from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
-#: Options that celery-redbeat keeps for itself and does not pass to its client.
+#: Options that celery-redbeat reads itself and does not pass to its client.
 _OWN_OPTIONS = (
     "retry_period",
     "cluster",
@@ -54,16 +54,16 @@ _NUMBERS = (
 
 
 class RedBeatSource(Source):
-    """The schedule that celery-redbeat keeps for an app.
+    """The schedule that celery-redbeat has stored for an app.
 
     Parameters:
-        app: its ``redbeat_*`` settings name the server; by default the broker's, as in
-            celery-redbeat.
-        url: another server.
-        prefix: another ``redbeat_key_prefix``.
+        app: the app. Its ``redbeat_*`` settings name the server; without them it is the broker's,
+            as in celery-redbeat.
+        url: URL of the server, which overrides the settings.
+        prefix: prefix of the keys, which overrides ``redbeat_key_prefix``.
 
     Raises:
-        ConfigurationError: the server cannot be read from here.
+        ConfigurationError: this package cannot read such a server.
     """
 
     title = "celery-redbeat"
@@ -78,14 +78,14 @@ class RedBeatSource(Source):
         self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every entry, 1,000 per round trip; raises Unreadable without an answer."""
+        """Yield every entry; raises Unreadable if the server does not answer."""
         try:
             yield from self._read()
         except FAULTS as exc:
             raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
 
     def _read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every entry, 1,000 keys in a round trip."""
+        """Yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
         self.led = bool(client.exists(self._lock))
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
@@ -134,7 +134,7 @@ def _settings(app: Celery, url: str | None) -> Settings:
 def _entry(
     name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
 ) -> ForeignEntry | LeftOut:
-    """Return the entry of one key, or why it cannot be carried over."""
+    """Return the entry of one key, or why it cannot be imported. Never raises."""
     if definition is None:
         reason = "its definition is gone from Redis; celery-redbeat would remove it"
         return LeftOut(name, reason)
@@ -149,10 +149,11 @@ def _entry(
 def _decode_entry(
     key_name: str, definition: bytes, meta: bytes | None, statics: set[str]
 ) -> ForeignEntry:
-    """Return the entry of a stored definition.
+    """Return the entry of a stored definition. Garbage raises any error.
 
     Parameters:
-        meta: the stored history of runs.
+        key_name: name of the entry by its key.
+        meta: JSON with the last run and the count of runs; ``None`` if there is none.
         statics: names of the entries that come from a ``beat_schedule``.
     """
     stored = _loads(definition)
@@ -175,6 +176,7 @@ def _decode_entry(
 
 
 def _loads(raw: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text that celery-redbeat wrote."""
     stored = json.loads(raw, object_hook=_object)
     if not isinstance(stored, dict):
         kind = type(stored).__name__
@@ -183,7 +185,7 @@ def _loads(raw: bytes) -> dict[str, Any]:
 
 
 def _object(fields: dict[str, Any]) -> Any:
-    """Convert an object with ``__type__``. It may stand among the arguments, too."""
+    """Convert an object with ``__type__`` to its value. Arguments may have such objects, too."""
     kind = fields.get("__type__")
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
@@ -192,6 +194,7 @@ def _object(fields: dict[str, Any]) -> Any:
 
 
 def _datetime(fields: dict[str, Any]) -> datetime:
+    """Return the aware datetime of an object; its zone is a name or an offset in seconds."""
     zone = fields.pop("timezone", "UTC")
     if isinstance(zone, str):
         return datetime(**fields, tzinfo=ZoneInfo(zone))
@@ -200,13 +203,13 @@ def _datetime(fields: dict[str, Any]) -> datetime:
 
 @dataclass(frozen=True)
 class _Weekday:
-    """A weekday of dateutil. Among arguments it cannot be stored here."""
+    """A weekday of dateutil. As an argument of a task, it cannot be stored by this package."""
 
     number: int
 
 
 def _rrule(fields: dict[str, Any]) -> RRule:
-    """Return a recurrence that counts from its start, in the offset from UTC of that time."""
+    """Return a recurrence that counts from its start, with the UTC offset that its start has."""
     zone = timezone(timedelta(minutes=float(fields.get("dtstart_tz") or 0)))
     start = datetime.fromtimestamp(fields["dtstart"], UTC)
     return rrule(_rrule_text(fields), tz=zone, start=start)

@@ -1,10 +1,8 @@
-"""Comparison of a silent beat with another scheduler: what it would have sent, and what was sent.
+"""Comparison of the runs that another scheduler has sent with those that this one would have sent.
 
-Pure.
-
-The other scheduler's store shows what was sent: for each entry, its last run and its number of
-runs. Nothing has to be set up for that, and the instants are exact, however rare the looks. Of
-several runs between two looks, only their number and the last instant are known.
+Pure. The store of the other scheduler has, for each entry, the last run and the count of runs. It
+is read again and again; each time is called a look. The instants are exact, however rare the looks
+are. Of several runs between two looks, only the count and the last instant are known.
 """
 
 from __future__ import annotations
@@ -26,11 +24,12 @@ class Difference(NamedTuple):
     """One difference between the two beats.
 
     Parameters:
-        at: when it was noticed.
-        kind: ``"left out"``: the entry cannot be carried over; ``"not sent"``: the other beat has
-            not sent a due run; ``"late"``, ``"early"``: it sent at another time; ``"more"``,
-            ``"fewer"``: it sent another number of runs.
-        text: the difference for people, with the instants.
+        at: instant of the look that found it.
+        name: name of the entry.
+        kind: ``"left out"``: the entry cannot be imported; ``"not sent"``: the other beat has not
+            sent a due run; ``"late"``, ``"early"``: it sent a run at another time; ``"more"``,
+            ``"fewer"``: it sent another count of runs.
+        text: the difference in words, with the instants.
     """
 
     at: datetime
@@ -40,11 +39,11 @@ class Difference(NamedTuple):
 
 
 class _Track:
-    """One entry since its last run, with the runs that we would send from that run on.
+    """One entry since its last run, with the runs that this scheduler would send after that run.
 
     Parameters:
-        since: instant of our first look at the entry in this state, epoch ms.
-        stream: instants at which we would send its runs, epoch ms.
+        since: instant of the first look at the entry with this last run, in epoch ms.
+        stream: instants at which this scheduler would send runs, in epoch ms.
     """
 
     def __init__(
@@ -65,19 +64,20 @@ class _Track:
         return entry.max_runs == 1 or isinstance(entry.schedule, At)
 
     def ran_since(self, before: _Track) -> bool:
-        """Return whether the entry has run. An edit starts a new comparison."""
+        """Return whether the entry has run since another look. An edited entry starts anew."""
         is_edited = self._carried.definition != before._carried.definition
         return not is_edited and self.foreign.runs > before.foreign.runs
 
     def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
-        """Return whether the runs since this look are an interval apart, on average.
+        """Return whether the runs since this look are one interval apart on average.
 
-        The other scheduler may count an interval from the sending of the run before. Then each run
-        adds its own lateness to that of all later runs, so only the average can be compared.
+        The other scheduler may count an interval from the instant at which it sent the last run.
+        Then the lateness of each run delays all later runs, so only the average can be compared.
 
         Parameters:
-            last_run: instant of the last run, epoch ms.
-            number: number of runs since this look.
+            last_run: instant of the last run, in epoch ms.
+            number: count of the runs since this look.
+            tolerance: ms by which the average may differ.
         """
         if self._interval is None or self.foreign.since is None:
             return False
@@ -85,9 +85,9 @@ class _Track:
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
-        """Return our runs up to the instant ``last_run``, and our next one, in epoch ms.
+        """Return this scheduler's runs up to ``last_run``, and the next one, in epoch ms.
 
-        The track is used up afterwards.
+        Call it once, because it consumes the stream.
         """
         passed: list[int] = []
         while self.next_ms is not None:
@@ -103,15 +103,15 @@ class _Track:
 
 
 class Shadow:
-    """Comparison, look by look.
+    """Comparison of two schedulers, look by look.
 
-    After each run that is seen, the next one is expected from that run on. So it is no difference
-    if the other scheduler counts an interval from the moment of sending.
+    The next run of an entry is calculated from its last run in the other scheduler. So it is no
+    difference if that scheduler counts an interval from the instant at which it sent a run.
 
     Parameters:
-        tolerance: seconds that two instants may differ; half the time to the next run, if that is
-            less.
-        lag: seconds until the other scheduler's store shows a run.
+        tolerance: seconds by which two instants may differ. If half the time to the next run is
+            less, that counts instead.
+        lag: seconds until the store of the other scheduler shows a run.
     """
 
     def __init__(self, carrier: Carrier, zone: tzinfo, *, tolerance: float, lag: float) -> None:
@@ -120,16 +120,16 @@ class Shadow:
         self._tolerance = round(tolerance * 1000)
         self._lag = round(lag * 1000)
         self._tracks: dict[str, _Track | LeftOut] = {}
-        #: Number of runs that agree.
+        #: Count of the runs that agree.
         self.agreed = 0
-        #: Number of differences by kind.
+        #: Kind of difference -> count.
         self.counts: Counter[str] = Counter()
 
     def look(self, entries: Iterable[ForeignEntry | LeftOut], now: int) -> Iterator[Difference]:
         """Yield the differences since the last look.
 
         Parameters:
-            entries: of the other scheduler.
+            entries: all entries of the other scheduler.
             now: epoch ms.
         """
         before = self._tracks
@@ -144,7 +144,7 @@ class Shadow:
 
     @property
     def watched(self) -> int:
-        """Number of entries that are compared."""
+        """Count of the entries that are compared."""
         return sum(isinstance(track, _Track) for track in self._tracks.values())
 
     def undecided(self, now: int) -> int:
@@ -159,14 +159,15 @@ class Shadow:
     def _track(
         self, foreign: ForeignEntry | LeftOut, before: _Track | LeftOut | None, now: int
     ) -> _Track | LeftOut:
-        """Return the track of an entry, a new one if the entry has changed since the last look."""
+        """Return the track of an entry: the last one, or a new one if the entry has changed."""
         if isinstance(before, _Track) and before.foreign == foreign:
             return before
         carried = self._carrier.carry(foreign, now)
         if isinstance(carried, LeftOut):
             return carried
         assert isinstance(foreign, ForeignEntry)
-        # Begin at the last run and not now, because runs that came due since then are compared.
+        # Begin at the last run, because runs that were due between that run and now are compared,
+        # too.
         since = now if foreign.since is None else times.to_ms(foreign.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
         stream = (times.to_ms(run.at) for run in ahead)
@@ -177,7 +178,7 @@ class Shadow:
     ) -> Iterator[tuple[Kind, str]]:
         """Yield the differences of one entry since the last look."""
         if isinstance(track, LeftOut):
-            # A one-off that has run cannot be carried over any more, which is no difference.
+            # A one-off that has run cannot be imported any more. That is no difference.
             has_run = isinstance(before, _Track) and before.single
             if track != before and not has_run:
                 yield "left out", f"it cannot be carried over: {track.reason}"
@@ -185,7 +186,7 @@ class Shadow:
             due = track.next_ms
             if due is None or track.overdue:
                 return
-            # A run that was overdue at the first look has its time, too.
+            # If the run was overdue at the first look, wait as long from that look on.
             if now > max(due, track.since) + self._tolerance + self._lag:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
@@ -193,7 +194,7 @@ class Shadow:
             yield from self._compare_runs(before, track.foreign)
 
     def _compare_runs(self, before: _Track, foreign: ForeignEntry) -> Iterator[tuple[Kind, str]]:
-        """Yield how the runs since the last look differ from those that we would have sent."""
+        """Yield how the runs since the last look differ from those of this scheduler."""
         assert foreign.since is not None
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
@@ -227,4 +228,5 @@ class Shadow:
 
 
 def _times(number: int) -> str:
+    """Return "once" or "N times"."""
     return "once" if number == 1 else f"{number} times"
