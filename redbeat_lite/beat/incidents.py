@@ -209,6 +209,7 @@ class IncidentWatch:
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
             last = failed[entry.name]
+            # Another generation: the entry was replaced. Forgiven: it was resumed after that run.
             if last.what != f"pause {state.generation}" or (last.nominal or 0) <= state.forgiven:
                 return []
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"

@@ -68,7 +68,7 @@ class Notices(Hooks):
         urls = self._urls
         for tries_left in reversed(range(_TRIES)):
             result = _run_child({"urls": urls, "title": title, "body": body})
-            urls = [url for place, url in enumerate(urls) if place not in result.places]
+            urls = [url for place, url in enumerate(urls) if place not in result.accepted]
             if not urls:
                 return
             if tries_left:
@@ -86,11 +86,11 @@ class _Result(NamedTuple):
 
     Parameters:
         code: its exit code; ``None`` if it did not start or was killed.
-        places: indexes of the URLs that it could use.
+        accepted: indexes of the URLs that it could use.
     """
 
     code: int | None
-    places: set[int]
+    accepted: set[int]
 
 
 def _run_child(request: dict[str, Any]) -> _Result:
@@ -128,7 +128,7 @@ def _check(urls: tuple[str, ...]) -> None:
             "redbeat_lite_notify: apprise cannot be used; does `import apprise` work?"
         )
     for place, url in enumerate(urls):
-        if place not in result.places:
+        if place not in result.accepted:
             # Show only the scheme of the URL, because any other part may be a secret.
             expected = (
                 f"URLs that apprise knows, and number {place + 1}, of {scheme_of(url)!r}, is none"

@@ -32,7 +32,8 @@ from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Length of a slice in seconds. A dispatch waits for a slice, or for one page if that takes longer.
+#: Seconds that the repair works at a time. So long a due entry may have to wait for it, or as long
+#: as one page takes.
 _SLICE = 0.1
 
 

@@ -99,7 +99,7 @@ def _begin_alone(task: Any) -> None:
 
 
 def _note_start(task: Any) -> None:
-    """Do what remains to be done before the body begins."""
+    """Note in the request and in the result backend that the run has started."""
     clear_interval_expires(task.request)
     store_started(task, task.request)
 

@@ -131,9 +131,14 @@ class Case(NamedTuple):
     def decode(cls, field: str, raw: bytes) -> Self:
         """Return the incident that a field of the hash holds.
 
+        Parameters:
+            field: field as :attr:`field` returns it.
+            raw: its value, as :meth:`encode` returns it.
+
         Raises:
             one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
         """
+        # The field of a closed incident begins with a number and a colon.
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")

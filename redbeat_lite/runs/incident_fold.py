@@ -409,6 +409,7 @@ class _Fold:
         """Open an incident, or update the open one.
 
         Parameters:
+            nominal: nominal time of the run that is reported; ``None`` if it is not about a run.
             times: count of reports; by default one more than before.
         """
         known = self._open.get((kind, name)) or self._before.get((kind, name))
@@ -419,7 +420,7 @@ class _Fold:
             )
             self._open[kind, name] = case
             return
-        # One run may be reported twice: because it expired, and because it did not begin in time.
+        # Ignore a second report of the same run: it may have expired and also have begun too late.
         is_news = times or nominal is None or known.nominal is None or nominal > known.nominal
         if is_news:
             times = times or known.times + 1

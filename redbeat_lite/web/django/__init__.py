@@ -54,6 +54,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
             answer = site.answer(replace(head, body=body), answer)
         response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
         if answer.status == 304:
+            # Django has added it, but a response without a body has no type.
             del response["Content-Type"]
         return response
 
