@@ -100,9 +100,10 @@ def _leave(me: int) -> None:
 
 
 def _before_fork() -> None:
-    """Wait until no other thread works."""
+    """Wait until no other thread is in :func:`no_forks`, for up to ``PATIENCE`` seconds."""
     me = get_ident()
     deadline = elapsed() + PATIENCE
+    # While a thread is in this list, no other thread begins to work.
     _forking.append(me)
     while any(thread != me for thread in list(_working)) and elapsed() < deadline:
         # Let other threads begin work while this fork waits. Otherwise one hanging server would

@@ -52,6 +52,7 @@ class BeatState:
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of the open ones, by the incident watch.
         self.incidents: Mapping[str, int] = {}
+        #: Whether the heartbeat file could not be written, and the log says so.
         self._is_unwritable = False
         self._alive_at = elapsed()
         self._role = "starting"

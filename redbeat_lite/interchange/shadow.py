@@ -84,10 +84,14 @@ class _Track:
         gap = (last_run - times.to_ms(self.foreign.since)) / number
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
-    def until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
+    def take_until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
         """Return this scheduler's runs up to ``last_run``, and the next one, in epoch ms.
 
-        Call it once, because it consumes the stream.
+        Call it once, because it takes the runs from the stream.
+
+        Parameters:
+            tolerance: ms by which a run may be later than ``last_run``, but less than half of the
+                time to the run after it.
         """
         passed: list[int] = []
         while self.next_ms is not None:
@@ -201,7 +205,7 @@ class Shadow:
         if before.keeps_pace(last_run, number, self._tolerance):
             self.agreed += number
             return
-        expected, following = before.until(last_run, self._tolerance)
+        expected, following = before.take_until(last_run, self._tolerance)
         if len(expected) == number:
             self.agreed += number
             due = expected[-1]

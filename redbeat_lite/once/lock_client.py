@@ -354,6 +354,7 @@ class LockClient:
             if self.store.end(lock_alone).waiters:
                 self.wake([hold.held.key])
         except DOWN as exc:
+            # The end of the task will try again, by finish().
             task_id = hold.held.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 

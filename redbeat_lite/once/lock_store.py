@@ -171,7 +171,8 @@ class Verdict(NamedTuple):
 
     Parameters:
         word: a verdict of ``once/begin.lua``: ``"run"``, or the reason why the task may not run.
-        text: the fencing number after ``"run"``; otherwise the holder of the lock or its like.
+        text: with ``"run"``, the fencing number; otherwise what the log should name with the
+            reason, such as the holder of the lock.
         unrecorded: why the run could not be recorded; empty if it was.
     """
 

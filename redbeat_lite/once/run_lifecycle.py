@@ -270,7 +270,7 @@ def _despite_soft_limit(release: Callable[[], None]) -> None:
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
-    """Return whether the next task under this id needs the same lock, so that it can release it."""
+    """Return whether the next task under this id needs the same lock. Then it can release it."""
     if signature is None:
         return True
     headers = signature.options.get("headers") or {}
@@ -340,7 +340,8 @@ def run_and_release(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs
     hold: Hold | None = fields.get(HOLD)
     has_lock = hold is not None and hold.held.key is not None
     has_next = any(fields.get(name) for name in ("chain", "callbacks", "chord"))
-    # If this is the body of a base class that the body calls, the run goes on after it.
+    # A body may call the body of its base class, and go on after it. Then only the outer call
+    # releases the lock.
     if hold is None or not has_lock or not has_next or hold.in_body:
         return body(*args, **kwargs)
     hold.in_body = True

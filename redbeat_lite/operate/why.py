@@ -184,7 +184,8 @@ def _run_in_span(
     if near is not None and near.at is not None:
         if near.at in runs:
             return runs[near.at]
-        # Another run in the span can only be a run by hand, unless the occurrences have moved.
+        # The occurrence has no run. Unless the occurrences have moved, another run in the span was
+        # made by hand, so it is not the run that the user asks about.
         if entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None:
             return None
     for ms in sorted(runs):

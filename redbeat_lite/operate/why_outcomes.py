@@ -66,10 +66,12 @@ def _verdict_key(case: Case, run: Run) -> str:
     if outcome == "waiting":
         if run.began_at:
             return "requeued"
-        # If no worker of the queue reports, one that does not report may have run it long ago.
+        # A worker that sends no reports may have run it long ago. So say "waiting" only if the
+        # workers of the queue report.
         return "waiting" if case.takers else "unreported"
+    # Only a pipeline records an error with this outcome; a once-lock records none.
     if outcome == "left out" and run.error:
-        return "turn"  # A once-lock would have recorded no error.
+        return "turn"
     if outcome == "running" and run.task_id in case.line[1:]:
         return "in line"
     if outcome == "retrying" and run.retry_at is not None and run.retry_at > case.now:
@@ -104,6 +106,7 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         yield Reason(run.outcome, f"It {' and '.join(parts)}.", run.began_at, source)
     if run.error:
         label = "The error"
+        # The task may have raised Ignore, whose text is no error.
         if run.outcome == "unknown" and run.retry_at is None:
             label = "It said"
         yield Reason("error", full(f"{label}: {run.error}"), run.began_at, source)

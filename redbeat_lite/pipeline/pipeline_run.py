@@ -115,6 +115,7 @@ class PipelineRun:
 
     def __init__(self, app: Celery, run_id: str) -> None:
         written = str(run_id) if isinstance(run_id, (str, UUID)) else ""
+        # Braces in a key would choose its place in a Redis cluster.
         if (
             not 0 < len(written) <= 200
             or not written.isprintable()
@@ -167,9 +168,9 @@ class PipelineRun:
 
         Parameters:
             states: the states to include.
-            limit: most runs. The call reads at most ``limit`` unended runs and the latest ``limit``
-                of up to 10,000 ended runs, but at least 500 of each. A run whose record has expired
-                is left out.
+            limit: most runs. The call searches at most ``limit`` unended runs and ``limit`` ended
+                ones for these states; 500 of each if ``limit`` is less. A run whose record has
+                expired is left out.
         """
         store = store_of(app)
         ids = store.index.latest(max(limit, _LEAST_READ))

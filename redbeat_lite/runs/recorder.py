@@ -57,9 +57,11 @@ class Recorder:
         self._settings = settings
         self._pid = os.getpid()
         self._fates: deque[Fate] = deque()
+        #: Count of the fates that could not be recorded, and an error of one, for the next warning.
         self._failed = 0
         self._why = ""
         self._last_warning = float("-inf")
+        #: Time of the next attempt to write.
         self._not_before = float("-inf")
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
         #: Acquired by the caller that starts the thread, and never released.

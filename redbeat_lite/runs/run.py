@@ -206,7 +206,7 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
     """Return the run, or the range of runs, that a row describes."""
     scheduled_at = from_ms(row.nominal)
     if row.is_range:
-        count = row.attempt
+        count = row.attempt  # The row of a range has its count there.
         until = from_ms(row.nominal + (row.duration or 0)) if count > 1 else None
         return Run(name, scheduled_at, row.outcome, until=until, count=count)
     attempts = row.attempts

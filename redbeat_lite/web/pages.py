@@ -101,6 +101,7 @@ def now(call: Call) -> Response:
     data = call.read(_now)
     summary = []
     for label, value in data["summary"]:
+        # The text of this label is an error, which may quote values of an entry.
         if label == "refused":
             value = call.visible_error(str(value))
         summary.append((label, value))

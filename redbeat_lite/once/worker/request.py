@@ -61,6 +61,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
+        # These names are attributes that the worker sets. No message may bring them.
         for name in INTERNAL_NAMES:
             fields.pop(name, None)
         if headers is None:
