@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self, get_args, get_type_hints
 from msgspec import NODEFAULT, Struct, structs
 
 from .errors import InvalidEntry, check_field_names
-from .text import is_short_text, nearest_hint
+from .text import is_short_text, nearest_hint, storable
 from .times import DURATION_FORMS, YEAR, seconds_of
 
 #: Least length of time that is more than 0.
@@ -129,6 +129,14 @@ def name(most: int) -> Kind:
     return Kind("NAME", expected, lambda value: require(is_short_text(value, most), value))
 
 
+def _text(value: Any) -> str:
+    return require(isinstance(value, str) and storable(value) == value, value)  # type: ignore[no-any-return]
+
+
+#: Text of any length without control characters.
+TEXT = Kind("TEXT", "text without control characters", _text)
+
+
 def _instant(value: Any) -> datetime:
     instant = value
     hint = "add tzinfo, for example tzinfo=datetime.UTC"
@@ -210,7 +218,12 @@ class Model(Struct, frozen=True):
             return value
         if not isinstance(value, Mapping):
             raise InvalidEntry(cls.path, cls.forms, value)
-        return cls(**check_field_names(cls.path, value, cls.__struct_fields__))
+        check_field_names(cls.path, value, cls.__struct_fields__)
+        for field_name, field in fields_of(cls).items():
+            if field.default is NODEFAULT and field_name not in value:
+                hint = "the field is missing"
+                raise InvalidEntry(field.path, field.kind.expected, None, hint=hint)
+        return cls(**value)
 
     @classmethod
     def decode(cls, stored: Any) -> Any:
@@ -235,6 +248,11 @@ class Model(Struct, frozen=True):
             if value != field.default:
                 stored[field_name] = field.store(value)
         return stored
+
+    def encode_all(self) -> dict[str, Any]:
+        """Return a dict of all fields, each in its stored form."""
+        fields = fields_of(type(self))
+        return {name: field.store(getattr(self, name)) for name, field in fields.items()}
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from hashlib import sha1
 from itertools import groupby, islice
@@ -121,13 +120,12 @@ class Backfills:
             generation=entry.known_state.generation,
         )
         if before is not None:
-            backfill = replace(backfill, number=before.number + 1, skip=covered(before))
+            backfill = backfill.but(number=before.number + 1, skip=covered(before))
         nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
         if missing and 0 < len(nominals) <= _LONGEST:
             nominals, backfill = self._missing(entry, nominals, backfill)
         _check_amount(entry, nominals, backfill, missing)
-        backfill = replace(
-            backfill,
+        backfill = backfill.but(
             start=from_ms(nominals[0]),
             end=from_ms(nominals[-1]),
             total=len(nominals),
@@ -176,7 +174,7 @@ class Backfills:
                 neighbours = [*group]
                 ranges.append((neighbours[0], neighbours[-1]))
         missing = [nominal for nominal in nominals if nominal not in present]
-        return missing, replace(backfill, skip=merged(ranges))
+        return missing, backfill.but(skip=merged(ranges))
 
     def lacks(self, backfill: Backfill) -> bool:
         """Return whether neither this backfill nor a later one of its kind is stored.
@@ -190,7 +188,7 @@ class Backfills:
 
     def restore(self, backfill: Backfill) -> None:
         """Store a backfill of a backup, so that it continues, unless it is stored already."""
-        backfill = replace(backfill, feed=self._present_feed())
+        backfill = backfill.but(feed=self._present_feed())
         if not self.lacks(backfill):
             return
         due = wall_ms() if backfill.runs else None
@@ -237,7 +235,7 @@ class Backfills:
         # only one of them can store it.
         text = repr((_kind(backfill), backfill.number))
         id_ = sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
-        backfill = replace(backfill, id=id_, feed=self._present_feed())
+        backfill = backfill.but(id=id_, feed=self._present_feed())
         if self._own.put([backfill.edit(None, wall_ms())]) == [False]:
             raise EntryChanged(
                 f"backfill {id_!r} of {backfill.name!r} was started by somebody else just now"
@@ -272,7 +270,7 @@ class Backfills:
             before = self[id_]
             if before.ended:
                 raise EntryNotFound(f"backfill {id_!r} has ended: {before.ended}")
-            after = replace(before, **changes)
+            after = before.but(**changes)
             due = wall_ms() if after.runs else None
             if self._own.put([after.edit(before, due)]) == [True]:
                 self._record(after, action)

@@ -114,8 +114,7 @@ class FreezeList:
                     f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
                 )
             return [
-                freeze._replace(thawed=from_ms(now)) if freeze.id == id else freeze
-                for freeze in stored
+                freeze.but(thawed=from_ms(now)) if freeze.id == id else freeze for freeze in stored
             ]
 
         self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import islice
 from typing import Any
@@ -126,7 +126,7 @@ class BackfillPlanner:
         except NotKnownHere as exc:
             job.error = describe(exc)
         except UNREADABLE as exc:
-            job.backfill = replace(backfill, ended=f"cancelled, as its entry is gone: {exc}")
+            job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             job.error = describe(exc)
             text = "beat: backfill %s of %r waits, trying again later: %s"
@@ -195,7 +195,7 @@ class BackfillPlanner:
         lapsed = self._guards.lapsed(running)
         active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
         feed = text(lines[-1][0]) if lines else backfill.feed
-        return replace(backfill, active=active, feed=feed)
+        return backfill.but(active=active, feed=feed)
 
 
 class BackfillSteps:
@@ -218,7 +218,7 @@ class BackfillSteps:
         before = job.backfill
         sent = job.plan.emit
         if job.error:
-            after = replace(before, attempts=before.attempts + 1)
+            after = before.but(attempts=before.attempts + 1)
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)

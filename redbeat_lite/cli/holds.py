@@ -93,7 +93,7 @@ def freezes() -> None:
       celery -A proj redbeat freezes
     """
     shown = [*load_schedules().freezes]
-    echo_json([freeze._asdict() for freeze in shown])
+    echo_json(shown)
     rows = [
         (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in shown
     ]

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from msgspec import Struct, structs
 
 from .._base.clock import elapsed
 from .._base.times import in_zone
@@ -153,6 +154,8 @@ def _jsonable(value: object) -> Any:
     """Return a value of a type that JSON knows, for ``json.dumps(default=…)``."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, Struct):
+        return structs.asdict(value)
     if isinstance(value, Iterator):
         return [*value]
     if isinstance(value, datetime):

@@ -106,7 +106,7 @@ def _as_data(beats: Status) -> dict[str, object]:
         for standby in beats.standbys
         if standby.well
     ]
-    data["freezes"] = [freeze._asdict() for freeze in beats.freezes]
+    data["freezes"] = beats.freezes
     return data
 
 

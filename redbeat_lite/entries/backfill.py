@@ -9,18 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from datetime import datetime, tzinfo
+from typing import Annotated, Any, ClassVar
 
 from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.fields import INSTANT, TEXT, Kind, Model, flag, require, whole
 from .._base.public import public
-from .._base.text import is_short_text
-from .._base.times import MAX_MS, to_ms
+from .._base.times import MAX_MS, MIN_MS, to_ms
 from ..rules import At, Every, Question, Rule, next_ms
-from ..settings import MAX_NAME
-from ..store.json_values import dumps, loads, pack, unpack
+from ..store.json_values import dumps, loads
 from ..store.records import Edit, Stored
 from .entry import Entry
+from .model import NAME
 from .state import EntryState
 
 #: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
@@ -39,18 +39,33 @@ _STEP = 0.1
 # Fields that change while the backfill runs.
 _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 
-# Types that fields must have when they are read.
-_TYPES: dict[type, tuple[str, ...]] = {
-    str: ("note", "actor", "generation", "ended", "feed"),
-    int: ("again", "number", "total", "sent", "attempts", "cursor"),
-    datetime: ("start", "end", "at"),
-    bool: ("paused",),
-}
+#: Number that counts something.
+_COUNT = whole(0)
+
+
+def _rate(value: Any) -> float:
+    return require(type(value) in (int, float) and SLOWEST <= value <= FASTEST, value)  # type: ignore[no-any-return]
+
+
+def _instants(value: Any) -> tuple[int, ...]:
+    require(isinstance(value, (list, tuple)) and all(type(ms) is int for ms in value), value)
+    return tuple(value)
+
+
+def _ranges(value: Any) -> tuple[tuple[int, ...], ...]:
+    require(isinstance(value, (list, tuple)), value)
+    ranges = tuple(map(_instants, value))
+    require(all(len(span) == 2 for span in ranges), value)
+    return ranges
+
+
+_RATE = Kind("N", f"a number from {SLOWEST} to {FASTEST}", _rate)
+_INSTANTS = Kind("", "a list of epoch milliseconds", _instants)
+_RANGES = Kind("", "pairs of epoch milliseconds", _ranges)
 
 
 @public
-@dataclass(frozen=True, slots=True)
-class Backfill:
+class Backfill(Model, frozen=True):
     """Past occurrences of an entry that are sent late or sent again. Datetimes are aware.
 
     Parameters:
@@ -77,27 +92,29 @@ class Backfill:
         attempts: number of failed publishes in a row.
     """
 
-    id: str
-    name: str
-    start: datetime
-    end: datetime
-    max_active: int | None
-    rate: float
-    again: int
-    note: str
-    actor: str
-    at: datetime
-    generation: str
-    number: int = 0
-    skip: Ranges = ()
-    total: int = 0
-    sent: int = 0
-    paused: bool = False
-    ended: str = ""
-    active: Sequence[int] = ()
-    cursor: int = 0
-    feed: str = ""
-    attempts: int = 0
+    forms: ClassVar[str] = "an object"
+
+    id: Annotated[str, TEXT]
+    name: Annotated[str, NAME]
+    start: Annotated[datetime, INSTANT]
+    end: Annotated[datetime, INSTANT]
+    max_active: Annotated[int | None, whole(1)]
+    rate: Annotated[float, _RATE]
+    again: Annotated[int, _COUNT]
+    note: Annotated[str, TEXT]
+    actor: Annotated[str, TEXT]
+    at: Annotated[datetime, INSTANT]
+    generation: Annotated[str, TEXT]
+    number: Annotated[int, _COUNT] = 0
+    skip: Annotated[Ranges, _RANGES] = ()
+    total: Annotated[int, _COUNT] = 0
+    sent: Annotated[int, _COUNT] = 0
+    paused: Annotated[bool, flag()] = False
+    ended: Annotated[str, TEXT] = ""
+    active: Annotated[Sequence[int], _INSTANTS] = ()
+    cursor: Annotated[int, whole(MIN_MS, MAX_MS)] = 0
+    feed: Annotated[str, TEXT] = ""
+    attempts: Annotated[int, _COUNT] = 0
 
     @property
     def left(self) -> int:
@@ -126,39 +143,20 @@ class Backfill:
         """
         if before is not None:
             return Edit(self.id, before.state.encode(), self.state, None, due)
-        fields = asdict(self)
+        fields = self.encode()
         for field in (*_STATE, "id"):
-            del fields[field]
-        return Edit(self.id, None, self.state, dumps(pack(fields, "backfill")), due)
+            fields.pop(field, None)
+        return Edit(self.id, None, self.state, dumps(fields), due)
 
 
 def backfill_of(stored: Stored) -> Backfill | None:
     """Return the stored backfill; ``None`` if there is none, or if it cannot be read."""
-    with suppress(CorruptEntry, TypeError, UnicodeDecodeError):
-        fields = unpack(loads(stored.definition or b""))
+    with suppress(CorruptEntry, InvalidEntry, TypeError, UnicodeDecodeError):
+        fields = loads(stored.definition or b"")
         progress = loads(stored.state or b"")
-        backfill = Backfill(stored.name.decode(), **{**fields, **progress})
-        return backfill if _is_intact(backfill) else None
+        backfill: Backfill = Backfill.decode({**fields, **progress, "id": stored.name.decode()})
+        return backfill
     return None
-
-
-def _is_intact(backfill: Backfill) -> bool:
-    """Return whether the beat can use each field; raise TypeError if one has a wrong type."""
-    for kind, fields in _TYPES.items():
-        if not all(isinstance(getattr(backfill, field), kind) for field in fields):
-            return False
-    instants = (backfill.start, backfill.end, backfill.at)
-    counts = (backfill.again, backfill.number, backfill.total, backfill.sent, backfill.attempts)
-    most = backfill.max_active
-    return (
-        is_short_text(backfill.name, MAX_NAME)
-        and all(instant.tzinfo is not None for instant in instants)
-        and min(counts) >= 0
-        and (most is None or (isinstance(most, int) and most >= 1))
-        and SLOWEST <= backfill.rate <= FASTEST
-        and all(type(ms) is int for ms in backfill.active)
-        and all(len(span) == 2 and all(type(ms) is int for ms in span) for span in backfill.skip)
-    )
 
 
 # -- The next step ---------------------------------------------------------------------------------
@@ -238,8 +236,7 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
         sent: nominal times, in epoch ms, of the sent messages.
         is_all: whether no occurrence is left to send.
     """
-    return replace(
-        backfill,
+    return backfill.but(
         cursor=sent[-1] + 1 if sent else backfill.cursor,
         sent=backfill.sent + len(sent),
         active=() if backfill.max_active is None else (*backfill.active, *sent),

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.fields import INSTANT, TEXT, Model
 from .._base.ids import random_hex
 from .._base.public import public
-from .._base.times import from_ms, to_ms
+from .._base.times import to_ms
 from ..store.changes import Change
 from ..store.json_values import dumps, loads
 from .entry import Entry
-from .selection import Selection
+from .model import NAME
+from .selection import PATTERN, TAG, Selection
 
 #: Length of the mark at the begin of a revision, in characters. A revision and its successor have
 #: the same mark.
@@ -22,7 +24,7 @@ _MARK = 8
 
 
 @public
-class Freeze(NamedTuple):
+class Freeze(Model, frozen=True):
     """Time in which some entries do not fire.
 
     At its end, each entry's misfire policy decides on the runs that were due meanwhile.
@@ -37,15 +39,17 @@ class Freeze(NamedTuple):
         thawed: time at which it was ended early; ``None`` if it was not.
     """
 
-    id: str
-    name: str
-    tag: str | None
-    task: str
-    since: datetime
-    until: datetime
-    note: str = ""
-    actor: str = ""
-    thawed: datetime | None = None
+    forms: ClassVar[str] = "an object"
+
+    id: Annotated[str, NAME]
+    name: Annotated[str, PATTERN]
+    tag: Annotated[str | None, TAG]
+    task: Annotated[str, PATTERN]
+    since: Annotated[datetime, INSTANT]
+    until: Annotated[datetime, INSTANT]
+    note: Annotated[str, TEXT] = ""
+    actor: Annotated[str, TEXT] = ""
+    thawed: Annotated[datetime | None, INSTANT] = None
 
     @property
     def selection(self) -> Selection:
@@ -74,12 +78,12 @@ class Freezes(NamedTuple):
     def of(cls, text: bytes) -> Freezes:
         """Return the freezes of a stored text; none if the text cannot be read."""
         with suppress(InvalidEntry, TypeError, ValueError, OverflowError, CorruptEntry):
-            return cls(tuple(map(_decoded, loads(text.partition(b"|")[2]))), text)
+            return cls(tuple(map(Freeze.decode, loads(text.partition(b"|")[2]))), text)
         return cls((), text)
 
     def replaced(self, *freezes: Freeze) -> Freezes:
         """Return the next revision, with these freezes."""
-        stored = [_encoded(freeze) for freeze in freezes]
+        stored = [freeze.encode() for freeze in freezes]
         mark = self.revision[:_MARK].decode(errors="replace") or random_hex(4)
         return Freezes(freezes, f"{mark}{random_hex(8)}|{dumps(stored)}".encode())
 
@@ -139,15 +143,3 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
                 end = thawed.get(fields["id"])
                 fields = {"tag": None, "note": change.note, "actor": change.actor, **fields}
                 yield Freeze(**fields, since=change.at, until=until, thawed=end)
-
-
-def _encoded(freeze: Freeze) -> list[Any]:
-    """Return the fields of a freeze as JSON values, instants in epoch ms."""
-    return [to_ms(value) if isinstance(value, datetime) else value for value in freeze]
-
-
-def _decoded(stored: list[Any]) -> Freeze:
-    id, name, tag, task, since, until, note, actor, thawed = stored
-    selection = Selection.of(name, tag, task)
-    end = thawed and from_ms(thawed)
-    return Freeze(id, *selection, from_ms(since), from_ms(until), note, actor, end)

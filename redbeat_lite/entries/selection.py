@@ -8,19 +8,34 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
-from .._base.errors import InvalidEntry
+from .._base.fields import Kind, require
 from .._base.text import is_short_text
 from ..settings import MAX_NAME
 from ..store.json_values import dumps
 from ..store.records import Stored
 from .entry import Entry
-from .model import FIELDS
+from .model import MAX_TAG
 
 #: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
 _WILD = frozenset("*?[")
 
 #: Most characters of a pattern: enough for the longest name with each character in brackets.
 _LONGEST = 3 * MAX_NAME
+
+
+#: Name or pattern of names.
+PATTERN = Kind(
+    "PATTERN",
+    f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters",
+    lambda text: require(is_short_text(text, _LONGEST), text),
+)
+
+#: One tag of an entry.
+TAG = Kind(
+    "TAG",
+    f"text of 1 to {MAX_TAG} characters without commas and control characters",
+    lambda tag: require(is_short_text(tag, MAX_TAG) and "," not in tag, tag),
+)
 
 
 class Selection(NamedTuple):
@@ -43,17 +58,9 @@ class Selection(NamedTuple):
         Raises:
             InvalidEntry: a field is wrong; names the field.
         """
-        for field, value in {"name": name, "task": task}.items():
-            if not is_short_text(value, _LONGEST):
-                raise InvalidEntry(
-                    field,
-                    f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters",
-                    value,
-                )
-        checked_tag = None
-        if tag is not None:
-            [checked_tag] = FIELDS["tags"].read((tag,))
-        return cls(str(name), checked_tag, str(task))
+        checked_name = PATTERN.read("name", name)
+        checked_task = PATTERN.read("task", task)
+        return cls(checked_name, TAG.read("tag", tag, optional=True), checked_task)
 
     @classmethod
     def one(cls, name: str) -> Selection:

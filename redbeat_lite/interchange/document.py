@@ -1,12 +1,12 @@
-"""Files of entries in JSON or TOML, with errors that name the wrong part of a file.
+"""Files of entries, in JSON or TOML: reading one, and naming the part of it that is wrong.
 
 ``entries`` is a list of records that have a ``name``, or an object of records by name. An error
-names the path of the wrong field, such as ``entries[3].schedule``. If the text itself is no JSON or
-TOML, the error names the line.
+names the path of its field, such as ``entries[3].schedule``. For an error of the text itself, the
+parser names the line.
 
-A record has the fields of an entry: the schedule in the form that :mod:`redbeat_lite.rules.forms`
-describes, arguments as they are stored, and instants in ISO 8601. An export also has freezes and
-backfills.
+A record holds the fields of an entry in JSON: its schedule in the form that
+:mod:`redbeat_lite.rules.forms` describes, arguments as they are stored, instants in ISO 8601. An
+export also holds freezes and backfills.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import INSTANT
+from .._base.fields import INSTANT, Kind, Model, flag, require, whole
 from .._base.text import shorten, storable
 from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
@@ -32,7 +32,6 @@ from ..entries.definition import MAY_BE_UNSTORED
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.model import is_name
-from ..entries.selection import Selection
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..entries.unstored import UnstoredSchedule
 from ..rules import Question
@@ -40,24 +39,23 @@ from ..rules.calendars import Calendar
 from ..settings import Settings
 from ..store.json_values import unpack
 
-#: Most characters of a key in the path of an error.
+#: Characters of a key in a path. Most names are shorter.
 _KEY = 250
 
 #: Most characters of a generation.
 _MAX_GENERATION = 32
 
-#: Fields of a record that do not belong to the definition of its entry.
+#: Fields of a record that no user defines.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Freeze, Backfill)
 
-#: Function of a field's path and its value in the file. It returns the checked value, or raises
-#: InvalidEntry.
-_Reader = Callable[[str, Any], Any]
+#: Fields of an entry whose values a file has as they are stored.
+_PACKED = ("args", "kwargs", "options")
 
 
 class BadFile(RedbeatError):
-    """A file of entries cannot be used. Nothing was written."""
+    """A file of entries cannot be used; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,8 @@ class Record:
     """One entry of a file.
 
     Parameters:
-        name: name of the entry.
-        fields: all fields of the record in the file.
-        key: index of the record in a list of records, or its key in an object of records.
+        fields: all its fields in the file.
+        key: its position among the entries, from 0, or its key.
     """
 
     name: str
@@ -77,7 +74,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file of entries, in its order. No two records have the same name.
+    """A file of entries, in its order, without equal names.
 
     Only an export has calendars, freezes and backfills.
     """
@@ -131,7 +128,6 @@ def read_document(path: str, text: str) -> Document:
 
 
 def _place(key: int | str) -> str:
-    """Return the path of a record."""
     return f"entries[{shorten(key, _KEY)}]"
 
 
@@ -160,12 +156,11 @@ def _parse(path: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply") from None
-    except ValueError as exc:  # The errors of both parsers name line and column.
+    except ValueError as exc:  # both parsers name line and column
         raise BadFile(f"{path}: {exc}") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these pairs, or raise ValueError if a key is repeated."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
@@ -174,10 +169,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
-    """Return the entry that the fields of a record define.
+    """Return the entry of a record, as :func:`entry_fields` writes it.
 
-    Missing fields have the defaults of the settings. Only config entries have ``owner`` and
-    ``unstored``.
+    Missing fields have the defaults of the settings. ``owner`` and ``unstored`` are of config
+    entries.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
@@ -186,114 +181,18 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     unstored: dict[str, str] = {}
     if owner is not None:
         # Format 1 lists the fields that are not stored, without their texts.
-        unstored = dict.fromkeys(_unstored_fields("local", fields.get("local", [])), "")
-        unstored |= _texts("unstored", fields.get("unstored", {}))
+        unstored = dict.fromkeys(_UNSTORED.read("local", fields.get("local", [])), "")
+        unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
     values = {}
     for field, value in fields.items():
         if field not in _NOT_DEFINED:
-            values[field] = _ENTRY[field](field, value) if field in _ENTRY else value
+            values[field] = _unpacked(field, value) if field in _PACKED else value
     if "schedule" in unstored:
         values["schedule"] = UnstoredSchedule(unstored["schedule"])
     entry = entry_with_defaults(settings, name, values, app=app)
     entry.owner = owner
     entry.unstored = unstored
     return entry
-
-
-def state_fields(state: EntryState) -> dict[str, Any]:
-    """Return the state of an entry as JSON values."""
-    fields: dict[str, Any] = {"next": _iso(state.nominal), "last": _iso(state.last)}
-    if isinstance(state.nominal, Question):
-        fields["asked"] = _iso(state.nominal.asked)
-    if state.forgiven:
-        fields["forgiven"] = _iso(state.forgiven)
-    for field in _STATE_VALUES:
-        value = getattr(state, field)
-        if value is not None:
-            fields[field] = value
-    return fields
-
-
-def _iso(ms: int | None) -> str | None:
-    return None if ms is None else from_ms(ms).isoformat()
-
-
-def state_from(fields: Any) -> EntryState:
-    """Return the state of a record, or raise InvalidEntry if a part of it is missing or wrong."""
-    values = _read_fields(_STATE_VALUES, "state", fields)
-    instants = _read_fields(_STATE_INSTANTS, "state", fields)
-    nominal = instants["next"]
-    if nominal is not None and instants["asked"] is not None:
-        nominal = Question(nominal, instants["asked"])
-    forgiven = instants["forgiven"] or 0
-    return EntryState(**values, nominal=nominal, last=instants["last"], forgiven=forgiven)
-
-
-def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
-    """Return a freeze or a backfill as JSON values."""
-    fields = {}
-    for field in _FIELDS[type(item)]:
-        value = getattr(item, field)
-        fields[field] = value.isoformat() if isinstance(value, datetime) else value
-    return fields
-
-
-def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
-    """Return the freezes or the backfills of a file, or raise InvalidEntry for a wrong field.
-
-    Parameters:
-        place: path of the list in the file.
-    """
-    items = []
-    for number, fields in enumerate(_list(place, stored)):
-        values = _read_fields(_FIELDS[cls], f"{place}[{number}]", fields)
-        if cls is Freeze:
-            selection = Selection.of(values["name"], values["tag"], values["task"])
-            values |= selection._asdict()
-        items.append(cls(**values))
-    return tuple(items)
-
-
-def _read_fields(readers: Mapping[str, _Reader], place: str, fields: Any) -> dict[str, Any]:
-    """Return the checked values of an object's fields. The reader of a missing field gets ``None``.
-
-    Parameters:
-        readers: field -> its reader.
-        place: path of the object.
-    """
-    stored = _object(place, fields)
-    return {field: read(f"{place}.{field}", stored.get(field)) for field, read in readers.items()}
-
-
-def _reader(expected: str, is_right: Callable[[Any], bool]) -> _Reader:
-    """Return a reader that accepts the values for which ``is_right`` returns true."""
-
-    def read(field: str, value: Any) -> Any:
-        if not is_right(value):
-            raise InvalidEntry(field, expected, value)
-        return value
-
-    return read
-
-
-def _or_none(read: _Reader) -> _Reader:
-    """Return a reader that accepts ``None``, too."""
-    return lambda field, value: None if value is None else read(field, value)
-
-
-def _unpacked(field: str, value: Any) -> Any:
-    try:
-        return unpack(value)
-    except CorruptEntry as exc:
-        raise InvalidEntry(field, f"values that can be read ({exc})", value) from None
-
-
-def _ms(field: str, value: Any) -> int:
-    return to_ms(INSTANT.read(field, value))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and storable(value) == value
 
 
 def _is_note(value: Any) -> bool:
@@ -306,89 +205,105 @@ def _is_generation(value: Any) -> bool:
     return isinstance(value, str) and value.isalnum() and len(value) <= _MAX_GENERATION
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_COUNT
-
-
-def _is_list_of_ms(value: Any) -> bool:
-    return isinstance(value, list) and all(type(ms) is int for ms in value)
-
-
-def _is_object_of_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
-def _is_list_of_pairs(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        _is_list_of_ms(pair) and len(pair) == 2 for pair in value
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(text, str) and storable(text) == text for text in value.values()
     )
 
 
-_list = _reader("a list", lambda value: isinstance(value, list))
-_object = _reader("an object", lambda value: isinstance(value, dict))
-_name = _reader("a name", is_name)
-_text = _reader("text", _is_text)
-_text_or_null = _reader("text or null", lambda value: value is None or _is_text(value))
-_note = _reader(f"text of at most {MAX_NOTE} characters", _is_note)
-_count = _reader("a whole number from 0", _is_count)
-_count_or_null = _reader(
-    "a whole number from 0, or null", lambda value: value is None or _is_count(value)
-)
-_switch = _reader("true or false", lambda value: isinstance(value, bool))
-_texts = _reader("an object of texts", _is_object_of_texts)
-_unstored_fields = _reader(
-    f"a list of some of {', '.join(MAY_BE_UNSTORED)}",
-    lambda value: isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value),
-)
-_ranges = _reader("pairs of epoch milliseconds", _is_list_of_pairs)
-_generation = _reader(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
+def _are_unstored(value: Any) -> bool:
+    return isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value)
 
-_ENTRY: dict[str, _Reader] = {
-    "args": _unpacked,
-    "kwargs": _unpacked,
-    "options": _unpacked,
-}
-_STATE_VALUES: dict[str, _Reader] = {
-    "count": _count,
-    "skipped": _count,
-    "version": _count,
-    "paused": _switch,
-    "note": _note,
-    "error": _note,
-    "generation": _generation,
-}
-_STATE_INSTANTS = dict.fromkeys(("next", "last", "asked", "forgiven"), _or_none(_ms))
 
-#: Class -> fields of its objects in a file. The active runs of a backfill are left out, because the
-#: records of their ends may be lost before the import.
-_FIELDS: dict[type, dict[str, _Reader]] = {
-    Freeze: {
-        "id": _name,
-        "name": _text,
-        "note": _text,
-        "actor": _text,
-        "until": INSTANT.read,
-        "since": INSTANT.read,
-        "tag": _text_or_null,
-        "task": _text,
-    },
-    Backfill: {
-        "id": _name,
-        "name": _name,
-        "note": _text,
-        "actor": _text,
-        "start": INSTANT.read,
-        "end": INSTANT.read,
-        "at": INSTANT.read,
-        "again": _count,
-        "number": _count,
-        "total": _count,
-        "sent": _count,
-        "cursor": _reader("epoch milliseconds", lambda value: type(value) is int),
-        "max_active": _count_or_null,
-        "rate": _reader("a number", lambda value: type(value) in (int, float)),
-        "generation": _text,
-        "skip": _ranges,
-        "paused": _switch,
-    },
-}
+def _kind(expected: str, is_right: Callable[[Any], bool]) -> Kind:
+    return Kind("", expected, lambda value: require(is_right(value), value))
+
+
+_LIST = _kind("a list", lambda value: isinstance(value, list))
+_COUNT = whole(0, MAX_COUNT - 1)
+_NOTE = _kind(f"text of at most {MAX_NOTE} characters", _is_note)
+_GENERATION = _kind(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
+_TEXTS = _kind("an object of texts", _are_texts)
+_UNSTORED = _kind(f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
+
+#: Fields of a state that have the same value in a file.
+_AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
+
+#: Fields of freezes and backfills that no file has. The runs for which a backfill waits are among
+#: them, because their ends may be lost until the import.
+_NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts")
+
+
+class StateRecord(Model, frozen=True, kw_only=True):
+    """State of an entry in a file; see :class:`EntryState`."""
+
+    path: ClassVar[str] = "state"
+    forms: ClassVar[str] = "an object"
+
+    next: Annotated[datetime | None, INSTANT] = None
+    last: Annotated[datetime | None, INSTANT] = None
+    asked: Annotated[datetime | None, INSTANT] = None
+    forgiven: Annotated[datetime | None, INSTANT] = None
+    count: Annotated[int, _COUNT]
+    skipped: Annotated[int, _COUNT]
+    version: Annotated[int, _COUNT]
+    paused: Annotated[bool, flag()]
+    note: Annotated[str, _NOTE]
+    error: Annotated[str, _NOTE]
+    generation: Annotated[str, _GENERATION]
+
+
+def state_fields(state: EntryState) -> dict[str, Any]:
+    """Return the state of an entry as JSON values."""
+    asked = state.nominal.asked if isinstance(state.nominal, Question) else None
+    record = StateRecord(
+        next=_instant(state.nominal),
+        last=_instant(state.last),
+        asked=_instant(asked),
+        forgiven=_instant(state.forgiven or None),
+        **{field: getattr(state, field) for field in _AS_IN_STATE},
+    )
+    return {"next": None, "last": None, **record.encode()}
+
+
+def _instant(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+def state_from(fields: Any) -> EntryState:
+    """Return the state of a record; raises InvalidEntry if a part of it is missing or wrong."""
+    record = StateRecord.decode(fields)
+    nominal = None if record.next is None else to_ms(record.next)
+    if nominal is not None and record.asked is not None:
+        nominal = Question(nominal, to_ms(record.asked))
+    return EntryState(
+        nominal=nominal,
+        last=None if record.last is None else to_ms(record.last),
+        forgiven=0 if record.forgiven is None else to_ms(record.forgiven),
+        **{field: getattr(record, field) for field in _AS_IN_STATE},
+    )
+
+
+def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
+    """Return a freeze or a backfill as JSON values."""
+    fields = item.encode_all()
+    return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
+
+
+def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
+    """Return the freezes or backfills of a file; raises InvalidEntry for a wrong field."""
+    items = []
+    for number, fields in enumerate(_LIST.read(place, stored)):
+        try:
+            items.append(cls.decode(fields))
+        except InvalidEntry as exc:
+            field = f"{place}[{number}].{exc.field}".rstrip(".")
+            raise InvalidEntry(field, exc.expected, exc.value, hint=exc.hint) from None
+    return tuple(items)
+
+
+def _unpacked(field: str, value: Any) -> Any:
+    try:
+        return unpack(value)
+    except CorruptEntry as exc:
+        raise InvalidEntry(field, f"values that can be read ({exc})", value) from None

@@ -99,7 +99,11 @@ def test_a_beginning_reads_no_other_definition(schedules: Schedules, server: Ser
 
 
 def test_what_is_wrong_is_named(shop: Schedules) -> None:
-    for given, said in (({"tag": "a,b"}, "tags"), ({"task": ""}, "task: expected"), ({"name": 5}, "name: expected")):
+    for given, said in (
+        ({"tag": "a,b"}, "tag: expected"),
+        ({"task": ""}, "task: expected"),
+        ({"name": 5}, "name: expected"),
+    ):
         with pytest.raises(InvalidEntry, match=said):
             shop.select(**given)  # type: ignore[arg-type]
     for call in (shop.select().pause, shop.select().run_now):

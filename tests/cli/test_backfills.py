@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
     assert cli("backfills", "pause", started["id"]).lines[1].endswith("paused")
     found = schedules.backfills[started["id"]]
-    schedules.backfills._own.put([replace(found, paused=False, active=(1, 2)).edit(found, None)])
+    schedules.backfills._own.put([found.but(paused=False, active=(1, 2)).edit(found, None)])
     assert cli("backfills").lines[1].endswith("running, 2 out")
     assert cli("backfills", "resume", started["id"]).lines[1].endswith("running")
     assert cli("backfills", "cancel", started["id"]).lines[1].endswith("cancelled")

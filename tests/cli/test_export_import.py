@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -136,7 +135,7 @@ class TestExport:
         schedules.freezes.thaw(schedules.freezes.add(seconds=3600).id)
         hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
         first = schedules.backfills.start("a", *hours[:2], max_active=None)
-        done = replace(first, ended="done", sent=2, cursor=to_ms(hours[1]) + 1)
+        done = first.but(ended="done", sent=2, cursor=to_ms(hours[1]) + 1)
         assert schedules.backfills._own.put([done.edit(first, None)]) == [True]
         goes_on = schedules.backfills.start("a", hours[0], hours[4], max_active=None, note="why")
         schedules.backfills.pause(goes_on.id)
@@ -317,7 +316,7 @@ class TestExport:
             ({"error": "\ud800"}, "state.error: expected text"),
             ({"next": "soon"}, "state.next: expected an instant"),
             ({"generation": "a|b"}, "state.generation: expected at most 32 letters"),
-            ({"paused": 1}, "state.paused: expected true or false"),
+            ({"paused": 1}, "state.paused: expected True or False"),
         ],
     )
     def test_a_state_that_is_wrong_is_refused_by_its_path(
@@ -461,7 +460,12 @@ class TestBadFiles:
             ("[]", 'expected "entries"'),
             ('{"entries": 3}', 'expected "entries"'),
             ('{"entries": [], "freezes": 5}', "freezes: expected a list, got 5"),
-            ('{"entries": [], "freezes": [{"id": "\\ud800"}]}', "freezes[0].id: expected a name, got '\\ud800'"),
+            ('{"entries": [], "freezes": [{"id": "x"}]}', "freezes[0].name: expected a name or a pattern"),
+            (
+                '{"entries": [], "freezes": [{"id": "\\ud800", "name": "a", "tag": null, "task": "*", '
+                '"since": "2026-01-01T00:00Z", "until": "2026-01-02T00:00Z"}]}',
+                "freezes[0].id: expected text of 1 to 200 characters without control characters, got '\\ud800'",
+            ),
             ('{"entries": [], "backfills": [5]}', "backfills[0]: expected an object, got 5"),
             ("[" * 100_000, "nested too deeply"),
         ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -104,6 +103,6 @@ def _hours(wanted: Backfill) -> list[int]:
 def test_how_many_go_out_in_one_step() -> None:
     plain, locked = Entry("a", "add", every(1)), Entry("a", "add", every(1), once=True)
     wanted = backfill(NOON, NOON)
-    assert [room(replace(wanted, rate=rate), plain) for rate in (0.001, 10, 100, 1000)] == [1, 1, 10, 50]
-    assert room(replace(wanted, rate=1000), locked) == 1
-    assert [room(replace(wanted, max_active=most, active=(1, 2)), plain) for most in (2, 3, 1000)] == [0, 1, 50]
+    assert [room(wanted.but(rate=rate), plain) for rate in (0.001, 10, 100, 1000)] == [1, 1, 10, 50]
+    assert room(wanted.but(rate=1000), locked) == 1
+    assert [room(wanted.but(max_active=most, active=(1, 2)), plain) for most in (2, 3, 1000)] == [0, 1, 50]

@@ -57,9 +57,9 @@ def test_what_is_meant_is_told() -> None:
     [
         (("",), "name: expected a name or a pattern"),
         ((7,), "got 7"),
-        (("*", "a,b"), "tags"),
-        (("*", ["a", "b"]), "tags"),
-        (("*", []), "tags"),
+        (("*", "a,b"), "tag"),
+        (("*", ["a", "b"]), "tag"),
+        (("*", []), "tag"),
         (("*", None, 3), "task"),
     ],
 )

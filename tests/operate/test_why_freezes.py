@@ -14,7 +14,7 @@ from redbeat_lite.operate.why_case import gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
 
 NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "deploy", "ada@desk")
-OTHERS = NIGHTLY._replace(name="poll")
+OTHERS = NIGHTLY.but(name="poll")
 FROZE = "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy."
 
 HISTORIES = {
@@ -29,7 +29,7 @@ HISTORIES = {
         "It began at 2026-03-02 05:00:01+01:00.\n" + FROZE.replace("06:00", "05:00"),
         known={
             "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
-            "freezes": (NIGHTLY._replace(thawed=t(2, 5)), OTHERS),
+            "freezes": (NIGHTLY.but(thawed=t(2, 5)), OTHERS),
         },
     ),
     "it was held, and ran at the end by the leader's clock": History(
@@ -53,7 +53,7 @@ HISTORIES = {
         at=None,
         known={
             "runs": (run(NIGHT, "succeeded", seconds=5.0),),
-            "freezes": (NIGHTLY._replace(since=t(2, 13), until=t(2, 18)),),
+            "freezes": (NIGHTLY.but(since=t(2, 13), until=t(2, 18)),),
         },
     ),
 }
@@ -75,9 +75,9 @@ def test_the_record_of_changes_tells_of_freezes_that_are_over(app: Celery, sched
     schedules.freezes.thaw(made[0].id)
     thawed = next(each.at for each in schedules.changes() if each.action == "thawed")
     told = gather(app, "a", NOW, app.timezone).freezes
-    assert [each._replace(since=NOW) for each in told] == [
-        made[1]._replace(since=NOW),
-        made[0]._replace(since=NOW, thawed=thawed),
+    assert [each.but(since=NOW) for each in told] == [
+        made[1].but(since=NOW),
+        made[0].but(since=NOW, thawed=thawed),
     ]
     assert abs(told[0].since - made[1].since) < timedelta(seconds=5)
     assert from_ms(0) < told[1].end <= thawed
