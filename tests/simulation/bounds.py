@@ -29,6 +29,7 @@ class Amounts:
         sent: messages that were sent.
         deliveries: how often workers have taken a message.
         jobs: jobs that may have been started.
+        locks: how often somebody has asked for a lock for a piece of code.
         processes: processes of all kinds.
     """
 
@@ -41,6 +42,7 @@ class Amounts:
     sent: int
     deliveries: int
     jobs: int
+    locks: int
     processes: int
 
 
@@ -88,8 +90,8 @@ BOUNDS = {
     b"once:index": Bound(lambda amounts: amounts.deliveries + amounts.processes, 120),
     b"once:fence": Bound(lambda _: 1, 60),
     b"once:workers": Bound(lambda amounts: amounts.processes, 200),
-    # Each id takes 220 bytes, as the documentation says.
-    b"guard:": Bound(lambda amounts: amounts.sent, 220),
+    # Each id takes 220 bytes, as the documentation says: that of a task, or of a lock for a piece of code.
+    b"guard:": Bound(lambda amounts: amounts.sent + amounts.calls + amounts.locks, 220),
     b"turns:": Bound(lambda amounts: amounts.jobs, 100),
     b"pipelines": Bound(lambda amounts: amounts.jobs, 60),
     b"ended-runs": Bound(lambda amounts: amounts.jobs, 60),

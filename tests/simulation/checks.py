@@ -222,6 +222,7 @@ class Checks:
             sent=scenario.broker.sent,
             deliveries=scenario.broker.deliveries,
             jobs=counts["job call: start"],
+            locks=counts["locks asked for"],
             processes=len(self._world.processes),
         )
 

@@ -40,6 +40,7 @@ class Holder:
     def _work(self, key: str) -> None:
         lease = self._random.choice((1.0, 3.0, 10.0))
         timeout = self._random.choice((0.0, 2.0))
+        self._story.counts["locks asked for"] += 1
         with lock(self._app, key, lease=lease, timeout=timeout) as held:
             if not held or held.lost:
                 return

@@ -13,7 +13,9 @@ from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import busy, laws
 from tests.simulation.values import Database
 
-NOTHING = Amounts(names=0, history=0, calls=0, backfills=0, beats=0, terms=0, sent=0, deliveries=0, jobs=0, processes=0)
+NOTHING = Amounts(
+    names=0, history=0, calls=0, backfills=0, beats=0, terms=0, sent=0, deliveries=0, jobs=0, locks=0, processes=0
+)
 
 
 def test_what_lives_on_without_a_cause_is_an_excess() -> None:
