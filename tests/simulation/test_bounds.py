@@ -48,7 +48,7 @@ GROWS = {
     ),
     "guards do not expire": (
         "once/end",
-        {"redis.call('PEXPIREAT', KEYS[1], ": "local _ = math.max("},
+        {"redis.call('PEXPIREAT', guard, ": "local _ = math.max("},
         "keys live for ever",
     ),
 }

@@ -158,8 +158,8 @@ def test_a_backfill_begins_also_where_the_beat_hears_nothing_and_nothing_else_is
             socket.is_half_open = bool(socket.channels)
 
     def start(user: User) -> None:
-        end = user.instant_ago(0)
-        user.schedules.backfills.start("config", user.instant_ago(8 * 3600), end, max_active=None)
+        now = scenario.story.now
+        user.start_backfill("config", now - 8 * 3600 * 1000, now)
 
     at(scenario, 10.0, deafen)
     at(scenario, 12.0, by_user(scenario, start))

@@ -85,10 +85,6 @@ class User:
         #: Names that no call can have added since they were removed.
         self._absent = set(NAMES)
 
-    def instant_ago(self, seconds: float) -> datetime:
-        """The instant so many seconds ago."""
-        return _instant(self._story.now - round(1000 * seconds))
-
     def hurry(self) -> None:
         """Call the next method at once, so that it meets what happens now."""
         self._waiters.wake_all()
@@ -234,6 +230,16 @@ class User:
         start = end - round(1000 * self._random.uniform(most / 10, most))
         rate = self._random.choice((2, 20, 1000))
         again = self._random.choice((0, 0, 1))
+        self.start_backfill(name, start, end, rate, again)
+
+    def start_backfill(self, name: str, start: int, end: int, rate: int = 1000, again: int = 0) -> None:
+        """Have runs of a span sent.
+
+        Parameters:
+            start, end: of the span, epoch ms.
+            rate: runs a second.
+            again: whether runs are sent that were sent in time, too.
+        """
 
         def backfill() -> dict[str, Any]:
             started = self.schedules.backfills.start(
