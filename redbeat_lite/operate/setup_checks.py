@@ -256,9 +256,9 @@ def recording(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "workers",
             "note",
-            "no worker that records runs was heard of within the last minute; sent were those of "
-            f"{listed(names)}",
-            "Nobody records what becomes of them, so runs and why know only what was sent.",
+            "no worker that records runs has reported within the last minute; these entries have "
+            f"run: {listed(names)}",
+            "Nobody records their outcomes, so runs and why know only what was sent.",
             f"{_INSTALL}.",
             names,
         )
@@ -394,11 +394,12 @@ def queues(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "queue",
                 "note",
-                f"no worker that reports takes from queue {queue!r}, to which go: {listed(names)}",
+                f"no worker that reports takes from queue {queue!r}, which these entries use: "
+                f"{listed(names)}",
                 "Their messages wait there and expire, unless a worker without install() takes "
                 "them.",
-                f"Nothing, if there is one; else start a worker with -Q {queue}, or correct the "
-                "queue of these.",
+                f"Start a worker with -Q {queue}, or correct the queue of these entries. Nothing, if "
+                "a worker without install() takes them.",
                 tuple(names),
             )
     if unattended:
@@ -406,11 +407,11 @@ def queues(subject: Subject) -> Iterator[Finding]:
             "once",
             "warning",
             f"{counted(len(unattended), 'entry has', 'entries have')} a once-lock, and no worker "
-            "with install() that reads the queue was heard of within the last minute: "
+            "with install() that reads their queue has reported within the last minute: "
             f"{listed(unattended)}",
-            "Only tasks of the class redbeat_lite.Task then give their lock back when they end; "
-            "and none is given back when a worker dies or a message expires. Runs less than a "
-            "minute apart are left out until the lock has run out.",
+            "Only tasks of the class redbeat_lite.Task then release their lock when they end. No "
+            "lock is released when a worker dies or a message expires. Runs less than a minute "
+            "apart are left out until the lock expires.",
             f"{_INSTALL}.",
             tuple(unattended),
         )

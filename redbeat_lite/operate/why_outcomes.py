@@ -14,14 +14,14 @@ from .why_case import RECORD, STATE, Case, Explanation, Reason, full
 _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
-    "unreported": "{} was sent for {}, and no worker has reported its begin",
+    "unreported": "{} was sent for {}, and no worker has reported that it began",
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
     "retrying": "{} ran for {} and failed; no worker has reported its retry{}",
     "retry waits": "{} ran for {} and failed; it waits for its retry{}",
-    "retry expired": "{} did run for {}, and failed; its message expired before its retry{}",
-    "succeeded": "{} did run for {}, and succeeded",
-    "failed": "{} did run for {}, and failed",
+    "retry expired": "{} ran for {}, and failed; its message expired before its retry{}",
+    "succeeded": "{} ran for {}, and succeeded",
+    "failed": "{} ran for {}, and failed",
     "expired": (
         "{} did not run for {}: it was sent, and its message expired before a worker began it"
     ),
@@ -32,8 +32,8 @@ _VERDICTS = {
     "left out": "{} did not run for {}: its once-lock was held",
     "turn": "{} did not run for {}: another run of its pipeline had not ended",
     "refused": "{} did not run for {}: it failed before its body began",
-    "rejected by task": "{} did run for {}, and rejected its message",
-    "no outcome": "{} did run for {}, and reported no outcome, as with Ignore or replace",
+    "rejected by task": "{} ran for {}, and rejected its message",
+    "no outcome": "{} ran for {}, and reported no outcome, as with Ignore or replace",
     "no end": "{} began for {}; how it ended is not recorded",
     "unknown": (
         "whether {} ran for {} is not recorded: it was sent, and no worker has reported its outcome"

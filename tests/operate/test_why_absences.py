@@ -98,7 +98,7 @@ HISTORIES = {
         known={"changes": (change(t(2, 9), "removed"), ADDED)},
     ),
     "it ran, and has been removed since": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.",
         stored=False,
         known={"changes": (change(t(2, 9), "removed"), ADDED), "runs": (run(NIGHT, "succeeded", seconds=5.0),)},
     ),
@@ -317,7 +317,7 @@ GAPPED = {
         known={"runs": (RAN,)},
     ),
     "it is done": History(
-        "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
         "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
         "It is not stored any more. Who removed it is not recorded; it may have removed itself.",

@@ -25,7 +25,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "skipped"), RAN), "freezes": (OTHERS, NIGHTLY)},
     ),
     "it was held, and ran after the thaw": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It began at 2026-03-02 05:00:01+01:00.\n" + FROZE.replace("06:00", "05:00"),
         known={
             "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
@@ -33,12 +33,11 @@ HISTORIES = {
         },
     ),
     "it was held, and ran at the end by the leader's clock": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It began at 2026-03-02 05:59:59+01:00.\n" + FROZE,
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:59:59+01:00.\n" + FROZE,
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 59, 59)),), "freezes": (NIGHTLY,)},
     ),
     "it ran late, but that was not for the freeze": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:00:01+01:00.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:00:01+01:00.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),), "freezes": (NIGHTLY, OTHERS)},
     ),
     "it is frozen, and waits": History(
@@ -48,7 +47,7 @@ HISTORIES = {
         known={"freezes": (NIGHTLY,)},
     ),
     "what comes next is frozen": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.\n"
         "ada@desk froze night* until 2026-03-02 18:00:00+01:00: deploy.",
         at=None,
         known={

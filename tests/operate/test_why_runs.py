@@ -10,12 +10,12 @@ from tests.support.cases import together
 
 HISTORIES = {
     "it succeeded": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It went to w1@a, began at 2026-03-02 03:00:01+01:00, took 1 min 2 s and was attempted 2 times.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 3, 0, 1), seconds=62.4, worker="w1@a", attempts=2),)},
     ),
     "it failed": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and failed.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "The error: ValueError: no disk.",
         known={
@@ -25,7 +25,7 @@ HISTORIES = {
         },
     ),
     "a backfill has sent it": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It began at 2026-03-02 09:00:00+01:00.\n"
         "It was sent by a backfill.",
         known={
@@ -51,7 +51,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "retrying", error="OSError: busy", retry_at=t(2, 11, 30)),)},
     ),
     "its retry has expired": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and failed; its message expired before its retry, "
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed; its message expired before its retry, "
         "due at 2026-03-02 03:10:00+01:00.\n"
         "It was attempted 2 times.\n"
         "The error: OSError: busy.",
@@ -74,12 +74,12 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "waiting", began_at=t(2, 3, 0, 1)),)},
     ),
     "its body rejected its message": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and rejected its message.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and rejected its message.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.",
         known={"runs": (run(NIGHT, "rejected", began_at=t(2, 3, 0, 1), seconds=2.0),)},
     ),
     "its body raised Ignore": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and reported no outcome, as with Ignore or replace.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and reported no outcome, as with Ignore or replace.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 2 s.\n"
         "It said: no.",
         known={"runs": (run(NIGHT, "unknown", began_at=t(2, 3, 0, 1), seconds=2.0, error="no"),)},
@@ -95,7 +95,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "failed", error="OnceRejected: taken"),)},
     ),
     "it waits, and no worker takes it": History(
-        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported its begin.\n"
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began.\n"
         "No worker reports that it takes from queue 'slow' now; those without install() do not report.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),
@@ -192,19 +192,19 @@ HISTORIES = {
         known={"runs": (run(t(2, 3), "left out", until=t(2, 4), count=61),)},
     ),
     "it ran late after a time without a leader": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It began at 2026-03-02 04:10:02+01:00 and took 1 min 2 s.\n"
         "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
         "04:10:00+01:00 beat of beat-2 began to lead.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 4, 10, 2), seconds=62.0),), "gaps": (GAP,)},
     ),
     "it began while nobody led, which kept it from nothing": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It began at 2026-03-02 03:00:01+01:00 and took 1 min 2 s.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 3, 0, 1), seconds=62.0),), "gaps": (GAP,)},
     ),
     "it ran late after a pause": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It began at 2026-03-02 09:00:02+01:00.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
         "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
@@ -214,7 +214,7 @@ HISTORIES = {
         },
     ),
     "an extra run of the same minute is another": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and failed.\nNothing more is recorded of it.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed.\nNothing more is recorded of it.",
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"), run(NIGHT, "failed"))},
     ),
     "an extra run of the same minute is not that of the schedule": History(
@@ -224,7 +224,7 @@ HISTORIES = {
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"),)},
     ),
     "an extra run is told if its second is asked about": History(
-        "'nightly' did run for 2026-03-02 03:00:30+01:00, and succeeded.\nNothing more is recorded of it.",
+        "'nightly' ran for 2026-03-02 03:00:30+01:00, and succeeded.\nNothing more is recorded of it.",
         at=t(2, 3, 0, 30),
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"), run(NIGHT, "failed"))},
     ),
@@ -237,7 +237,7 @@ HISTORIES = {
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"),)},
     ),
     "it was put off by its jitter": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "Its jitter put it off to 2026-03-02 03:06:17+01:00.",
         fields={"jitter": 600},

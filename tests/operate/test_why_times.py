@@ -23,7 +23,7 @@ HISTORIES = {
         **BY_HAND,
     ),
     "it is run by hand only, and was": History(
-        "'nightly' did run for 2026-03-01 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
         "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
         "It has no next run, because it is run by hand only.",
         at=None,
@@ -42,7 +42,7 @@ HISTORIES = {
         at=t(2, 4),
     ),
     "the clocks skip the time, and it ran after": History(
-        "'nightly' did run for 2026-03-29 03:00:00+02:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
         "It took 5 s.\n"
         "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.",
         at=t(29, 2, 30),
@@ -82,7 +82,7 @@ HISTORIES = {
         state={"nominal": t(26, 2, 30, month=10), "last": t(25, 2, 30, month=10)},
     ),
     "the clocks show the time twice, and it ran the first": History(
-        "'nightly' did run for 2026-10-25 02:30:00+02:00, and succeeded.\n"
+        "'nightly' ran for 2026-10-25 02:30:00+02:00, and succeeded.\n"
         "It took 5 s.\n"
         "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.",
         at=t(25, 2, 30, month=10),
@@ -119,7 +119,7 @@ HISTORIES = {
         state={"nominal": None},
     ),
     "the last one is not that of run_now": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "The next one is due at 2026-03-03 03:00:00+01:00.",
         at=None,
@@ -140,14 +140,14 @@ HISTORIES = {
         known={"refused": "expire: expected a known field, got 60"},
     ),
     "the last one ran, and the next is due": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "The next one is due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "the last one ran, and it is finished": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "It has no next run, because it is finished after its max_runs of 9, the last at 2026-03-02 03:00:00+01:00.",
         at=None,
@@ -170,7 +170,7 @@ HISTORIES = {
         known={"runs": (RAN,), "status": status(leader=None, last_tick=t(1, 22))},
     ),
     "the next one will wait, as it is disabled": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "It has no next run, because it is disabled.",
         at=None,
@@ -178,7 +178,7 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "an edit made occurrences for the past, which never were": History(
-        "'nightly' did run for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It took 1 min 2 s.\n"
         "The next one is due at 2026-03-03 09:00:00+01:00.",
         at=None,
@@ -198,7 +198,7 @@ HISTORIES = {
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "an interval keeps its phase": History(
-        "'nightly' did run for 2026-03-02 03:01:07+01:00, and succeeded.\nIt took 5 s.",
+        "'nightly' ran for 2026-03-02 03:01:07+01:00, and succeeded.\nIt took 5 s.",
         at=t(2, 3, 1),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
