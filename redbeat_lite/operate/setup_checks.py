@@ -398,8 +398,8 @@ def queues(subject: Subject) -> Iterator[Finding]:
                 f"{listed(names)}",
                 "Their messages wait there and expire, unless a worker without install() takes "
                 "them.",
-                f"Start a worker with -Q {queue}, or correct the queue of these entries. Nothing, if "
-                "a worker without install() takes them.",
+                f"Start a worker with -Q {queue}, or correct the queue of these entries. Do "
+                "nothing if a worker without install() takes them.",
                 tuple(names),
             )
     if unattended:

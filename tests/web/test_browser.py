@@ -192,7 +192,7 @@ def test_every_page_that_asks_fits(tab: Any, address: str, schedules: Schedules,
     page.goto(address + "backfills?name=nightly")
     for field, text in {"from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
         page.fill(f"[name={field}]", text)
-    asked("Show how much it is")
+    asked("Count the runs")
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -250,7 +250,7 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
     assert "cancelled" in page.inner_text("#list")
     for field, text in {"name": "nightly", "from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
         page.fill(f"[name={field}]", text)
-    page.click("text=Show how much it is")
+    page.click("text=Count the runs")
     assert "Send 8 runs of nightly?" in page.inner_text("h1")
     page.click("button:text-is('Start')")
     assert len([*schedules.backfills]) == 2

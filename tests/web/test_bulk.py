@@ -109,11 +109,11 @@ def test_the_buttons_are_where_a_filter_selects_and_one_may(look: Callable[..., 
     assert offered(everybody, q="report") == ["pause", "resume", "run", "remove"]
     assert offered(some, tag="a") == ["pause", "resume"]
     assert offered(everybody, q="nope") == offered(look(), q="report") == []
-    assert "or else all that it selects" in everybody.get("entries", q="report").text
+    assert "or all that the filter selects" in everybody.get("entries", q="report").text
     for query in ({}, {"q": "report", "state": "waiting"}):
         assert offered(everybody, **query) == ["pause", "resume", "run", "remove"]
         seen = everybody.get("entries", **query)
-        assert ("Those that are ticked:" in seen.text, seen.html.count('form="bulk" name="pick"')) == (
+        assert ("Ticked entries:" in seen.text, seen.html.count('form="bulk" name="pick"')) == (
             True,
             13 if not query else 3,
         )

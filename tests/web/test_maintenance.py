@@ -27,7 +27,7 @@ __all__ = ["runs"]
 
 
 def test_locks_tell_who_holds_and_who_waits(visitor: Visitor, app: Celery, client: redis.Redis) -> None:
-    assert "Nobody holds one." in visitor.get("locks").text
+    assert "No lock is held." in visitor.get("locks").text
     with lock(app, "reindex", lease=60), lock(app, "other"):
         client.zadd("{redbeat-lite}:once:wait:reindex", {f"task{number}": number for number in range(7)})
         client.pexpire("{redbeat-lite}:once:wait:reindex", 60_000)
@@ -81,7 +81,7 @@ def set_aside(client: redis.Redis, schedules: Schedules) -> Callable[..., None]:
 def test_quarantine_tells_what_is_wrong_and_shows_what_one_may_see(
     look: Callable[..., Visitor], set_aside: Callable[..., None], client: redis.Redis
 ) -> None:
-    assert "There is none." in look().get("quarantine").text
+    assert "No entry is in quarantine." in look().get("quarantine").text
     set_aside("nightly", "kwargs: expected a dict, got 'hunter2'")
     set_aside("broken", definition='{"kwargs": "hunter2')
     set_aside("odd", definition='{"kwargs": "hunter2"}')

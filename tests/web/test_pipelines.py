@@ -57,7 +57,7 @@ def runs(app: Celery, client: redis.Redis) -> Iterator[Runs]:
 def test_runs_are_listed_with_how_far_they_are(
     visitor: Visitor, runs: Runs, client: redis.Redis, run_cli: Callable[..., Said]
 ) -> None:
-    assert "There is none." in visitor.get("pipelines").text
+    assert "No run is recorded." in visitor.get("pipelines").text
     going, bad = runs.start(("load", 2), ("clean", 1), ("index", 1), run_id="going"), runs.start(("a", 1), run_id="bad")
     runs.end(going, 0)
     runs.end(going, 1)
@@ -92,7 +92,7 @@ def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: 
         "Stage 2 0 of 2",
         "▸ clean",
         "· index",
-        "fails, if not ended, at",
+        "deadline",
         "done 48 %",
     ):
         assert words in seen.text
@@ -116,7 +116,7 @@ def test_a_run_that_nobody_knows_is_404_and_one_whose_record_is_gone_says_so(
     assert (visitor.get("pipelines", id="r1").status, visitor.get("pipelines", id="{x}").status) == (404, 400)
     runs.end(runs.start(("a", 1)), 0)
     client.delete("{redbeat-lite:r1}:run")
-    assert "nothing else is left of it" in visitor.get("pipelines", id="r1").text
+    assert "Its steps are no longer recorded" in visitor.get("pipelines", id="r1").text
 
 
 def test_a_program_is_told_as_json_that_there_is_no_such_run(visitor: Visitor) -> None:
