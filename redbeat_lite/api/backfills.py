@@ -139,7 +139,7 @@ class Backfills:
         workers = recent_reports(reports, server_ms(client) / 1000).values()
         are_recorded = any(worker.records for worker in workers)
         expected = (
-            "None (--max-active none), as no worker that records runs was heard of within a minute"
+            "None (--max-active none), as no worker that records runs has reported within a minute"
         )
         hint = "it then sends `rate` (--rate) messages a second, whatever becomes of them"
         _check("max_active", expected, max_active, max_active is None or are_recorded, hint)
@@ -305,7 +305,7 @@ def _last_before(entry: Entry, again: int, stored: Sequence[Backfill]) -> Backfi
             f"backfill {before.id} has {before.left} left: wait for its end, cancel it, "
             f"or send its runs once more by {_next_number(again)}"
         )
-        expected = "a number under which no backfill of the entry goes on"
+        expected = "a number that no unfinished backfill of the entry has"
         raise InvalidEntry("again", expected, again, hint=hint)
     return before
 

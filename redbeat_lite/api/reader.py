@@ -231,6 +231,6 @@ def check_complete(entry: Entry, *needed: str) -> None:
     """Raise ConfigOwned if only the configuration of another app has one of these fields."""
     if not entry.unstored.keys().isdisjoint(needed):
         raise ConfigOwned(
-            f"entry {entry.name!r} holds what cannot be stored, and only the app of "
-            f"{entry.owner!r} knows; do it there"
+            f"entry {entry.name!r} has parts that cannot be stored; do this in the app of "
+            f"{entry.owner!r}, which has them"
         )

@@ -263,7 +263,7 @@ class IncidentWatch:
         if self._lasts("nobody_records", self._lacks_recorder(now, open_kinds), open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
-                "and no worker that records them was heard of for a minute"
+                "and no worker that records them has reported for a minute"
             )
         if look.unread is not None:
             first, last = (from_ms(ms).isoformat(timespec="seconds") for ms in look.unread)

@@ -127,7 +127,7 @@ def _is_restarted(app: Celery, store: PipelineStore, ref: Ref) -> bool:
     """
     verdict = store.report_lost(ref)
     if verdict == "again":
-        text = "Pipeline %s: the worker of step %d is gone, it is started anew"
+        text = "Pipeline %s: the worker of step %d is gone, so the step is started again"
         logger.warning(text, ref.run, ref.step)
     elif verdict == "dead":
         text = "Pipeline %s: the worker of step %d is gone, and it may not run again"

@@ -368,7 +368,7 @@ class _Fold:
         if queue is not None:
             kind = "not_consumed"
             other = "missed"
-            text += f": no worker that was heard of takes from the queue {queue!r}"
+            text += f": no worker that reports takes from the queue {queue!r}"
         self._open_case(kind, name, text, nominal)
         if (kind, name) in self._open:
             self._close(other, name)

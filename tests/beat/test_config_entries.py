@@ -154,7 +154,9 @@ class TestForms:
         one_turn(app, make_beat)
         elsewhere = Schedules(make_app("elsewhere"))
         assert elsewhere["a"].as_dict()["unstored"] == {"args": "<celery.beat.BeatLazyFunc object>"}
-        with pytest.raises(ConfigOwned, match="entry 'a' holds what cannot be stored, and only the app of 'proj'"):
+        with pytest.raises(
+            ConfigOwned, match="entry 'a' has parts that cannot be stored; do this in the app of 'proj'"
+        ):
             elsewhere.run_now("a")
         clock.forward(10)
         one_turn(app, make_beat)

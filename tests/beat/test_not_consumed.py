@@ -32,7 +32,7 @@ def test_a_queue_that_nobody_takes_from_is_the_incident(stage: Stage, fields: di
     stage.turn(60, 33)
     [found] = stage.schedules.incidents()
     assert (found.kind, found.entry) == ("not_consumed", "e")
-    assert found.text.endswith("has not begun within 30 s: no worker that was heard of takes from the queue 'slow'")
+    assert found.text.endswith("has not begun within 30 s: no worker that reports takes from the queue 'slow'")
     stage.worker.reports("slow")
     stage.turn(27, 33)
     assert _open(stage) == ["missed"]

@@ -31,7 +31,7 @@ SPAN = ("--from", "2025-01-01", "--to", "2025-01-02T00:00+01:00")
 def test_commands(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", cron("0 * * * *", tz="UTC"))
     said = cli("backfill", "a", *SPAN, code=1)
-    assert "expected None (--max-active none), as no worker that records runs was heard of within a minute" in said.err
+    assert "expected None (--max-active none), as no worker that records runs has reported within a minute" in said.err
     assert "(it then sends `rate` (--rate) messages a second, whatever becomes of them)" in said.err
     said = cli("backfill", "a", *SPAN, "--max-active", "none", "--dry-run")
     assert said.lines == [
@@ -42,7 +42,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
     assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
     assert "max_active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
-    assert "no backfill of the entry goes on" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
+    assert "no unfinished backfill of the entry has" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
     [row] = cli("backfills").lines[1:]
     assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
     assert cli("backfills", "pause", started["id"]).lines[1].endswith("paused")

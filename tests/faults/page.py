@@ -43,7 +43,7 @@ LINES = {
     "restart killed": ("the server is killed, is away for 60 s and keeps its data (AOF)", "The same."),
     "restart empty": (
         "the server restarts without its data after 20 s",
-        "Config entries are back and begin anew. Runtime entries are gone.",
+        "Config entries are back and start again. Runtime entries are gone.",
     ),
     "hangs": ("the server hangs for 20 s", "The same as a restart with its data."),
     "flushed": ("somebody runs `FLUSHALL`", "Config entries are back when the leader renews its lease."),
@@ -53,7 +53,7 @@ LINES = {
     ),
     "evicted definitions": (
         "the definitions or the states are evicted",
-        "Config entries are back at the next renewal, and begin anew.",
+        "Config entries are back at the next renewal, and start again.",
     ),
     "disk full": ("the server's disk is full (`MISCONF`)", "It refuses to write; what is due stays due."),
     "poisoned": ("200 of 1,000 definitions turn into rubbish", "These are quarantined; the others run."),

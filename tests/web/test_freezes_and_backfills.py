@@ -104,7 +104,7 @@ def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, sche
         ({"from": "yesterday"}, "from: expected"),
         ({"from": "2026-01-01", "rate": "fast"}, "rate: expected a number"),
         ({"from": "2026-01-01", "max-active": "-1"}, "max_active: expected"),
-        ({"from": "2026-01-01"}, "no worker that records runs was heard of"),
+        ({"from": "2026-01-01"}, "no worker that records runs has reported"),
         ({"from": "2026-01-01", "max-active": "none", "name": "nope"}, "no entry 'nope' is stored"),
     ],
 )
