@@ -78,7 +78,7 @@ docs: $(READY) ## Build the documentation into docs/_build
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "Built: docs/_build/index.html"
 
-screenshots: $(VENV)/.browser ## Take the pictures of the page for docs/img, by Chromium
+screenshots: $(VENV)/.browser ## Take the pictures of the page and of a hand-over for docs/img, by Chromium
 	@$(BIN)/python -m tests.web.screenshots
 
 release-check: $(DIST)/.ready ## Build the sdist and the wheel, and try the wheel with each Python that is here
