@@ -168,6 +168,7 @@ class Field:
         default: the value of a missing field; ``NODEFAULT`` if the field must be there.
         optional: whether the value may be ``None``.
         help: its sentence for people.
+        label: its label in a form; empty for its own name.
     """
 
     path: str
@@ -175,6 +176,7 @@ class Field:
     default: Any
     optional: bool
     help: str = ""
+    label: str = ""
 
     def read(self, value: Any) -> Any:
         """Convert a user's input; raise InvalidEntry if it is wrong."""

@@ -179,45 +179,77 @@ _TAGS = Kind(
 class Definition(Model, frozen=True, kw_only=True):
     """Fields that a user writes of an entry. :class:`redbeat_lite.Entry` has them as attributes.
 
-    The sentence beside a field is its help on the command line and on the page. The page about the
-    fields of an entry explains them.
+    The sentence beside a field is its help on the command line and on the page, and the text after
+    it is its label there. The page about the fields of an entry explains them.
     """
 
     task: Annotated[str, _TASK, "The name of the task."]
     schedule: Annotated[schedules.BaseSchedule, _SCHEDULE]
-    args: Annotated[tuple[Any, ...], _ARGS, "Arguments: '[1, \"two\"]'."] = ()
-    kwargs: Annotated[Mapping[str, Any], _VALUES, "Arguments by name: '{\"x\": 1}'."] = {}
-    options: Annotated[Mapping[str, Any], _OPTIONS, 'Of apply_async: \'{"queue": "slow"}\'.'] = {}
-    expires: Annotated[float | str | None, _EXPIRES, 'A length of time, "interval" or "none".'] = (
-        "interval"
-    )
+    args: Annotated[tuple[Any, ...], _ARGS, "Arguments: '[1, \"two\"]'.", "Arguments"] = ()
+    kwargs: Annotated[
+        Mapping[str, Any], _VALUES, "Arguments by name: '{\"x\": 1}'.", "Arguments by name"
+    ] = {}
+    options: Annotated[
+        Mapping[str, Any],
+        _OPTIONS,
+        'Of apply_async: \'{"queue": "slow"}\'.',
+        "Options of the message",
+    ] = {}
+    expires: Annotated[
+        float | str | None,
+        _EXPIRES,
+        'A length of time, "interval" or "none".',
+        "Messages expire after",
+    ] = "interval"
     once: Annotated[
-        Once | None, _policy(Once), 'One run at a time: true, false, or as "scope=run,lease=30s".'
+        Once | None,
+        _policy(Once),
+        'One run at a time: true, false, or as "scope=run,lease=30s".',
+        "One run at a time",
     ] = None
     misfire: Annotated[
-        Misfire, _policy(Misfire), 'coalesce, skip, all, or as "policy=skip,grace=30s".'
+        Misfire,
+        _policy(Misfire),
+        'coalesce, skip, all, or as "policy=skip,grace=30s".',
+        "Missed runs",
     ] = Misfire()
-    jitter: Annotated[float, length(), "Put off each run by up to this."] = 0.0
-    start_at: Annotated[datetime | None, INSTANT, 'No run before this; or "none".'] = None
-    end_at: Annotated[datetime | None, INSTANT, 'No run after this; or "none".'] = None
-    max_runs: Annotated[int | None, whole(1), 'Finish after so many runs; or "none".'] = None
+    jitter: Annotated[float, length(), "Put off each run by up to this.", "Random delay up to"] = (
+        0.0
+    )
+    start_at: Annotated[
+        datetime | None, INSTANT, 'No run before this; or "none".', "No run before"
+    ] = None
+    end_at: Annotated[datetime | None, INSTANT, 'No run after this; or "none".', "No run after"] = (
+        None
+    )
+    max_runs: Annotated[
+        int | None, whole(1), 'Finish after so many runs; or "none".', "Number of runs"
+    ] = None
     enabled: Annotated[bool, flag(off="disabled"), "Whether it fires at all."] = True
     description: Annotated[str, _TEXT, "Free text for people."] = ""
     remove_when_done: Annotated[
-        bool, flag(off="keep-when-done"), "What becomes of it once finished."
+        bool,
+        flag(off="keep-when-done"),
+        "What becomes of it once finished.",
+        "Remove when finished",
     ] = False
     history: Annotated[
         int | None,
         whole(0, MAX_HISTORY),
         'Remember so many of its last runs; or "none": as the app\'s do.',
+        "Runs to remember",
     ] = None
     expect: Annotated[
         Expect | Literal[False] | None,
         _policy(Expect),
         'As "start_within=30s,failures=3", "false" or "none".',
+        "Expectations",
     ] = None
     on_failure: Annotated[
-        Pause | None, _policy(Pause), '"pause:3": pause it after so many in a row; or "none".'
+        Pause | None,
+        _policy(Pause),
+        '"pause:3": pause it after so many in a row; or "none".',
+        "After failures",
     ] = None
     calendar: Annotated[
         Calendar | str | None, _CALENDAR, 'Not on the days of this calendar; or "none".'

@@ -34,12 +34,14 @@ class Option(NamedTuple):
         help: its sentence for people.
         choices: its values, if they are few words.
         off: the option that means ``False``.
+        label: its label in the form; empty for its own name.
     """
 
     metavar: str
     help: str
     choices: tuple[str, ...] = ()
     off: str = ""
+    label: str = ""
 
 
 #: Options that make the schedule of an entry, by name. An entry has one of them.
@@ -54,15 +56,26 @@ KINDS = {
 
 #: Options that refine a schedule.
 REFINEMENTS = {
-    "align": Option("", "With --every: at round multiples, not counted from now."),
-    "spread": Option("", "With --every: at a moment of its own, by its name."),
-    "tz": Option("ZONE", "Zone of --cron, --rrule and --at. [default: the app's]"),
+    "align": Option(
+        "", "With --every: at round multiples, not counted from now.", label="At round multiples"
+    ),
+    "spread": Option(
+        "", "With --every: at a moment of its own, by its name.", label="At a moment of its own"
+    ),
+    "tz": Option(
+        "ZONE", "Zone of --cron, --rrule and --at. [default: the app's]", label="Time zone"
+    ),
     "cron_seconds": Option(
         "WHERE",
         "Where six fields have the seconds: first or last. [last]",
         ("", "first", "last"),
+        label="Position of the seconds",
     ),
-    "rrule_start": Option("INSTANT", "What --rrule counts from, instead of its DTSTART."),
+    "rrule_start": Option(
+        "INSTANT",
+        "What --rrule counts from, instead of its DTSTART.",
+        label="Start of the recurrence",
+    ),
 }
 
 #: Refinement -> its field in the form of a schedule, if that has another name.
@@ -71,7 +84,7 @@ _OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
 
 #: Options of the fields of an entry.
 FIELD_OPTIONS = {
-    name: Option(field.kind.metavar, field.help, field.kind.choices, field.kind.off)
+    name: Option(field.kind.metavar, field.help, field.kind.choices, field.kind.off, field.label)
     for name, field in FIELDS.items()
     if field.help
 }

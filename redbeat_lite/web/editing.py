@@ -42,30 +42,6 @@ _NOTE = ("--note", "NOTE")
 _RUNS = 5
 
 
-#: Field -> its label in the form, if that is not its name.
-_LABELS = {
-    "tz": "Time zone",
-    "align": "At round multiples",
-    "spread": "At a moment of its own",
-    "cron_seconds": "Position of the seconds",
-    "rrule_start": "Start of the recurrence",
-    "args": "Arguments",
-    "kwargs": "Arguments by name",
-    "options": "Options of the message",
-    "expires": "Messages expire after",
-    "once": "One run at a time",
-    "misfire": "Missed runs",
-    "jitter": "Random delay up to",
-    "start_at": "No run before",
-    "end_at": "No run after",
-    "max_runs": "Number of runs",
-    "remove_when_done": "Remove when finished",
-    "history": "Runs to remember",
-    "expect": "Expectations",
-    "on_failure": "After failures",
-}
-
-
 def edit_form(call: Call) -> Response:
     """Show the form of an entry, or of a post that was refused."""
     entry = _editable(call)
@@ -262,7 +238,6 @@ def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: 
         texts=texts,
         kinds=KINDS,
         refinements=REFINEMENTS,
-        labels=_LABELS,
         fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},
         **preview,
     )
