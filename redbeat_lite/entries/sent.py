@@ -15,18 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from .._base.times import MAX_MS, MIN_MS
 from ..settings import MAX_HISTORY
 
 _is_text = re.compile(r"[0-9a-f,*-]*").fullmatch
-
-#: Begin of notes that hold only this text.
-_OPENS = '{"sent":"'
-
-#: Length of the notes around the text, in characters: the begin, a quotation mark and a brace.
-_AROUND = len(_OPENS) + 2
 
 #: Most digits of the number of equal distances.
 _DIGITS = len(str(MAX_HISTORY))
@@ -120,29 +113,12 @@ def times(deltas: str, last: int | None) -> tuple[int, ...]:
     return tuple(nominals)
 
 
-def notes_of(deltas: str, room: int) -> str:
-    """Return notes that hold only this text, in at most ``room`` characters.
-
-    If the room is too small, the oldest occurrences are left out.
-    """
-    if len(deltas) + _AROUND > room:
-        deltas = shortened(deltas, room - _AROUND)
-    return f'{_OPENS}{deltas}"}}' if deltas else ""
-
-
-def alone_in(notes: str) -> str | None:
-    """Return the text from notes that hold only this text; ``None`` for other notes."""
-    deltas = notes[len(_OPENS) : -2]
-    is_alone = notes == f'{_OPENS}{deltas}"}}' and '"' not in deltas
-    return deltas if is_alone else None
-
-
-def beside_others(value: Any) -> str:
-    """Return the text from notes that hold more.
+def readable(stored: object) -> str:
+    """Return a stored text.
 
     A corrupt text counts as an empty one, because a lost history must not stop an entry.
     """
-    return value if isinstance(value, str) and _is_text(value) else ""
+    return stored if isinstance(stored, str) and _is_text(stored) else ""
 
 
 def shortened(deltas: str, room: int) -> str:

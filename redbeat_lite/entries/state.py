@@ -3,14 +3,12 @@
 The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. A commit
 compares the first three fields, so the Lua script only compares the begin of the text to see
 whether the entry is still the one that was planned. ``notes`` is JSON or empty; it comes last
-because it may hold any character. Most notes only hold the last sent occurrences
-(:mod:`redbeat_lite.entries.sent`); they are read and written without a JSON parser.
+because it may hold any character.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +18,7 @@ from .._base.times import MAX_MS, MIN_MS
 from ..rules import Question
 from ..runs.run import BACKFILLED
 from ..store.json_values import dumps, loads
-from .sent import alone_in, beside_others, notes_of, shortened, times
+from .sent import readable, shortened, times
 
 #: Namespace of all task ids. It is arbitrary, but must never change.
 _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
@@ -139,18 +137,20 @@ class EntryState:
         return text + self._notes(MAX_BYTES - len(text))
 
     def _notes(self, room: int) -> str:
-        asked = self.nominal.asked if isinstance(self.nominal, Question) else None
-        if not self.note and not self.error and asked is None and not self.forgiven:
-            return notes_of(self.deltas, room) if self.deltas else ""
-        notes = {
-            "note": self.note or None,
-            "error": self.error or None,
-            "asked": asked,
-            "forgiven": self.forgiven or None,
-        }
-        text = dumps({key: value for key, value in notes.items() if value is not None})
-        deltas = shortened(self.deltas, room - len(text.encode()) - len(',"sent":""'))
-        return f'{text[:-1]},"sent":{dumps(deltas)}}}' if deltas else text
+        """Return the fields that most states do not have, in at most ``room`` bytes."""
+        notes: dict[str, Any] = {}
+        if self.note:
+            notes["note"] = self.note
+        if self.error:
+            notes["error"] = self.error
+        if isinstance(self.nominal, Question):
+            notes["asked"] = self.nominal.asked
+        if self.forgiven:
+            notes["forgiven"] = self.forgiven
+        if self.deltas:
+            room -= len(dumps(notes).encode()) + len(',"sent":""')
+            notes["sent"] = shortened(self.deltas, room)
+        return dumps(notes) if notes else ""
 
     @classmethod
     def decode(cls, raw: bytes) -> EntryState:
@@ -160,24 +160,21 @@ class EntryState:
         try:
             parts = raw.decode("utf-8").split("|", _FIELDS - 1)
             version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
-            sent = alone_in(notes)
-            extra = loads(notes) if notes and sent is None else None
+            extra = loads(notes) if notes else {}
             state = cls(
                 _count(version),
                 generation,
-                _nominal(nominal, extra),
+                _nominal(nominal, extra.get("asked")),
                 _instant(last),
                 _count(count),
                 _count(skipped),
                 _count(attempts),
                 paused == "1",
-                deltas=sent or "",
+                str(extra.get("note", "")),
+                str(extra.get("error", "")),
+                readable(extra.get("sent")),
+                _instant(str(extra.get("forgiven", ""))) or 0,
             )
-            if extra is not None:
-                state.note = str(extra.get("note", ""))
-                state.error = str(extra.get("error", ""))
-                state.deltas = beside_others(extra.get("sent"))
-                state.forgiven = _instant(str(extra.get("forgiven", ""))) or 0
         except (ValueError, AttributeError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
         # A commit compares the begin of the text. If the fields were written differently, as "01"
@@ -195,8 +192,6 @@ def storable_note(name: str | None, note: object, least: int = 0) -> str:
     return note.encode("utf-8", "replace").decode()
 
 
-# Most counts are small numbers, so the cache saves most conversions.
-@lru_cache(maxsize=1024)
 def _count(text: str) -> int:
     number = int(text)
     if not 0 <= number < MAX_COUNT:
@@ -213,9 +208,8 @@ def _instant(text: str) -> int | None:
     return instant
 
 
-def _nominal(text: str, notes: Any) -> int | None:
+def _nominal(text: str, asked: object) -> int | None:
     nominal = _instant(text)
-    asked = None if notes is None else notes.get("asked")
     if nominal is None or asked is None:
         return nominal
     if type(asked) is not int or not MIN_MS <= asked <= MAX_MS:
