@@ -86,15 +86,15 @@ def is_name(value: object) -> TypeGuard[str]:
     return is_short_text(value, MAX_NAME)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _convert_mapping(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     require(isinstance(value, Mapping) and all(isinstance(key, str) for key in value), value)
     return dict(value)
 
 
-def _options(value: Any) -> dict[str, Any]:
-    options = _mapping(value)
+def _convert_options(value: Any) -> dict[str, Any]:
+    options = _convert_mapping(value)
     if options:
         # The headers must be a dict, because the beat adds its own headers for each run.
         _VALUES.read("options.headers", options.get("headers"))
@@ -102,20 +102,20 @@ def _options(value: Any) -> dict[str, Any]:
     return options
 
 
-def _arguments(value: Any) -> tuple[Any, ...]:
+def _convert_args(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
     require(isinstance(value, (list, tuple)), value, "one argument is written (value,)")
     return tuple(value)
 
 
-def _life(value: Any) -> Any:
+def _convert_life(value: Any) -> Any:
     is_instant = isinstance(value, datetime)
     require(not is_instant, value, "the last instant of an entry is its end_at")
     return value if value == "interval" else _LIFE.convert(value)
 
 
-def _calendar(value: Any) -> Calendar | str:
+def _convert_calendar(value: Any) -> Calendar | str:
     title = value
     hint = ""
     if isinstance(value, Calendar):
@@ -130,7 +130,7 @@ def _store_calendar(calendar: Any, field: str) -> str:
     return calendar.encode()
 
 
-def _tags(value: Any) -> tuple[str, ...]:
+def _convert_tags(value: Any) -> tuple[str, ...]:
     tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
     are_tags = all(is_short_text(tag, MAX_TAG) and "," not in tag for tag in tags)
     require(are_tags and len(set(tags)) == len(tags) <= MAX_TAGS, value)
@@ -158,20 +158,20 @@ _SCHEDULE = Kind(
     lambda schedule, field: encode_schedule(schedule),
     decode_schedule,
 )
-_VALUES = Kind("JSON", "a dict with text keys", _mapping, pack, unpack)
-_OPTIONS = replace(_VALUES, convert=_options)
+_VALUES = Kind("JSON", "a dict with text keys", _convert_mapping, pack, unpack)
+_OPTIONS = replace(_VALUES, convert=_convert_options)
 _ARGS = Kind(
-    "JSON", "a list or tuple", _arguments, lambda args, field: pack([*args], field), unpack
+    "JSON", "a list or tuple", _convert_args, lambda args, field: pack([*args], field), unpack
 )
-_EXPIRES = replace(_LIFE, expected=f'"interval", or {_LIFE.expected}', convert=_life)
+_EXPIRES = replace(_LIFE, expected=f'"interval", or {_LIFE.expected}', convert=_convert_life)
 _CALENDAR = Kind(
-    "NAME", "the name of a stored calendar", _calendar, _store_calendar, Calendar.decode
+    "NAME", "the name of a stored calendar", _convert_calendar, _store_calendar, Calendar.decode
 )
 _TAGS = Kind(
     "TAG,...",
     f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and control "
     "characters",
-    _tags,
+    _convert_tags,
     lambda tags, field: list(tags),
 )
 
