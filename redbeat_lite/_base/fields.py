@@ -204,8 +204,8 @@ class Model(Struct, frozen=True):
     forms: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for field_name, field in fields_of(type(self)).items():
-            value = getattr(self, field_name)
+        fields = fields_of(type(self)).items()
+        for (field_name, field), value in zip(fields, structs.astuple(self), strict=True):
             if value is not field.default:
                 structs.force_setattr(self, field_name, field.read(value))
 
