@@ -71,7 +71,9 @@ class Kind:
             return self.convert(value)
         except Wrong as exc:
             expected = f"{self.expected}, or None" if optional else self.expected
-            hint = str(exc) or nearest_hint(value, self.choices)
+            hint: str | None = str(exc)
+            if self.choices and isinstance(value, str):
+                hint = nearest_hint(value, self.choices)
             raise InvalidEntry(field, expected, value, hint=hint) from None
 
 

@@ -23,7 +23,7 @@ from ..entries.selection import Selection, matches
 from ..entries.words import counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
-from ..operate.entry_options import fields_of, schedule_of
+from ..operate.entry_options import read_fields, read_schedule
 from ..operate.option_values import past_instant
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text
@@ -246,11 +246,11 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
     """
     schedules = load_schedules()
     zone = app_zone()
-    schedule = schedule_of(options, zone)
+    schedule = read_schedule(options, zone)
     if schedule is None:
         kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
         raise Failure(f"say when it runs: {kinds}")
-    fields = fields_of(options, zone)
+    fields = read_fields(options, zone)
     try:
         entry = schedules.add(name, task, schedule, replace=replace, note=note, **fields)
     except EntryExists:
@@ -280,8 +280,8 @@ def edit(name: str, note: str, **options: Any) -> None:
     zone = app_zone()
     if options["tz"] is None and (options["cron"] or options["rrule"]):
         options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
-    schedule = schedule_of(options, zone)
-    changes = fields_of(options, zone)
+    schedule = read_schedule(options, zone)
+    changes = read_fields(options, zone)
     if schedule is not None:
         changes["schedule"] = schedule
     if not changes:
@@ -414,7 +414,7 @@ def run(
       celery -A proj redbeat run nightly --at 2026-11-14T02:30
     """
     zone = app_zone()
-    arguments = fields_of({"args": args, "kwargs": kwargs}, zone)
+    arguments = read_fields({"args": args, "kwargs": kwargs}, zone)
     schedules = load_schedules()
     entries = to_change("run")
     if arguments and (at is not None or not isinstance(entries, str)):

@@ -26,15 +26,6 @@ _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
 #: Number of fields in the text.
 _FIELDS = 9
 
-#: Lua pattern of the text of a paused entry.
-PAUSED = "^" + "[^|]*|" * 7 + "1"
-
-#: Lua pattern of the text of a finished entry.
-FINISHED = "^[^|]*|[^|]*||"
-
-#: Lua pattern of the text of an entry whose last publish has failed.
-FAILING = '"error":'
-
 #: Longest note of a pause, in characters. It is bounded because each read of the state transfers
 #: it.
 MAX_NOTE = 1000

@@ -95,29 +95,33 @@ def option_word(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def schedule_of(values: dict[str, Any], zone: tzinfo) -> Any:
-    """Take :data:`KINDS` and :data:`REFINEMENTS` out of the values, and return their schedule.
-
-    Returns ``None`` if there is no schedule. Raises InvalidEntry for two schedules, for options
-    that do not go together, and for a wrong value.
+def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
+    """Remove :data:`KINDS` and :data:`REFINEMENTS` from ``values``, and return their schedule.
 
     Parameters:
-        values: the values of options by name; ``None`` for an option that is not given.
-        zone: of instants without an offset.
+        values: name of an option -> its value; ``None`` for an option that was not used.
+        zone: time zone of instants without an offset.
+
+    Returns:
+        the schedule; ``None`` if no option defines one.
+
+    Raises:
+        InvalidEntry: two options define a schedule, options exclude each other, or a value is
+            wrong.
     """
-    taken = {name: values.pop(name, None) for name in (*KINDS, *REFINEMENTS)}
-    given = {name: value for name, value in taken.items() if value is not None}
-    kinds = [name for name in given if name in KINDS]
+    options = {name: values.pop(name, None) for name in (*KINDS, *REFINEMENTS)}
+    options = {name: value for name, value in options.items() if value is not None}
+    kinds = [name for name in options if name in KINDS]
     if len(kinds) > 1:
-        options = " and ".join(map(option_word, kinds))
-        raise InvalidEntry("schedule", "one schedule", options)
+        words = " and ".join(map(option_word, kinds))
+        raise InvalidEntry("schedule", "one schedule", words)
     kind = kinds[0] if kinds else ""
-    for name in given:
+    for name in options:
         if name in REFINEMENTS:
             _check_refinement(name, kind)
     if kind == "schedule":
-        return coerce_schedule(_read_json("schedule", given["schedule"]))
-    form = {_FIELD_OF.get(name, name): value for name, value in given.items()}
+        return coerce_schedule(_read_json("schedule", options["schedule"]))
+    form = {_FIELD_OF.get(name, name): value for name, value in options.items()}
     if kind == "at":
         tz = form.pop("tz", None)
         form["at"] = coming_instant("at", form["at"], zone_of(tz) if tz else zone)
@@ -136,7 +140,9 @@ def _check_refinement(name: str, kind: str) -> None:
     field = _FIELD_OF.get(name, name)
     # An instant of --at may have a zone, which its form does not have.
     beside = [
-        kind for kind in KINDS if field in FORMS[kind].options or (kind, field) == ("at", "tz")
+        allowed
+        for allowed in KINDS
+        if field in FORMS[allowed].options or (allowed, field) == ("at", "tz")
     ]
     if kind not in beside:
         word = option_word(name)
@@ -145,7 +151,7 @@ def _check_refinement(name: str, kind: str) -> None:
 
 
 def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:
-    """Return the options with which :func:`schedule_of` makes a schedule with the same runs.
+    """Return the options with which :func:`read_schedule` makes a schedule with the same runs.
 
     The first is the kind. A schedule that has no options of its own has its form as JSON.
 
@@ -181,39 +187,40 @@ def option_words(options: Mapping[str, str | bool]) -> list[str]:
     return words
 
 
-def fields_of(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
+def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
     """Return the fields of an entry whose options have a value.
 
     Parameters:
-        values: the values of options by name; ``None`` for an option that is not given.
+        values: the values of options by name; ``None`` for an option that was not used.
         zone: of instants without an offset.
 
     Raises:
         InvalidEntry: a value is wrong.
     """
     return {
-        name: _read(FIELDS[name], value, zone)
+        name: _read_field(FIELDS[name], value, zone)
         for name, value in values.items()
         if value is not None
     }
 
 
-def _read(field: Field, value: Any, zone: tzinfo) -> Any:
-    """Return the value of a field as Python has it."""
+def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
+    """Return an input of the field for the text of its option."""
     is_flag = not isinstance(value, str)
     if is_flag:
         return value
     if value == _NONE and field.optional:
         return None
+    # Two kinds whose values have the same word on the command line are typed alike.
     match field.kind.metavar:
         case "JSON":
-            return _unpacked(field.path, value)
+            return _read_arguments(field.path, value)
         case "POLICY":
-            return _policy(field.path, value)
+            return _read_policy(field.path, value)
         case "INSTANT":
             return coming_instant(field.path, value, zone)
         case "N":
-            return _whole(field.path, value)
+            return _read_whole(field.path, value)
         case "TAG,...":
             return () if value == _NONE else value.split(",")
     return value
@@ -230,7 +237,7 @@ def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
         raise InvalidEntry(field, f"{expected} ({exc})", text) from None
 
 
-def _unpacked(field: str, text: str) -> Any:
+def _read_arguments(field: str, text: str) -> Any:
     """Return arguments or options; ``__type__`` marks values that JSON lacks."""
     kind: type = dict
     expected = "JSON object"
@@ -246,23 +253,23 @@ def _unpacked(field: str, text: str) -> Any:
     return value
 
 
-def _policy(field: str, text: str) -> Any:
+def _read_policy(field: str, text: str) -> Any:
     """Return a policy from its JSON, from ``start_within=30s,failures=3``, or its own text."""
     if text.lstrip().startswith("{") or text in ("true", "false"):
         return _read_json(field, text)
     if "=" not in text:
         return text
     parts = [part.strip().partition("=") for part in text.split(",")]
-    return {name: _number_or_text(value) for name, _, value in parts}
+    return {name: _read_word(value) for name, _, value in parts}
 
 
-def _number_or_text(text: str) -> Any:
+def _read_word(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
 
 
-def _whole(field: str, text: str) -> int:
+def _read_whole(field: str, text: str) -> int:
     if not text.isdecimal() or len(text) > _DIGITS:
         raise InvalidEntry(field, 'a whole number, or "none"', text)
     return int(text)

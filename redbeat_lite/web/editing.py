@@ -17,9 +17,9 @@ from ..operate.entry_options import (
     FIELD_OPTIONS,
     KINDS,
     REFINEMENTS,
-    fields_of,
     option_words,
-    schedule_of,
+    read_fields,
+    read_schedule,
     schedule_options,
 )
 from ..rules import every
@@ -206,8 +206,8 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
         InvalidEntry: an option is wrong, or nothing changes.
     """
     values = dict(options)
-    schedule = schedule_of(values, site.zone)
-    changes = fields_of(values, site.zone)
+    schedule = read_schedule(values, site.zone)
+    changes = read_fields(values, site.zone)
     if schedule is not None:
         changes["schedule"] = schedule
     if changes.get("calendar") is not None:
