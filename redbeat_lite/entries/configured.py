@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
-from celery.schedules import crontab
+from celery.schedules import BaseSchedule, crontab
 
-from .._base.errors import InvalidEntry
 from ..once.lock_key import digest
 from ..policies import Misfire, Once
-from ..rules import Cron, Manual, decode_schedule
+from ..rules import Cron, Manual
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated
@@ -73,34 +72,24 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
     """
-    if isinstance(fields, dict):
-        fields = _with_schedule(name, fields)
-        fields = {"expires": settings.expires, "misfire": _misfire(settings, fields, app), **fields}
-        if fields.get("once") is True:
-            fields["once"] = Once(scope="queue", lease=settings.once_lease)
-    return Entry.from_mapping(name, fields, app=app)
+    if not isinstance(fields, dict):
+        return Entry.from_mapping(name, fields, app=app)
+    fields = {"expires": settings.expires, **fields}
+    if fields.get("once") is True:
+        fields["once"] = Once(scope="queue", lease=settings.once_lease)
+    entry = Entry.from_mapping(name, fields, app=app)
+    # A manual entry has no run to miss.
+    if "misfire" not in fields and not isinstance(entry.schedule, Manual):
+        entry._put(misfire=_default_misfire(settings, entry.schedule, app))
+    return entry
 
 
-def _with_schedule(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with a schedule in place of the form of one."""
-    if not isinstance(fields.get("schedule"), Mapping):
-        return fields
-    try:
-        return {**fields, "schedule": decode_schedule(fields["schedule"])}
-    except InvalidEntry as exc:
-        raise exc.of(name) from None
-
-
-def _misfire(settings: Settings, fields: dict[str, Any], app: Any) -> str | Misfire:
+def _default_misfire(settings: Settings, schedule: BaseSchedule, app: Any) -> Misfire:
     """Return the default policy for missed runs.
 
     A crontab makes up for no run that is later than Celery's ``beat_cron_starting_deadline``.
     """
-    schedule = fields.get("schedule")
-    if isinstance(schedule, Manual):
-        # A manual entry has no run to miss.
-        return "coalesce"
     deadline = None if app is None else app.conf.beat_cron_starting_deadline
-    if deadline is None or not isinstance(schedule, (crontab, Cron)):
-        return settings.misfire
+    if not isinstance(schedule, (crontab, Cron)):
+        deadline = None
     return Misfire(settings.misfire, grace=deadline)
