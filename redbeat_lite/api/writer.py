@@ -29,7 +29,7 @@ from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.message import alive_at_once
 from ..entries.on_calendar import ReadCalendars, give_calendar
-from ..entries.sendable import check_arguments, check_options, misfit, serializer_of
+from ..entries.sendable import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import decode, edit_of
 from ..entries.words import counted, listed
@@ -100,7 +100,7 @@ class Writer:
         now = wall_ms()
         give_calendar(entry, calendars or self.calendars.all, now, self._zone, replaced)
         lifecycle.check(entry, now, self._zone, replaced)
-        check_options(entry)
+        check_encoding(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:
             # Arguments of a config entry may be evaluated only when they are sent.

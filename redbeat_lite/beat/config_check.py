@@ -23,7 +23,7 @@ from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.model import is_name
 from ..entries.on_calendar import give_calendar
-from ..entries.sendable import check_options
+from ..entries.sendable import check_encoding
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..entries.words import counted, listed
 from ..settings import Settings
@@ -62,7 +62,7 @@ def checked_entry(
     entry = config_entry(settings, name, fields, app=app)
     give_calendar(entry, store.calendars, now, app.timezone, stored_before)
     lifecycle.check(entry, now, app.timezone, stored_before)
-    check_options(entry)
+    check_encoding(entry)
     encode(entry, placeholders=True)
     return entry
 

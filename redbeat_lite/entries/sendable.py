@@ -14,7 +14,7 @@ from ..store.json_values import all_plain, pack
 from .entry import Entry
 
 
-def check_options(entry: Entry) -> None:
+def check_encoding(entry: Entry) -> None:
     """Refuse a serializer or a compression that this process does not have.
 
     Raises:

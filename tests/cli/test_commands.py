@@ -181,6 +181,17 @@ class TestFields:
         assert (entry.once, entry.max_runs, entry.history, entry.tags) == (None, 7, None, ())
         assert entry.expect is False
 
+    def test_a_policy_may_be_written_by_its_fields(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("x", "add", every(60))
+        cli("edit", "x", "--once", "key={y},hold_on_retry=false,max_waiters=3", "--misfire", "policy=skip, grace=30s")
+        assert schedules["x"].once == Once(key="{y}", hold_on_retry=False, max_waiters=3)
+        assert schedules["x"].misfire == Misfire("skip", grace=30)
+        said = cli("edit", "x", "--once", "leese=30s", code=1).err
+        assert "once.leese: expected one of the fields key, scope" in said
+        assert "did you mean 'lease'?" in said
+        cli("edit", "x", "--once", "none")
+        assert schedules["x"].once is None
+
     def test_an_edit_of_nothing_is_refused(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))
         assert "nothing to change" in cli("edit", "x", code=1).err

@@ -313,6 +313,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a tag twice": ({"tags": ["a", "a"]}, "tags: expected up to 20 different texts"),
     "a tag that is a number": ({"tags": 7}, "tags: expected up to 20 different texts"),
     "too many tags": ({"tags": [str(n) for n in range(21)]}, "tags: expected up to 20 different texts"),
+    "runs beyond all numbers": (
+        {"max_runs": -(10**5000)},
+        "max_runs: expected a whole number from 1, or None, got a int that cannot be shown",
+    ),
+    "a number beyond all in the place of a word": (
+        {"once": {"scope": 10**5000}},
+        'once.scope: expected one of "run", "queue", got a int that cannot be shown',
+    ),
     "no runs": ({"max_runs": 0}, "max_runs: expected a whole number from 1, or None, got 0"),
     "runs that are a truth": ({"max_runs": True}, "max_runs: expected a whole number from 1, or None, got True"),
     "enabled of a wrong type": ({"enabled": 1}, "enabled: expected True or False, got 1"),

@@ -106,6 +106,16 @@ def test_a_field_of_a_later_version_is_passed_over_when_read_back() -> None:
     assert Once.decode({"lease": 5, "colour": "red"}) == Once(lease=5)
 
 
+def test_a_copy_with_other_fields_is_checked() -> None:
+    once = Once(key="{x}", lease=3)
+    assert once.but(lease="5m") == Once(key="{x}", lease=300)
+    assert once == Once(key="{x}", lease=3)
+    with pytest.raises(InvalidEntry, match=r"once\.lease"):
+        once.but(lease=0)
+    with pytest.raises(AttributeError):
+        once.lease = 5  # type: ignore[misc]
+
+
 def test_a_callable_key_cannot_be_stored() -> None:
     with pytest.raises(InvalidEntry, match=r"once\.key.*callable"):
         Once(key=lambda x: x).encode()
