@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from ._base import urls
 from ._base.errors import ConfigurationError, InvalidEntry
+from ._base.fields import (
+    POSITIVE,
+    Kind,
+    Model,
+    Wrong,
+    choice,
+    fields_of,
+    flag,
+    length,
+    require,
+    whole,
+)
 from ._base.text import remember_passwords
-from ._base.times import YEAR, seconds_of
-from .policies import Expect
+from ._base.times import YEAR
+from .policies import POLICIES, Expect, MisfirePolicy
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,8 +55,8 @@ _LONGEST = 86_400
 #: Valid prefixes: text without braces, or with one pair of braces at its end.
 _PREFIX = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}")
 
-#: Settings that are durations.
-_DURATIONS = {"lease", "expires", "clock_slack", "once_lease", "publish_timeout", "stall_timeout"}
+#: Settings whose values may contain a secret, so that no text shows them.
+_SECRET = ("url", "redis_options", "heartbeat_url", "notify")
 
 
 def key_root(prefix: str) -> str:
@@ -56,103 +67,180 @@ def key_root(prefix: str) -> str:
     return prefix if prefix.endswith("}") else f"{{{prefix}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything that a user can set. Durations are in seconds here; an app may use every form of a
-    duration.
+def _is_printable(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
 
-    Parameters:
-        url: the Redis server or servers that hold the schedule; the broker's URL if the broker is a
-            Redis.
-        redis_options: further keyword arguments of the redis-py client; also ``master_name`` and
-            ``sentinel_kwargs``.
-        key_prefix: beginning of all keys. Schedules under different prefixes are independent. The
-            keys have the prefix in braces, unless it ends with braces of its own, such as
-            ``"myapp:{beat}"``.
-        owner: owner of the entries of ``beat_schedule``; entries of another owner are never
-            touched.
-        lease: seconds that a silent leader stays leader. 1 to 86,400.
-        batch_size: entries per round trip, 1 to 5,000.
-        expires: default of an entry's ``expires``: ``None``, seconds, or ``"interval"``.
-        clock_slack: seconds that the clocks of beats and workers may differ. A message that expires
-            with its interval lives that much longer. 0 to 86,400.
-        misfire: default of an entry's ``misfire``: ``"coalesce"``, ``"skip"`` or ``"all"``.
-        once_lease: lease of a once-lock. 1 to 86,400.
-        history: default of an entry's ``history``, the number of its last runs that are remembered.
-            0 to 1,000.
-        expect: default of an entry's ``expect``: a mapping of the fields of :class:`Expect`, except
-            ``succeed_every``, because that depends on the rule of one entry.
-        publish_timeout: seconds after which a publish that hangs is given up. 0.1 to 86,400.
-        stall_timeout: seconds without progress after which a leader stops renewing its lease. 1 to
-            86,400.
-        dispatch: ``"auto"``, ``"batch"`` or ``"plain"``.
-        traceparent: whether each message of the beat has the W3C header of this name, with a trace
-            of its own.
-        metrics_port: port of the beat's metrics for Prometheus, 1 to 65,535.
-        metrics_host: IP address of the metrics; ``"0.0.0.0"`` for all addresses of the machine.
-        heartbeat_file: a file that the beat touches every second while its loop runs; its directory
-            must exist.
-        heartbeat_url: a URL of http or https that the leader requests every minute.
-        notify: URLs of services, in the form of apprise, that receive incidents.
+
+def _is_web_url(url: object) -> bool:
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return False
+    # urllib would take a user and a password before the host as a part of its name.
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and has_port
+        and parts.username is None
+    )
+
+
+def _check_url(value: Any) -> str:
+    # The value may contain a password, so the error shows only its scheme.
+    if not isinstance(value, str) or "://" not in value:
+        raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
+    scheme = urls.scheme_of(value)
+    if scheme not in urls.SCHEMES:
+        raise ConfigurationError(
+            f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}"
+        )
+    try:
+        if scheme in urls.SINGLE:
+            urls.connection_options(value)
+        else:
+            urls.addresses_and_options(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special "
+            "characters of the password in percent form; host, port or database cannot be read"
+        ) from None
+    return value
+
+
+def _check_options(value: Any) -> Mapping[str, Any]:
+    # The error shows only the type, because the value may contain a password.
+    if not isinstance(value, Mapping):
+        kind = type(value).__name__
+        raise ConfigurationError(f"{PREFIX}redis_options: expected a mapping, got {kind!r}")
+    return value
+
+
+def _check_expectation(value: Any) -> Expect | None:
+    expect = Expect.of(value)
+    require(not expect or expect.succeed_every is None, value)
+    return expect or None
+
+
+def _check_address(value: Any) -> str:
+    try:
+        require(isinstance(value, str) and bool(ip_address(value)), value)
+    except ValueError:
+        raise Wrong from None
+    return value  # type: ignore[no-any-return]
+
+
+def _check_heartbeat_url(value: Any) -> str:
+    # Any part of the URL may be a secret, so the error shows none of it.
+    if not _is_web_url(value):
+        raise ConfigurationError(
+            f"{PREFIX}heartbeat_url: expected a URL such as https://host/path, got one that is none"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _check_notify(value: Any) -> Sequence[str]:
+    # The URLs contain secrets, so the error shows none of them.
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(url, str) and "://" in url for url in value):
+        raise ConfigurationError(
+            f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _kind(expected: str, convert: Callable[[Any], Any]) -> Kind:
+    return Kind("", expected, convert)
+
+
+def _seconds(least: float) -> Kind:
+    """Length of time of at most a day."""
+    expected = f"seconds, at least {least:g} and at most {_LONGEST}"
+    return replace(length(least, _LONGEST), expected=expected)
+
+
+_TEXT = _kind("1 to 200 printable characters", lambda text: require(_is_printable(text), text))
+_KEY_PREFIX = _kind(
+    "1 to 200 printable characters without braces, or with one pair at the end, such as "
+    '"myapp:{beat}"',
+    lambda text: require(_is_printable(text) and bool(_PREFIX.fullmatch(text)), text),
+)
+_LIFE = length(POSITIVE, 100 * YEAR)
+_EXPIRES = _kind(
+    'positive seconds up to 100 years, "interval"',
+    lambda life: life if life == "interval" else _LIFE.convert(life),
+)
+_EXPECT = _kind("a mapping of start_within, finish_within and failures", _check_expectation)
+_ADDRESS = _kind("the IP address to listen on, such as 127.0.0.1 or 0.0.0.0", _check_address)
+_PATH = _kind(
+    "the path of a file", lambda path: require(isinstance(path, str) and path != "", path)
+)
+
+
+class Settings(Model, frozen=True):
+    """Everything that a user can set. The page about the settings explains each.
+
+    Users write a length of time in each of its forms; here it is in seconds.
+
+    Raises:
+        ConfigurationError: a value is wrong.
     """
 
-    # The URL and the options may contain a password, so repr() does not show them.
-    url: str = field(repr=False)
-    redis_options: Mapping[str, Any] = field(
-        default_factory=lambda: MappingProxyType({}), repr=False
-    )
-    key_prefix: str = "redbeat-lite"
-    owner: str = "celery"
-    lease: float = 4.0
-    batch_size: int = 500
-    expires: float | str | None = "interval"
-    clock_slack: float = 5.0
-    misfire: Literal["coalesce", "skip", "all"] = "coalesce"
-    once_lease: float = 60.0
-    history: int = 20
-    expect: Expect | None = None
-    publish_timeout: float = 5.0
-    stall_timeout: float = 30.0
-    dispatch: str = "auto"
-    traceparent: bool = False
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-    heartbeat_file: str | None = None
-    # Any part of these two may be a secret.
-    heartbeat_url: str | None = field(default=None, repr=False)
-    notify: Sequence[str] = field(default=(), repr=False)
+    url: Annotated[str, _kind("", _check_url)]
+    redis_options: Annotated[Mapping[str, Any], _kind("", _check_options)] = {}
+    key_prefix: Annotated[str, _KEY_PREFIX] = "redbeat-lite"
+    owner: Annotated[str, _TEXT] = "celery"
+    lease: Annotated[float, _seconds(1)] = 4.0
+    batch_size: Annotated[int, whole(1, 5000)] = 500
+    expires: Annotated[float | str | None, _EXPIRES] = "interval"
+    clock_slack: Annotated[float, _seconds(0)] = 5.0
+    misfire: Annotated[MisfirePolicy, choice(*POLICIES)] = "coalesce"
+    once_lease: Annotated[float, _seconds(1)] = 60.0
+    history: Annotated[int, whole(0, MAX_HISTORY)] = 20
+    expect: Annotated[Expect | None, _EXPECT] = None
+    publish_timeout: Annotated[float, _seconds(0.1)] = 5.0
+    stall_timeout: Annotated[float, _seconds(1)] = 30.0
+    dispatch: Annotated[str, choice("auto", "batch", "plain")] = "auto"
+    traceparent: Annotated[bool, flag()] = False
+    metrics_port: Annotated[int | None, whole(1, 65_535)] = None
+    metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
+    heartbeat_file: Annotated[str | None, _PATH] = None
+    heartbeat_url: Annotated[str | None, _kind("", _check_heartbeat_url)] = None
+    notify: Annotated[Sequence[str], _kind("", _check_notify)] = ()
 
     def __post_init__(self) -> None:
-        _check_url(self.url)
-        _check_options(self.url, self.redis_options)
-        _check_text("key_prefix", self.key_prefix)
-        is_prefix = _PREFIX.fullmatch(self.key_prefix) is not None
-        expected = 'text without braces, or with one pair at its end, such as "myapp:{beat}"'
-        _require("key_prefix", is_prefix, expected, self.key_prefix)
-        _check_text("owner", self.owner)
-        _check_number("lease", self.lease, 1.0)
-        _check_number("once_lease", self.once_lease, 1.0)
-        _check_number("clock_slack", self.clock_slack, 0.0)
-        _check_number("publish_timeout", self.publish_timeout, 0.1)
-        _check_number("stall_timeout", self.stall_timeout, 1.0)
-        is_long_enough = self.stall_timeout > self.publish_timeout
-        expected = (
-            f"more than {PREFIX}publish_timeout ({self.publish_timeout:g} s), or a slow publish "
-            "counts as a hang"
-        )
-        _require("stall_timeout", is_long_enough, expected, self.stall_timeout)
-        _check_whole("batch_size", self.batch_size, 1, 5000)
-        _check_whole("history", self.history, 0, MAX_HISTORY)
-        expected = 'None, positive seconds up to 100 years or "interval"'
-        _require("expires", _is_expires(self.expires), expected, self.expires)
-        _check_choice("misfire", self.misfire, ("coalesce", "skip", "all"))
-        _check_choice("dispatch", self.dispatch, ("auto", "batch", "plain"))
-        _require(
-            "traceparent", isinstance(self.traceparent, bool), "True or False", self.traceparent
-        )
-        _check_metrics(self.metrics_port, self.metrics_host)
-        _check_notify(self.notify)
-        _check_heartbeat(self.heartbeat_url, self.heartbeat_file)
+        try:
+            super().__post_init__()
+        except InvalidEntry as exc:
+            raise ConfigurationError(f"{PREFIX}{exc}") from None
+        if self.stall_timeout <= self.publish_timeout:
+            raise ConfigurationError(
+                f"{PREFIX}stall_timeout: expected more than {PREFIX}publish_timeout "
+                f"({self.publish_timeout:g} s), or a slow publish counts as a hang, got "
+                f"{self.stall_timeout}"
+            )
+        self._check_servers()
+
+    def _check_servers(self) -> None:
+        """Check what the kinds of servers need."""
+        scheme = urls.scheme_of(self.url)
+        if scheme in urls.SENTINEL and not self.redis_options.get("master_name"):
+            raise ConfigurationError(
+                f"{PREFIX}redis_options: expected the master_name that the sentinels of "
+                f"{PREFIX}url watch, got none"
+            )
+        if scheme in urls.CLUSTER and (
+            urls.addresses_and_options(self.url)[1].get("db") or self.redis_options.get("db")
+        ):
+            raise ConfigurationError(
+                f"{PREFIX}url: expected database 0, the only one of a Redis Cluster"
+            )
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in fields_of(Settings) if name not in _SECRET}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def slack_ms(self) -> int:
@@ -174,28 +262,23 @@ class Settings:
                 ignores, a setting has two values in two spellings, or there is no Redis to use.
         """
         values = {name: _value(app, name) for name in _names_set(app)}
-        for name in _DURATIONS & values.keys():
-            seconds = seconds_of(values[name])
-            if seconds is not None:
-                values[name] = seconds
-        values["expect"] = _expectation(values.get("expect"))
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:
             values["url"] = _broker_url(app)
             values["redis_options"] = {
                 **_broker_tls(app),
-                **_mapping(values.get("redis_options", {})),
+                **_check_options(values.get("redis_options", {})),
             }
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             values["redis_options"] = {
                 **_broker_sentinel(app),
-                **_mapping(values.get("redis_options", {})),
+                **_check_options(values.get("redis_options", {})),
             }
         remember_passwords((values.get("heartbeat_url"), values.get("notify")))
         remember_passwords((values["url"], values.get("redis_options")))
         remember_passwords((app.conf.broker_write_url, app.conf.broker_transport_options))
-        values.setdefault("owner", app.main or cls.__dataclass_fields__["owner"].default)
+        values.setdefault("owner", app.main or fields_of(Settings)["owner"].default)
         return cls(**values)
 
 
@@ -247,7 +330,7 @@ def _names_set(app: Celery) -> list[str]:
 
 
 def _check_spelling(namespace: str, key: str, name: str) -> None:
-    known_names = [setting.name for setting in fields(Settings)]
+    known_names = list(fields_of(Settings))
     candidates = [name]
     if name not in known_names:
         candidates = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
@@ -313,145 +396,3 @@ def _broker_sentinel(app: Celery) -> dict[str, Any]:
     """Return the options for Sentinel among the broker's transport options."""
     options = app.conf.broker_transport_options or {}
     return {name: options[name] for name in ("master_name", "sentinel_kwargs") if name in options}
-
-
-# -- Checks ---------------------------------------------------------------------------------------
-
-
-def _require(name: str, is_right: bool, expected: str, value: object) -> None:
-    if not is_right:
-        raise ConfigurationError(f"{PREFIX}{name}: expected {expected}, got {value!r}")
-
-
-def _check_url(value: object) -> None:
-    # The value may contain a password, so the error shows only its scheme.
-    if not isinstance(value, str) or "://" not in value:
-        raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
-    scheme = urls.scheme_of(value)
-    if scheme not in urls.SCHEMES:
-        raise ConfigurationError(
-            f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}"
-        )
-    try:
-        if scheme in urls.SINGLE:
-            urls.connection_options(value)
-        else:
-            urls.addresses_and_options(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special "
-            "characters of the "
-            "password in percent form; host, port or database cannot be read"
-        ) from None
-
-
-def _check_options(url: str, options: Any) -> None:
-    _mapping(options)
-    scheme = urls.scheme_of(url)
-    if scheme in urls.SENTINEL and not options.get("master_name"):
-        raise ConfigurationError(
-            f"{PREFIX}redis_options: expected the master_name that the sentinels of "
-            f"{PREFIX}url watch, got none"
-        )
-    if scheme in urls.CLUSTER and (
-        urls.addresses_and_options(url)[1].get("db") or options.get("db")
-    ):
-        raise ConfigurationError(
-            f"{PREFIX}url: expected database 0, the only one of a Redis Cluster"
-        )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    # The error shows only the type, because the value may contain a password.
-    _require("redis_options", isinstance(value, Mapping), "a mapping", type(value).__name__)
-    return value  # type: ignore[no-any-return]
-
-
-def _check_text(name: str, value: object) -> None:
-    is_text = isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
-    _require(name, is_text, "1 to 200 printable characters", value)
-
-
-def _check_number(name: str, value: object, least: float) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    is_right = is_number and least <= value <= _LONGEST  # type: ignore[operator]  # it is a number
-    _require(name, is_right, f"seconds, at least {least:g} and at most {_LONGEST}", value)
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    is_right = type(value) is int and least <= value <= most
-    _require(name, is_right, f"a whole number from {least} to {most}", value)
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    _require(name, value in choices, f"one of {', '.join(choices)}", value)
-
-
-def _is_expires(value: object) -> bool:
-    if value is None or value == "interval":
-        return True
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 < value <= 100 * YEAR  # type: ignore[operator]  # it is a number
-
-
-def _expectation(value: object) -> Expect | None:
-    try:
-        expect = Expect.of(value)
-    except InvalidEntry as exc:
-        raise ConfigurationError(f"{PREFIX}{exc}") from None
-    is_right = expect is None or (expect is not False and expect.succeed_every is None)
-    _require(
-        "expect", is_right, "None or a mapping of start_within, finish_within and failures", value
-    )
-    return expect or None
-
-
-def _check_metrics(port: object, host: object) -> None:
-    is_port = port is None or (type(port) is int and 1 <= port <= 65_535)
-    _require("metrics_port", is_port, "a port from 1 to 65535", port)
-    try:
-        is_address = isinstance(host, str) and bool(ip_address(host))
-    except ValueError:
-        is_address = False
-    _require(
-        "metrics_host",
-        is_address,
-        "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0",
-        host,
-    )
-
-
-def _check_notify(value: object) -> None:
-    # The URLs contain secrets, so the error shows none of them.
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(url, str) and "://" in url for url in value):  # type: ignore[attr-defined]
-        raise ConfigurationError(
-            f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host"
-        )
-
-
-def _check_heartbeat(url: object, file: object) -> None:
-    # Any part of the URL may be a secret, so the error shows none of it.
-    if url is not None and not _is_web_url(url):
-        raise ConfigurationError(
-            f"{PREFIX}heartbeat_url: expected a URL such as https://host/path, got one that is none"
-        )
-    is_path = file is None or (isinstance(file, str) and file != "")
-    _require("heartbeat_file", is_path, "the path of a file", file)
-
-
-def _is_web_url(url: object) -> bool:
-    if not isinstance(url, str) or not url.isprintable() or " " in url:
-        return False
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port != 0
-    except ValueError:
-        return False
-    # urllib would take a user and a password before the host as a part of its name.
-    return (
-        parts.scheme in ("http", "https")
-        and bool(parts.hostname)
-        and has_port
-        and parts.username is None
-    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import redbeat_lite
+from redbeat_lite._base.fields import fields_of
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.settings import Settings
 from tests.support.cases import together
@@ -32,11 +32,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
-@together("field", fields(Settings), ids=lambda field: field.name)
-def test_every_setting_is_in_the_reference_with_its_default(field: object) -> None:
-    default = {"url": "the broker's URL", "owner": "the app's name", "redis_options": "`{}`"}
-    name = field.name  # type: ignore[attr-defined]
-    shown = default.get(name) or "`" + repr(field.default).replace("'", '"') + "`"  # type: ignore[attr-defined]
+@together(("name", "default"), [(name, field.default) for name, field in fields_of(Settings).items()])
+def test_every_setting_is_in_the_reference_with_its_default(name: str, default: object) -> None:
+    by_the_app = {"url": "the broker's URL", "owner": "the app's name", "redis_options": "`{}`"}
+    shown = by_the_app.get(name) or "`" + repr(default).replace("'", '"') + "`"
     assert f"| `redbeat_lite_{name}` | {shown} |" in REFERENCE
 
 

@@ -93,7 +93,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
             "redbeat_lite_stall_timeout: expected more than redbeat_lite_publish_timeout (60 s), or a slow publish "
             "counts as a hang, got 30.0",
         ),
-        ({"expires": float("inf")}, "redbeat_lite_expires: expected None, positive seconds up to 100 years or "),
+        ({"expires": float("inf")}, "redbeat_lite_expires: expected positive seconds up to 100 years, "),
         ({"batch_size": 0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 0"),
         ({"batch_size": 5001}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 5001"),
         ({"batch_size": 10.0}, "redbeat_lite_batch_size: expected a whole number from 1 to 5000, got 10.0"),
@@ -104,7 +104,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         (
             {"expect": {"succeed_every": 60}},
-            "redbeat_lite_expect: expected None or a mapping of start_within, finish_within and failures, got",
+            "redbeat_lite_expect: expected a mapping of start_within, finish_within and failures, or None, got",
         ),
         (
             {"expect": {"finish_within": 60, "trust": "backend"}},
@@ -121,17 +121,19 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"history": None}, "redbeat_lite_history: expected a whole number from 0 to 1000, got None"),
         (
             {"expires": "never"},
-            "redbeat_lite_expires: expected None, positive seconds up to 100 years or \"interval\", got 'never'",
+            "redbeat_lite_expires: expected positive seconds up to 100 years, \"interval\", or None, got 'never'",
         ),
-        ({"expires": 0}, 'redbeat_lite_expires: expected None, positive seconds up to 100 years or "interval", got 0'),
-        ({"misfire": "some"}, "redbeat_lite_misfire: expected one of coalesce, skip, all, got 'some'"),
+        ({"expires": 0}, 'redbeat_lite_expires: expected positive seconds up to 100 years, "interval", or None, got 0'),
+        ({"misfire": "some"}, 'redbeat_lite_misfire: expected one of "coalesce", "skip", "all", got \'some\''),
         ({"traceparent": 1}, "redbeat_lite_traceparent: expected True or False, got 1"),
-        ({"dispatch": "fast"}, "redbeat_lite_dispatch: expected one of auto, batch, plain, got 'fast'"),
-        ({"key_prefix": ""}, "redbeat_lite_key_prefix: expected 1 to 200 printable characters, got ''"),
+        ({"dispatch": "fast"}, 'redbeat_lite_dispatch: expected one of "auto", "batch", "plain", got \'fast\''),
+        (
+            {"key_prefix": ""},
+            "redbeat_lite_key_prefix: expected 1 to 200 printable characters without braces, or with one pair at ",
+        ),
         (
             {"key_prefix": "{a}b"},
-            "redbeat_lite_key_prefix: expected text without braces, or with one pair at its end, such as "
-            "\"myapp:{beat}\", got '{a}b'",
+            "without braces, or with one pair at the end, such as \"myapp:{beat}\", got '{a}b'",
         ),
         ({"key_prefix": "a{}"}, "got 'a{}'"),
         ({"key_prefix": "a}{b}"}, "got 'a}{b}'"),
