@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Self, get_args
 
+from msgspec import Struct, json
+
 from .._base.public import public
 from .._base.times import from_ms
-from ..store.json_values import dumps, loads_as
+from ..store.json_values import dumps
 
 Kind = Literal[
     "missed",
@@ -66,8 +68,21 @@ class Incident:
     until: datetime | None = None
 
 
+class StoredCase(Struct, kw_only=True, omit_defaults=True):
+    """JSON of an incident in Redis. Instants are texts, because Lua would round them."""
+
+    text: str
+    since: str
+    count: int
+    told: bool = False
+    generation: str = ""
+    note: str | None = None
+    nominal: str | None = None
+    until: str | None = None
+
+
 class Case(NamedTuple):
-    """Stored form of an incident. Instants are in epoch milliseconds.
+    """Incident with all that Redis holds of it. Instants are in epoch milliseconds.
 
     Parameters:
         kind, name: key of the incident.
@@ -111,20 +126,17 @@ class Case(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
-        """Return the JSON. Instants are texts, because Lua would round them."""
-        stored = {
-            "text": self.text[:_MAX_TEXT],
-            "count": self.times,
-            "told": self.announced,
-            "generation": self.generation,
-            "since": str(self.since),
-        }
-        if self.note:
-            stored["note"] = self.note
-        if self.nominal is not None:
-            stored["nominal"] = str(self.nominal)
-        if self.until is not None:
-            stored["until"] = str(self.until)
+        """Return the JSON of this incident."""
+        stored = StoredCase(
+            text=self.text[:_MAX_TEXT],
+            since=str(self.since),
+            count=self.times,
+            told=self.announced,
+            generation=self.generation,
+            note=self.note or None,
+            nominal=None if self.nominal is None else str(self.nominal),
+            until=None if self.until is None else str(self.until),
+        )
         return dumps(stored)
 
     @classmethod
@@ -142,20 +154,18 @@ class Case(NamedTuple):
         kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
         if kind not in KINDS:
             raise ValueError(f"{kind[:30]} is no kind of incident")
-        stored = loads_as(dict, raw)
-        nominal = stored.get("nominal")
-        until = stored.get("until")
+        stored = json.decode(raw, type=StoredCase)
         case = cls(
             kind,
             name,
-            since=int(stored["since"]),
-            text=str(stored["text"]),
-            times=int(stored["count"]),
-            nominal=None if nominal is None else int(nominal),
-            note=stored.get("note"),
-            announced=bool(stored.get("told")),
-            until=None if until is None else int(until),
-            generation=stored.get("generation", ""),
+            since=int(stored.since),
+            text=stored.text,
+            times=stored.count,
+            nominal=None if stored.nominal is None else int(stored.nominal),
+            note=stored.note,
+            announced=stored.told,
+            until=None if stored.until is None else int(stored.until),
+            generation=stored.generation,
         )
         case.shown()  # This raises if an instant is out of range.
         return case
