@@ -6,16 +6,17 @@ Pure: it knows no Redis, and no app.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from uuid import NAMESPACE_OID, uuid5
 
 from celery.canvas import Signature
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .._base.errors import CorruptEntry, InvalidEntry, UnsupportedFormat
-from .._base.fields import length
+from .._base.fields import Kind, Model, choice, fields_of, flag, length, require, whole
 from .._base.ids import named_uuid
 from ..policies import MIN_LEASE
 from ..store.json_values import dumps, loads, pack, unpack
@@ -38,15 +39,11 @@ OVERLAPS = get_args(Overlap)
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
-#: Fields of a definition that are stored without a conversion.
-_PLAIN = ("revoke_siblings", "ttl", "overlap", "deadline", "at_once")
-
 #: Options of a signature that conflict with the pipeline's own.
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One task of a pipeline.
 
     Parameters:
@@ -62,13 +59,22 @@ class Step:
     task: str
     priority: float
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    noted: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    noted: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+def _params(value: Any) -> Any:
+    return require(isinstance(value, dict), value)
+
+
+_LIFE = length(MIN_LEASE, MAX_TTL)
+_STAGES = Kind("", "stages of steps", tuple)
+_PARAMS = Kind("JSON", "a JSON object (a dict)", _params, pack, unpack)
+_PROCESS = Kind("", "data", dict, lambda data, field: pack(data, "data"), unpack)
+
+
+class Definition(Model, frozen=True):
     """A valid pipeline.
 
     Parameters:
@@ -84,14 +90,14 @@ class Definition:
         at_once: most steps of a run that are queued or running; ``None``: no limit.
     """
 
-    stages: tuple[tuple[Step, ...], ...]
-    params: Mapping[str, Any]
-    revoke_siblings: bool = False
-    ttl: float = TTL
-    process: Mapping[str, Any] | None = None
-    overlap: Overlap = "allow"
-    deadline: float | None = None
-    at_once: int | None = None
+    stages: Annotated[tuple[tuple[Step, ...], ...], _STAGES]
+    params: Annotated[Mapping[str, Any], _PARAMS]
+    revoke_siblings: Annotated[bool, flag()] = False
+    ttl: Annotated[float, _LIFE] = TTL
+    process: Annotated[Mapping[str, Any] | None, _PROCESS] = None
+    overlap: Annotated[Overlap, choice(*OVERLAPS)] = "allow"
+    deadline: Annotated[float | None, _LIFE] = None
+    at_once: Annotated[int | None, whole(1)] = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -132,15 +138,13 @@ class Definition:
         Raises:
             InvalidEntry: an argument or an option cannot be stored.
         """
-        stored = {
+        stored: dict[str, Any] = {
             "v": FORMAT,
             "sizes": [len(stage) for stage in self.stages],
             "steps": [_encode_step(step) for step in self.steps],
-            "params": pack(self.params, "params"),
-            "process": pack(self.process, "data"),
         }
-        for name in _PLAIN:
-            stored[name] = getattr(self, name)
+        for name, field in _STORED.items():
+            stored[name] = field.store(getattr(self, name))
         return dumps(stored)
 
     @classmethod
@@ -162,11 +166,16 @@ class Definition:
         try:
             steps = iter([_decode_step(step) for step in stored["steps"]])
             stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
-            plain = {name: stored[name] for name in _PLAIN if name in stored}
-            process = unpack(stored["process"])
-            return cls(stages, unpack(stored["params"]), process=process, **plain)
+            fields = {
+                name: field.load(stored[name]) for name, field in _STORED.items() if name in stored
+            }
+            return cls(stages, **fields)
         except (KeyError, TypeError, ValueError, RuntimeError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
+
+
+#: Fields that are stored under their names; the steps are stored apart.
+_STORED = {name: field for name, field in fields_of(Definition).items() if name != "stages"}
 
 
 def define(
@@ -200,14 +209,6 @@ def define(
     if not 0 < len(parsed) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
     _check_names(parsed)
-    if not isinstance(revoke_siblings, bool):
-        raise InvalidEntry("revoke_siblings", "true or false", revoke_siblings)
-    if overlap not in OVERLAPS:
-        raise InvalidEntry("overlap", f"one of {', '.join(OVERLAPS)}", overlap)
-    if at_once is not None and (type(at_once) is not int or at_once < 1):
-        raise InvalidEntry("at_once", "None or a number of steps, at least 1", at_once)
-    if deadline is not None:
-        deadline = length(MIN_LEASE, MAX_TTL).read("deadline", deadline)
     # The sort is stable, so steps of a stage stay in the order of the user.
     ordered = sorted(parsed, key=lambda step: -step.priority)
     stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
@@ -215,7 +216,7 @@ def define(
         stages,
         check_params("params", params),
         revoke_siblings=revoke_siblings,
-        ttl=length(MIN_LEASE, MAX_TTL).read("ttl", ttl),
+        ttl=ttl,
         process=process,
         overlap=overlap,
         deadline=deadline,
@@ -231,12 +232,9 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
     Raises:
         InvalidEntry: the params are no JSON object.
     """
-    if params is None:
-        return {}
-    if not isinstance(params, dict):
-        raise InvalidEntry(name, "a JSON object (a dict)", params)
-    pack(params, name)
-    return params
+    checked: dict[str, Any] = _PARAMS.read(name, {} if params is None else params)
+    pack(checked, name)
+    return checked
 
 
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:

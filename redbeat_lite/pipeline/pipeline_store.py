@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -234,7 +234,7 @@ class PipelineStore:
             ended, and its record has expired); and the steps to publish.
         """
         # The params have a field of their own, so that publishing does not read them.
-        definition = replace(definition, params={})
+        definition = definition.but(params={})
         joins_line = bool(entry) and definition.overlap != "allow"
         # Write the index first, because the sweeper would never find a run that is not in it.
         self.index.check_later(run_id)

@@ -192,7 +192,7 @@ def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
 
 @pytest.mark.parametrize("overlap", ["never", "", None, True])
 def test_a_policy_is_one_of_three(app: Celery, overlap: Any) -> None:
-    with pytest.raises(InvalidEntry, match="overlap: expected one of allow, skip, wait"):
+    with pytest.raises(InvalidEntry, match='overlap: expected one of "allow", "skip", "wait"'):
         Pipeline(app, [("step", 1)], overlap=overlap)
 
 
