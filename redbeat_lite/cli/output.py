@@ -44,6 +44,7 @@ _RIGID = frozenset(
     (
         "",
         "AT",
+        "EXPIRES",
         "FREEZE",
         "FROM",
         "ID",
@@ -53,7 +54,6 @@ _RIGID = frozenset(
         "OUTCOME",
         "RUN",
         "RUNS",
-        "RUNS OUT",
     )
 ).union(("SCHEDULED", "SINCE", "STAGE", "STATE", "STEPS", "TOOK", "TRIES", "UNTIL", "WAIT"))
 

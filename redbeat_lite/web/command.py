@@ -40,7 +40,8 @@ def web(host: str, port: int, users: Path | None) -> None:
         from .adapters import asgi
         from .users import Users
     except ImportError as exc:
-        raise Failure(f"the page needs more: pip install 'redbeat-lite[web]' ({exc})") from None
+        extra = "pip install 'redbeat-lite[web]', or '.[web]' in a checkout"
+        raise Failure(f"the page needs the extra web: {extra} ({exc})") from None
     if users is None:
         _check_loopback(host)
     app = load_app()
