@@ -23,16 +23,16 @@ from .rule import InMs, Question
 from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
 
-#: Questions in advance, before a schedule counts as one that does not know its next occurrence.
+#: Most questions in advance. A schedule that has named no occurrence by then is asked in real time.
 _QUESTIONS = 10
-#: Step of the clock for a schedule that wants to be asked again at once.
+#: Time by which the clock is moved on for a schedule that wants to be asked again at once.
 _SHORTEST = timedelta(milliseconds=50)
-#: Least milliseconds between two questions in real time.
+#: Milliseconds between two questions in real time, at least.
 _PATIENCE = 1000
 _DAY = timedelta(days=1)
-#: Days that are searched for an event of the sun. It comes once a year at the poles.
+#: Days in which an event of the sun is searched. At the poles it comes once a year.
 _SEARCH_DAYS = 400
-#: Two events of a kind are never closer than this, and numeric noise is smaller.
+#: Least time between two events of a kind. The noise of the computation is smaller.
 _APART = timedelta(hours=1)
 
 

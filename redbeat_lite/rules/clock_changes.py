@@ -1,11 +1,14 @@
 """Wall-clock rules on real clocks, whose local time can jump.
 
-A *running* rule means "whenever the clock shows this". In a fold (the hour that comes twice) it
-runs in both passings; a gap (the hour that never comes) leaves its occurrences out. A *fixed* rule
-means "at this time of day". In a fold it runs at the first passing only, and wall times in a gap
-run once, all together, at the first instant after the gap. Vixie cron has both kinds as well, but
-differs in which rules are of which kind. This holds for any jump of local time: politics, half
-hours, and the day that Samoa skipped.
+Clocks that are set back show an hour twice, which is a *fold*. Clocks that are set forward skip an
+hour, which is a *gap*.
+
+A *running* rule means "whenever the clock shows this". It runs in both passings of a fold, and does
+not run for the times in a gap. A *fixed* rule means "at this time of day". In a fold it runs at the
+first passing only. For all its times in a gap it runs once, at the first instant after the gap.
+
+This holds for every jump of local time, also for half an hour and for the day that Samoa skipped.
+Vixie cron has both kinds of rules as well, but counts some rules among the other kind.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from .wall_times import WallTimes
 from .zones import zone_name
 
 _SECOND = timedelta(seconds=1)
-#: Every zone has a local time between these; not so on the first and the last day of ``datetime``.
+#: Milliseconds from which on every zone has a local time. On the first and the last day of
+#: ``datetime`` some zones have none.
 FIRST_MS = MIN_MS + 2 * 86_400_000
 _LAST_MS = MAX_MS - 2 * 86_400_000
 #: Offsets of a zone are compared once in this many seconds. No zone jumps there and back in a day.
@@ -29,7 +33,7 @@ _STRIDE = 86_400
 
 
 class Walls(Hashable, Protocol):
-    """Naive local times of a rule."""
+    """Times of a rule on a clock without a zone."""
 
     @property
     def running(self) -> bool: ...
@@ -52,7 +56,10 @@ def jump_between(zone: tzinfo, before: int, after: int) -> int:
 
 
 def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:
-    """Cut the seconds ``(after, until]`` where the clocks jump into ``(after, until, offset)``."""
+    """Split the seconds ``(after, until]`` at the jumps of the clocks.
+
+    Yields ``(after, until, offset)`` for each part.
+    """
     start = after
     here = after + 1
     offset = offset_at(zone, here) if after < until else 0
@@ -70,7 +77,7 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
 
 
 def naive(second: int) -> datetime:
-    """Return the wall time of a zone from the seconds since 1970 plus the zone's offset."""
+    """Return the wall time of seconds since 1970 to which the offset of a zone was added."""
     return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
@@ -81,7 +88,8 @@ def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     later = local.replace(fold=1).astimezone(UTC)
     if later >= earlier:
         return earlier
-    # In a gap the offset before it gives a time behind the gap, and the other way round (PEP 495).
+    # In a gap, the offset before the jump gives an instant after the jump, and the offset after the
+    # jump gives an instant before it (PEP 495).
     return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
 
 
@@ -90,11 +98,14 @@ def _second(instant: datetime) -> int:
 
 
 def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
-    """Return the next second in which a matching time passes for the first time, or a gap ends."""
+    """Return the next second in which a matching time passes for the first time.
+
+    The times in a gap pass when it ends.
+    """
     wall = walls.next_wall(naive(second + offset_at(zone, second)))
     while wall is not None:
         passing = _second(first_passing(zone, wall))
-        # In the second passing of a fold, the next times have passed already.
+        # In the second passing of a fold, the next times on the clock have passed already.
         if passing > second:
             return passing
         wall = walls.next_wall(wall)
@@ -102,7 +113,11 @@ def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
 
 
 def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
-    """Return the next second in which the clock shows a matching time, also for the second time."""
+    """Return the next second in which the clock shows a matching time.
+
+    Each round assumes that the offset stays as it is. If it does not, the next round begins at the
+    jump.
+    """
     while True:
         offset = offset_at(zone, second + 1)
         wall = walls.next_wall(naive(second + offset))
@@ -115,7 +130,7 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
         elif end == following:
             return following
         else:
-            # No clock shows ``wall`` more than two days earlier than this one would.
+            # Offsets differ by less than two days, so no clock shows ``wall`` before this.
             second = max(end, following - 2 * _STRIDE)
 
 

@@ -14,10 +14,12 @@ from .._base.times import YEAR, from_ms, to_ms
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .forms import coerce_schedule, schedule_identity
 from .intervals import At, Every, interval_ms
-from .rrules import RecurrenceRule
-from .rule import SAMPLE, InMs, Question, Rule, RuleSchedule, drawn
+from .rule import InMs, Question, Rule, RuleSchedule, drawn
 from .zones import portable
 
+#: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
+#: recurrence.
+_SAMPLE = 17
 #: Most spans in which `gap_over` looks for a gap: a week of ten minutes, or years of days.
 _LOOKS = 1010
 
@@ -108,11 +110,9 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
 def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
     """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
 
-    It is the shortest among the first occurrences after ``from_ms``.
+    It is the shortest among the first 17 occurrences after ``from_ms``.
     """
-    if isinstance(rule, RecurrenceRule):
-        return rule.shortest_gap_ms(from_ms)
-    occurrences = islice(_occurrences(rule, from_ms), SAMPLE + 1)
+    occurrences = islice(_occurrences(rule, from_ms), _SAMPLE)
     return min((later - earlier for earlier, later in pairwise(occurrences)), default=None)
 
 

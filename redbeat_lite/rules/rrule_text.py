@@ -15,17 +15,17 @@ from .._base.times import to_ms
 from .clock_changes import first_passing
 from .zones import zone_name, zone_of
 
-#: From the longest to the shortest.
+#: Frequencies from the longest period to the shortest.
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: Most EXDATEs and RDATEs together. Each EXDATE costs a look at the next occurrence.
+#: Most EXDATEs and RDATEs together. A search may look at one more occurrence for each EXDATE.
 MAX_DATES = 100
 _MAX_LENGTH = 4000
 _LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
 #: Lowest and highest number of a part, and whether a negative one counts from the end.
 BOUNDS = {
     "INTERVAL": (1, 100_000_000, False),
-    # All occurrences of a COUNT are searched for at definition. max_runs of an entry costs nothing.
+    # The definition of a rule searches for all occurrences of COUNT. max_runs costs nothing.
     "COUNT": (1, 10_000, False),
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -46,7 +46,12 @@ _NOT_IN = {
 
 
 class Date(NamedTuple):
-    """DTSTART, RDATE or EXDATE. ``time`` is midnight of a whole day, and aware if it is in UTC."""
+    """Value of DTSTART, RDATE or EXDATE.
+
+    Parameters:
+        time: aware if it is in UTC, else a local time. A whole day has its midnight.
+        tzid: name of the zone of a local time; without it, the zone of the rule holds.
+    """
 
     time: datetime
     tzid: str | None
@@ -66,7 +71,12 @@ class Date(NamedTuple):
 
 
 class RuleText(NamedTuple):
-    """A recurrence as written. ``numbers`` are empty for a part that the text does not name."""
+    """Recurrence as it is written.
+
+    Parameters:
+        numbers: values by the name of the part; empty for a part that the text does not have.
+        weekdays: pairs of BYDAY: the weekday, Monday as 0, and its number, or 0 for every one.
+    """
 
     freq: str
     numbers: Mapping[str, tuple[int, ...]]
@@ -81,7 +91,7 @@ class RuleText(NamedTuple):
 def unfolded(text: str) -> str:
     """Return the text with one line for each property.
 
-    Calendars fold long lines, and people write several properties in one line.
+    Calendars break a long line in two, and people write several properties in one line.
     """
     words = [f"\n{word}" if _LINE.match(word) else word for word in text.split()]
     return "".join(words).lstrip()
@@ -189,7 +199,7 @@ class _Parser:
         return freq
 
     def weekdays(self, freq: str) -> tuple[tuple[int, int], ...]:
-        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, without one as 0."""
+        """Parse BYDAY into pairs of a weekday and its number."""
         highest = 0
         if freq == "MONTHLY" or (freq == "YEARLY" and "BYMONTH" in self.values):
             highest = 5

@@ -1,11 +1,13 @@
 """RFC 5545 recurrences as schedules, with the dates that are left out (EXDATE) or added (RDATE).
 
-A local EXDATE, or a whole day, is left out of the times on the wall, before a clock change moves
-them: an occurrence at 2:30 can be left out of a day on which the clocks skip 2:30. An EXDATE in UTC
-or in another zone is an instant. Each RDATE is an instant too. It runs once, also if its local time
-comes twice or not at all. As in RFC 5545, an EXDATE removes an RDATE of the same time, COUNT counts
-occurrences that are left out, and UNTIL does not end RDATEs. A whole day that is left out does not
-remove an RDATE with a time, so that the run of a day can be moved.
+An EXDATE with a local time, or of a whole day, removes times on the wall, before a clock change
+moves them. So it can remove the occurrence at 2:30 from a day on which the clocks skip 2:30. An
+EXDATE in UTC or in another zone removes an instant. Each RDATE is an instant too. It runs once,
+also if its local time comes twice or not at all.
+
+As in RFC 5545, an EXDATE removes an RDATE of the same time, COUNT counts occurrences that are left
+out, and UNTIL does not end RDATEs. An EXDATE of a whole day does not remove an RDATE with a time,
+so that the run of a day can be moved.
 
 dateutil says which days of a year the parts of a rule allow. The periods of INTERVAL and the
 positions of BYSETPOS are computed here. So a search starts near the time that is asked for, and its
@@ -21,24 +23,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.times import MAX_MS, aware, from_ms, to_ms
-from .clock_changes import FIRST_MS, ZonedRule, first_passing
+from .._base.times import MAX_MS, aware, to_ms
+from .clock_changes import FIRST_MS, ZonedRule
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
-from .rule import SAMPLE, RuleSchedule
+from .rule import RuleSchedule
 from .wall_times import Days, WallTimes, before
-from .zones import portable, wall_at, zone_name, zone_of
+from .zones import portable, zone_name, zone_of
 
 #: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(2001, 1, 1)
-#: Months of the periods that are no fixed length of time.
+#: Months of a period that has no fixed number of seconds.
 _MONTHS = {"YEARLY": 12, "MONTHLY": 1}
-#: Seconds of the other periods.
+#: Seconds of a period of the other frequencies.
 _LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
-#: Most times that one search looks at. They take half a second at worst.
+#: Most times that one search looks at, which takes half a second at worst.
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
@@ -119,7 +121,7 @@ class RRule(RuleSchedule):
 
 
 def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
-    """Return the zone of the argument ``tz`` or of DTSTART; they must agree."""
+    """Return the zone of the argument ``tz`` or of DTSTART; refuse two different zones."""
     zone = None if tz is None else zone_of(tz)
     if start is None:
         return zone
@@ -137,14 +139,18 @@ class TooManySteps(Exception):
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Wall-clock times of a rule. Times are naive.
+    """Wall-clock times of a rule, without a zone.
+
+    A period is a year, a month, a week, a day, an hour, a minute or a second, as ``freq`` says.
 
     Parameters:
+        start: no earlier time matches.
         allowed: times that the BY parts allow. Parts that the rule does not name come from the
             start.
-        interval: number of periods from one that counts to the next one.
-        positions: BYSETPOS: the places of the times in a period that match.
-        until: last time that may match.
+        interval: times match in every period of this number, counted from the start's period.
+        positions: places of the matching times among the allowed ones of a period (BYSETPOS). If
+            there are none, all allowed times match.
+        until: no later time matches.
         left_out: times and days that do not match.
     """
 
@@ -185,9 +191,9 @@ class Recurrence:
                 if allowed.year > last_year:
                     break
                 period = self._period(allowed)
-                periods_to_wait = (first_period - period) % self.interval
-                if periods_to_wait:
-                    latest = before(self._begin(period + periods_to_wait))
+                periods_to_skip = (first_period - period) % self.interval
+                if periods_to_skip:
+                    latest = before(self._begin(period + periods_to_skip))
                 elif self.positions:
                     for chosen in self._at_positions(period, steps):
                         if latest < chosen <= self.until and not self._leaves_out(chosen):
@@ -219,7 +225,7 @@ class Recurrence:
         return wall in self.left_out or wall.date() in self.left_out
 
     def _period(self, wall: datetime) -> int:
-        """Return the number of the year, month, week, day, hour, minute or second of a time."""
+        """Return the number of the period that a time is in."""
         months = _MONTHS.get(self.freq)
         if months:
             return (12 * wall.year + wall.month - 1) // months
@@ -240,12 +246,12 @@ class Recurrence:
 
 
 class RecurrenceRule(ZonedRule):
-    """A recurrence in a zone. Instants are milliseconds since 1970.
+    """Recurrence in a zone. Instants are in milliseconds since 1970.
 
     Parameters:
-        until: the last instant that is an occurrence, from an UNTIL in UTC.
-        left_out: instants that are no occurrences.
-        added: further occurrences in ascending order, which ``until`` does not end.
+        until: the last instant that may be an occurrence (UNTIL in UTC).
+        left_out: instants that are no occurrences (EXDATE).
+        added: further occurrences in ascending order, also after ``until`` (RDATE).
     """
 
     __slots__ = ("_added", "_left_out", "_until")
@@ -268,29 +274,11 @@ class RecurrenceRule(ZonedRule):
         following = super().next_ms(ms)
         while following in self._left_out:
             following = super().next_ms(following)
-        upcoming = list(self._added_after(ms)[:1])
+        following_added = bisect_right(self._added, ms)
+        upcoming = list(self._added[following_added : following_added + 1])
         if following is not None and following <= self._until:
             upcoming.append(following)
         return min(upcoming, default=None)
-
-    def shortest_gap_ms(self, ms: int) -> int | None:
-        """Return the shortest gap of the first occurrences after an instant; None if there is none.
-
-        All of these occurrences share the steps of one search, so the work is bounded.
-        """
-        instants = set(self._added_after(ms))
-        # OverflowError and ValueError: local time beyond the years 1 to 9999.
-        with suppress(TooManySteps, OverflowError, ValueError):
-            for wall in islice(self.walls.walls(wall_at(self.zone, from_ms(ms))), SAMPLE + 1):
-                # Times that the clocks skip become one instant.
-                instant = to_ms(first_passing(self.zone, wall))
-                if instant <= self._until and instant not in self._left_out:
-                    instants.add(instant)
-        gaps = (later - earlier for earlier, later in pairwise(sorted(instants)))
-        return min(gaps, default=None)
-
-    def _added_after(self, ms: int) -> tuple[int, ...]:
-        return self._added[bisect_right(self._added, ms) :]
 
     def _key(self) -> tuple[object, ...]:
         return *super()._key(), self._until, self._left_out, self._added
@@ -306,7 +294,7 @@ def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRu
     if start is None:
         start = ANCHOR if parsed.start is None else parsed.start.time
     if start.tzinfo is not None:
-        start = wall_at(zone, start)
+        start = start.astimezone(zone).replace(tzinfo=None)
     local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
     left_out = {exdate.time.date() if exdate.whole_day else exdate.time for exdate in local}
     # An EXDATE of a whole day does not remove an RDATE on that day.
@@ -328,9 +316,9 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     parsed = parse(text)
 
     def values(name: str, shortest_freq: str, of_start: int) -> tuple[int, ...]:
-        """Return the values of a part; without the part, that of the start.
+        """Return the values of a part, or without the part the value of the start.
 
-        Without the part, a rule with shorter periods has all values.
+        A rule whose periods are shorter than those of ``shortest_freq`` has all values instead.
         """
         if parsed.numbers[name]:
             return parsed.numbers[name]
@@ -371,7 +359,7 @@ def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
 
 
 def _days(parsed: RuleText, start: datetime) -> Days:
-    """Return the days that the parts of a rule allow, completed from its start."""
+    """Return the days that a rule allows. Parts that it does not name come from its start."""
     months = parsed.numbers["BYMONTH"]
     month_days = parsed.numbers["BYMONTHDAY"]
     year_days = parsed.numbers["BYYEARDAY"]

@@ -16,8 +16,6 @@ from .zones import zone_name
 _MS = timedelta(milliseconds=1)
 #: Wait that a plain Celery beat is given for an occurrence that will never come.
 NEVER = timedelta(days=365)
-#: Occurrences looked at if a rule cannot say how close they come.
-SAMPLE = 64
 
 
 @runtime_checkable

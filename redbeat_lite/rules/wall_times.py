@@ -1,6 +1,7 @@
-"""Wall-clock times of a rule without a time zone: which ones match, the next one, their number.
+"""Wall-clock times of a rule, without a time zone.
 
-`Days` holds the dates, and `WallTimes` adds the times of day. Both are compared by value.
+`Days` are the dates of a rule, found by dateutil. `WallTimes` adds the times of day; it finds the
+next matching time and counts the matching times between two others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from functools import cached_property, lru_cache
 
 from dateutil.rrule import YEARLY, rrule, weekday
 
-#: Years that are searched. The rarest date is 29 February on a weekday: after 40 years at most.
+#: Years that are searched. The rarest date, 29 February on a certain weekday, comes again after 40
+#: years at the latest.
 _SEARCH_YEARS = 50
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)

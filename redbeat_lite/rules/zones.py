@@ -7,7 +7,7 @@ future occurrences there, and nothing else.
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -54,11 +54,6 @@ def portable(zone: tzinfo) -> tzinfo:
         return zone_of(zone)
     except InvalidEntry:
         return zone
-
-
-def wall_at(zone: tzinfo, instant: datetime) -> datetime:
-    """Return the naive local time of an aware instant."""
-    return instant.astimezone(zone).replace(tzinfo=None)
 
 
 def _named(name: str, field: str) -> tzinfo:
