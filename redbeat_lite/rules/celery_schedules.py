@@ -9,6 +9,7 @@ real time.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -16,10 +17,11 @@ from typing import Any
 
 from celery.schedules import BaseSchedule, ParseException, crontab, crontab_parser, solar
 
+from .._base.errors import InvalidEntry
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule
 from .cron import Cron, runs_every_hour, split
-from .rule import InMs, Question
+from .rule import Question, Rule
 from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
 
@@ -30,6 +32,7 @@ _SHORTEST = timedelta(milliseconds=50)
 #: Milliseconds between two questions in real time, at least.
 _PATIENCE = 1000
 _DAY = timedelta(days=1)
+_DAY_MS = 86_400_000
 #: Days in which an event of the sun is searched. At the poles it comes once a year.
 _SEARCH_DAYS = 400
 #: Least time between two events of a kind. The noise of the computation is smaller.
@@ -103,7 +106,7 @@ def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | N
 
 
 @dataclass(frozen=True)
-class _Wrapped:
+class _Wrapped(Rule):
     """Rule of a schedule of another class.
 
     It is compared by ``identity``, because Celery's schedules are equal if their clocks are.
@@ -117,11 +120,21 @@ class _Wrapped:
 class AnsweringRule(_Wrapped):
     """Rule of a schedule that has a ``next_after`` of its own."""
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.schedule.next_after(instant)  # type: ignore[no-any-return]
+    def next_ms(self, ms: int) -> int | None:
+        try:
+            following = self.schedule.next_after(from_ms(ms))
+        except OverflowError:
+            return None
+        if following is None:
+            return None
+        answer = to_ms(following)
+        if answer <= ms:
+            expected = f"an occurrence later than {from_ms(ms).isoformat()}"
+            raise InvalidEntry("schedule", expected, following.astimezone(UTC))
+        return answer
 
 
-class ForeignRule(_Wrapped, InMs):
+class ForeignRule(_Wrapped):
     """Rule of a schedule that has only ``is_due``. Each question sets the schedule's clock."""
 
     def next_ms(self, ms: int) -> int | None:
@@ -174,7 +187,7 @@ def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
 
 
 @dataclass(frozen=True)
-class SolarRule:
+class SolarRule(Rule):
     """Rule of Celery's ``solar``: the events of one kind at one place, by ephem.
 
     The events of a UTC day are computed from the start of that day, to the second. So an event has
@@ -186,15 +199,13 @@ class SolarRule:
     lat: float
     lon: float
 
-    def next_after(self, instant: datetime) -> datetime | None:
-        today = (instant - EPOCH) // _DAY
-        try:
+    def next_ms(self, ms: int) -> int | None:
+        today = ms // _DAY_MS
+        with suppress(OverflowError):  # after the year 9999
             for day in range(today, today + _SEARCH_DAYS):
                 for event in _events(self, day):
-                    if event > instant:
-                        return event
-        except OverflowError:  # after the year 9999
-            return None
+                    if to_ms(event) > ms:
+                        return to_ms(event)
         return None
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from .._base.times import EPOCH, MAX_MS, MIN_MS
-from .rule import ByKey, InMs
+from .rule import ByKey, Rule
 from .wall_times import WallTimes
 from .zones import zone_name
 
@@ -134,7 +134,7 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
             second = max(end, following - 2 * _STRIDE)
 
 
-class ZonedRule(InMs, ByKey):
+class ZonedRule(Rule, ByKey):
     """Wall-clock rule in a zone."""
 
     __slots__ = ("_hash", "walls", "zone")

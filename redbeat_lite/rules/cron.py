@@ -1,13 +1,14 @@
 """Cron expressions as schedules.
 
-The dialect is croniter's, without a field for the year, and without random values. Some ranges mean
-something else than in croniter, as they do in most crons: ``5-5`` is one value and not the whole
-cycle, and a step keeps its stride if a range wraps (``50-10/20`` is 50 and 10). Whole names
+The dialect is croniter's, without a field for the year, and without random values. Two kinds of
+ranges have the meaning of most crons instead of croniter's. ``5-5`` is one value and not the whole
+cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. Whole names
 (``monday``), ``5L`` and ``5,6#3`` are accepted too. The page about time has the table.
 
-``H`` is as in Jenkins: one value of its field, ``H(0-5)`` one of a range, which may wrap, ``H/15``
-and ``H(0-29)/10`` every so many from a first value on. The entry's name decides which. Without a
-range, a day of the month is one that every month has.
+``H`` is a value that the name of the entry decides, as the name of a job does in Jenkins. ``H`` is
+one value of its field, ``H(0-5)`` is one value of a range, which may wrap, and ``H/15`` and
+``H(0-29)/10`` are every so many values from a first one on. A day of the month without a range is
+one that every month has.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-#: Longer text is no rule that a person wrote.
+#: Most characters of an expression. A person writes no longer one.
 MAX_LENGTH = 500
 #: A value or ``*``, with the end of a range and a step.
 _ITEM = re.compile(r"(\*|[a-z\d]+)(?:-([a-z\d]+))?(?:/(\d+))?", re.ASCII)
@@ -105,7 +106,7 @@ class Cron(SpreadSchedule):
         self.seconds = seconds
         self.spread = _HAS_H.search(self.expression) is not None
         self.resolved = None if self.spread else self.expression
-        # With every value that H can have, so that an error in another field is noticed now.
+        # Parse with every value that H can have, so that an error in another field is found now.
         checked = self.resolved or resolve(self.expression, seconds, None)
         parse(checked, seconds, self.expression)
         self.zone = None if tz is None else zone_of(tz)
@@ -297,7 +298,7 @@ class Parser:
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
-        outside = -1  # refused below, as a number that no field has
+        outside = -1  # no field has this number, so it is refused below
         number = int(text) if text.isdecimal() else field.numbers.get(text, outside)
         highest = 7 if field is WEEKDAY else field.high
         if not field.low <= number <= highest:

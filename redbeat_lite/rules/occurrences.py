@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from .._base.errors import InvalidEntry
-from .._base.times import YEAR, from_ms, to_ms
+from .._base.times import YEAR
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .forms import coerce_schedule, schedule_identity
 from .intervals import At, Every, interval_ms
-from .rule import InMs, Question, Rule, RuleSchedule, drawn
+from .rule import Question, Rule, RuleSchedule, drawn
 from .zones import portable
 
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
@@ -59,19 +58,7 @@ def next_ms(rule: Rule, ms: int) -> int | None:
 @lru_cache(maxsize=16_384)
 def _remembered(rule: Rule, ms: int) -> int | None:
     """Return the occurrence after an instant. The cache serves entries with the same rule."""
-    if isinstance(rule, InMs):
-        return rule.next_ms(ms)
-    try:
-        following = rule.next_after(from_ms(ms))
-    except OverflowError:
-        return None
-    if following is None:
-        return None
-    answer = to_ms(following)
-    if answer <= ms:
-        expected = f"an occurrence later than {from_ms(ms).isoformat()}"
-        raise InvalidEntry("schedule", expected, following.astimezone(UTC))
-    return answer
+    return rule.next_ms(ms)
 
 
 def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:

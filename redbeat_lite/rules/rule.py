@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 from datetime import datetime, timedelta, tzinfo
 from hashlib import blake2b
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from celery.schedules import BaseSchedule, schedstate
 
@@ -14,19 +14,23 @@ from .._base.times import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
-#: Wait that a plain Celery beat is given for an occurrence that will never come.
+#: Time that a plain Celery beat waits for an occurrence that will never come.
 NEVER = timedelta(days=365)
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """Source of occurrences: hashable, comparable, without a clock of its own."""
+class Rule:
+    """Source of occurrences, which is hashable, comparable and knows no clock."""
+
+    __slots__ = ()
+
+    def next_ms(self, ms: int) -> int | None:
+        """Return the first occurrence later than an instant, in milliseconds since 1970, if any."""
+        raise NotImplementedError
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first occurrence later than ``instant`` in UTC; None if there are no more."""
-        ...
-
-    def __hash__(self) -> int: ...
+        following = self.next_ms((instant - EPOCH) // _MS)
+        return None if following is None else from_ms(following)
 
 
 class Question(int):
@@ -45,20 +49,6 @@ class Question(int):
 
     def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]  # int has one argument
         return int(self), self.asked
-
-
-class InMs:
-    """Source of occurrences at whole milliseconds."""
-
-    __slots__ = ()
-
-    def next_ms(self, ms: int) -> int | None:
-        """Return the first occurrence later than an instant, in milliseconds since 1970."""
-        raise NotImplementedError
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        following = self.next_ms((instant - EPOCH) // _MS)
-        return None if following is None else from_ms(following)
 
 
 class ByKey:
@@ -81,13 +71,13 @@ class ByKey:
         return hash((type(self), self._key()))
 
 
-class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+class RuleSchedule(Rule, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
     #: Own zone; None for the zone of the app.
     zone: tzinfo | None = None
 
-    def in_zone(self, zone: tzinfo) -> InMs:
+    def in_zone(self, zone: tzinfo) -> Rule:
         """Return the rule in its own zone, or in ``zone`` if it has none."""
         return self
 
@@ -116,7 +106,7 @@ class RuleSchedule(InMs, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery s
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the app, which often cannot be pickled, and without what Celery derives from it.
+        # Leave out the app, which often cannot be pickled, and a value that Celery derives from it.
         state = {**vars(self), "_app": None}
         state.pop("utc_enabled", None)
         return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
@@ -164,7 +154,7 @@ def resolved_text(schedule: BaseSchedule) -> str | None:
 
 def drawn(text: str, bound: int) -> int:
     """Return a number from 0 to below ``bound``, evenly distributed over texts."""
-    # Unlike hash(), the same in every process. 64 bits: the remainder is even to within bound /
-    # 2**64.
+    # Unlike hash(), a digest is the same in every process. Its 64 bits make the remainder even to
+    # within bound / 2**64.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % bound

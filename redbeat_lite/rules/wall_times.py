@@ -52,9 +52,8 @@ class Days:
         return _dates_of_year(self, year)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=1024)  # a miss takes 40 to 230 µs, a hit 2 µs; most rules share few dates
 def _dates_of_year(days: Days, year: int) -> tuple[date, ...]:
-    """Return the matching dates of a year. Finding them takes 40 to 230 µs."""
     if days.either:
         by_date = replace(days, weekdays=(), either=False)
         by_weekday = replace(days, month_days=(), nearest_weekday=0, either=False)
