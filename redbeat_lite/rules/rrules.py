@@ -348,14 +348,18 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
 
 def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
     """Return the last occurrence that COUNT allows, so that no search begins at the start."""
+    last = None
     try:
-        occurrences = list(islice(walls.walls(datetime.min), count))  # noqa: DTZ901
+        for wall in islice(walls.walls(datetime.min), count):  # noqa: DTZ901
+            last = wall
     except TooManySteps:
-        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
-        bounds = f"{STEPS:,} steps and {_YEARS} years"
-        expected = f"a recurrence whose last occurrence is found within {bounds}"
-        raise InvalidEntry("schedule", expected, text, hint=hint) from None
-    return occurrences[-1] if occurrences else walls.start
+        if last is not None:
+            hint = "give it a coarser FREQ, or max_runs in place of COUNT"
+            bounds = f"{STEPS:,} steps and {_YEARS} years"
+            expected = f"a recurrence whose last occurrence is found within {bounds}"
+            raise InvalidEntry("schedule", expected, text, hint=hint) from None
+    # A rule without any occurrence is refused when its definition is complete.
+    return last or walls.start
 
 
 def _days(parsed: RuleText, start: datetime) -> Days:
