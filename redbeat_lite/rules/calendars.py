@@ -1,11 +1,11 @@
 """Calendars: days on which entries do not run.
 
-The days are stored in the definition of each entry that names a calendar, with its name and its
-revision. So whoever has an entry can plan it: a beat, a preview and a backup need not ask the
-server or a library for the calendar. A new revision edits each of its entries. A day takes nine
-bytes there, five years of public holidays about 600.
+The definition of an entry that names a calendar contains the name, the revision and the days of
+the calendar. So a beat, a preview and a backup plan the entry without asking the server or a
+library. A new revision of a calendar edits each of its entries. A day takes nine bytes of a
+definition, and five years of public holidays take about 600.
 
-An occurrence is left out if the clocks of its zone show one of the days when it comes.
+An occurrence is left out if the clocks of its zone show one of these days when it comes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,10 @@ class CalendarRule(ZonedRule):
 
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
-    """Return a rule without the days of a calendar, if more than the calendar's name is known."""
+    """Return a rule that leaves out the days of a calendar.
+
+    The mere name of a calendar changes nothing, because its days are not known.
+    """
     if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar):
         return CalendarRule(rule, calendar)
     return rule

@@ -166,7 +166,10 @@ class ForeignRule(_Wrapped):
         return bool(due), wait
 
     def _clock_at(self, now: datetime) -> Any:
-        """Return a copy whose clock shows ``now``. ``__reduce__`` would drop attributes."""
+        """Return a copy of the schedule whose clock shows ``now``.
+
+        ``copy.copy`` calls ``__reduce__``, which drops attributes.
+        """
         copy = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
         copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
@@ -191,8 +194,8 @@ class SolarRule(Rule):
     """Rule of Celery's ``solar``: the events of one kind at one place, by ephem.
 
     The events of a UTC day are computed from the start of that day, to the second. So an event has
-    the same time for every search. A search for the next event after the last one can return the
-    same sunrise again, a microsecond later.
+    the same time for every search. Celery searches from the last event on, and may find the same
+    sunrise again, a microsecond later.
     """
 
     event: str
@@ -211,7 +214,10 @@ class SolarRule(Rule):
 
 @lru_cache(maxsize=4096)
 def _events(rule: SolarRule, day: int) -> list[datetime]:
-    """Return the events on a UTC day since 1970; two if sunrise comes earlier every day."""
+    """Return the events on a UTC day, counted from 1970.
+
+    There can be two events, because sunrise may come earlier every day.
+    """
     start = EPOCH + day * _DAY
     end = start + _DAY
     events: list[datetime] = []

@@ -99,7 +99,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         if not isinstance(align, bool):
             raise InvalidEntry("align", "True or False", align)
         if not isinstance(spread, bool) or (spread and align):
-            hint = 'it is over the whole interval; within some hours it is cron("H H(0-5) * * *")'
+            hint = 'it spreads over the whole interval; for some hours write cron("H H(0-5) * * *")'
             raise InvalidEntry("spread", "True or False, and not beside align", spread, hint=hint)
         self.ms = interval_ms(interval)
         self.align = align

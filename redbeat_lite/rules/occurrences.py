@@ -19,7 +19,8 @@ from .zones import portable
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
 #: recurrence.
 _SAMPLE = 17
-#: Most spans in which `gap_over` looks for a gap: a week of ten minutes, or years of days.
+#: Most looks of `gap_over`. They cover a week if the gap is to be ten minutes, and a year if it is
+#: to be nine hours.
 _LOOKS = 1010
 
 
@@ -35,8 +36,8 @@ def rule_of(value: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
         return crontab_rule(schedule_, zone)
     if type(schedule_) is schedule:
         ms = interval_ms(schedule_.run_every, exact=False)
-        # Celery rounds ``relative`` intervals down to a minute, an hour or a day, if they are as
-        # long.
+        # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
+        # days.
         if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
             return Every(timedelta(milliseconds=ms))
     if type(schedule_) is solar:
@@ -114,9 +115,8 @@ def _occurrences(rule: Rule, ms: int) -> Iterator[int]:
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     """Return two successive occurrences within a year that are at least ``longest`` apart, if any.
 
-    All in milliseconds since 1970. Each look is at the last gap that begins within ``longest`` of
-    the gap before, so that a year takes few looks. If occurrences are close, the search ends early,
-    after :data:`_LOOKS` looks.
+    Instants and lengths are in milliseconds. Each look goes ``longest`` ahead of an occurrence, so
+    that a year takes few looks. After :data:`_LOOKS` looks the search gives up.
     """
     if isinstance(rule, Every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None

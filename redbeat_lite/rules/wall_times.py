@@ -124,27 +124,32 @@ class WallTimes:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
-        place = self._passed(wall)
-        for year in range(wall.year, min(wall.year + _SEARCH_YEARS, MAXYEAR) + 1):
+        year = wall.year
+        dates = self.days.of(year)
+        place = self._passed(dates, wall)
+        last_year = min(year + _SEARCH_YEARS, MAXYEAR)
+        while place == len(dates) * self._times_a_day:
+            if year == last_year:
+                return None
+            year += 1
             dates = self.days.of(year)
-            if place < len(dates) * self._times_a_day:
-                day, time_of_day = divmod(place, self._times_a_day)
-                return datetime.combine(dates[day], self._time(time_of_day))
             place = 0
-        return None
+        day, time_of_day = divmod(place, self._times_a_day)
+        return datetime.combine(dates[day], self._time(time_of_day))
 
     def count(self, after: datetime, until: datetime) -> int:
         """Return the number of matching times in ``(after, until]``, without looking at each."""
         days = sum(len(self.days.of(year)) for year in range(after.year, until.year))
-        return days * self._times_a_day + self._passed(until) - self._passed(after)
+        passed_after = self._passed(self.days.of(after.year), after)
+        passed_until = self._passed(self.days.of(until.year), until)
+        return days * self._times_a_day + passed_until - passed_after
 
     @cached_property
     def _times_a_day(self) -> int:
         return len(self.hours) * len(self.minutes) * len(self.seconds)
 
-    def _passed(self, wall: datetime) -> int:
-        """Return the number of matching times from the begin of the year up to ``wall``."""
-        dates = self.days.of(wall.year)
+    def _passed(self, dates: tuple[date, ...], wall: datetime) -> int:
+        """Return the number of matching times up to ``wall`` in its year, which has these dates."""
         today = wall.date()
         day = bisect_left(dates, today)
         passed = day * self._times_a_day

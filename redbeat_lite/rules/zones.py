@@ -83,7 +83,7 @@ def _nearest(name: str) -> str:
     exact = by_name.get(written) or by_city.get(written)
     if exact:
         return f"did you mean {exact}?"
-    # Not further off: "PST" is as far from "MST" as from any other zone.
+    # A lower cutoff would find a name for "PST", which is as near to "MST" as to any other zone.
     near = get_close_matches(written, by_name, cutoff=0.8)
     if near:
         return f"did you mean {' or '.join(by_name[zone] for zone in near)}?"
