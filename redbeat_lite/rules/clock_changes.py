@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Protocol
 
 from .._base.times import EPOCH, MAX_MS, MIN_MS
@@ -206,22 +207,18 @@ class CountedRule(ZonedRule):
         return count
 
     def _count_fixed(self, after: int, until: int) -> int:
-        """Count the matching times in ``(after, until]``, each at its first passing."""
-        # In the second passing of a fold, the clock had already got as far as the jump.
-        day_before = stretches(self.zone, after - _STRIDE, after)
-        passed = max(naive(end + offset) for _, end, offset in day_before)
-        count = 0
-        for start, end, offset in stretches(self.zone, after, until):
-            # The clock of this stretch would have shown this just before the stretch.
-            shown = naive(start + offset)
-            if shown > passed:
-                # Times in the gap run once, at the first second behind it, unless that matches
-                # anyway.
-                is_in_gap = self.walls.count(passed, shown) > 0
-                count += is_in_gap and not self.walls.count(shown, shown + _SECOND)
-                passed = shown
-            reached = naive(end + offset)
-            if reached > passed:
-                count += self.walls.count(passed, reached)
-                passed = reached
+        """Count the matching times that pass for the first time in ``(after, until]``."""
+        count = self.walls.count(self._passed(after), self._passed(until))
+        # The first part ends at ``after``, so that a jump in the next second is between two parts.
+        parts = pairwise(stretches(self.zone, after - 1, until))
+        for (_, end, offset), (_, _, following) in parts:
+            if following > offset:
+                # The times in a gap, and a time at its end, run once.
+                in_gap = self.walls.count(naive(end + offset), naive(end + 1 + following))
+                count -= max(in_gap - 1, 0)
         return count
+
+    def _passed(self, second: int) -> datetime:
+        """Return the latest time that the clock has shown. In a fold, that is not its time now."""
+        parts = stretches(self.zone, second - _STRIDE, second)
+        return max(naive(end + offset) for _, end, offset in parts)
