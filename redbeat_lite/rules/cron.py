@@ -147,8 +147,9 @@ class Field:
     def cycle(self, first: int, last: int) -> list[int]:
         """Return the values from ``first`` to ``last``, also beyond the end of the field."""
         size = self.high - self.low + 1
-        width = last - first + 1 if first <= last else last - first + 1 + size
-        return [self.low + (first - self.low + place) % size for place in range(width)]
+        if first > last:
+            last += size
+        return [self.low + (value - self.low) % size for value in range(first, last + 1)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -426,8 +427,8 @@ def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> 
     if match[1]:
         first = parser.number(match[1], field, part)
         last = parser.number(match[2], field, part)
-    # A weekday range may name Sunday twice, as 0 and 7.
-    values = field.cycle(first, last)[:7] if field is WEEKDAY else field.cycle(first, last)
+    # A range of weekdays may name Sunday twice, as 0 and as 7.
+    values = list(dict.fromkeys(field.cycle(first, last)))
     step = min(int(match[3] or len(values)), len(values))
     if step == 0:
         parser.refuse(field, part, "a step is a number from 1 on")

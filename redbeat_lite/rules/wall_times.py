@@ -163,7 +163,7 @@ class WallTimes:
         return passed
 
     def _time(self, place: int) -> time:
-        """Return a time of day by its place. A list of all could have 86,400 times."""
+        """Return the matching time at a place in the day. A list of all could have 86,400 items."""
         rest, second = divmod(place, len(self.seconds))
         hour, minute = divmod(rest, len(self.minutes))
         return time(self.hours[hour], self.minutes[minute], self.seconds[second])
