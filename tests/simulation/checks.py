@@ -117,9 +117,12 @@ class Checks:
 
     @property
     def is_all_well(self) -> bool:
-        """Whether nothing is wrong, and nothing is overdue."""
-        scores = [*self._scores(_DUE).values(), *self._scores(_DUE_BACKFILLS).values()]
-        return self._can_send() and min(scores, default=math.inf) > self._story.now - LATE_MS
+        """Whether nothing is wrong, nothing is overdue, and the configuration is in the schedule."""
+        scores = self._scores(_DUE)
+        if not all(name.encode() in scores for name in self._setup.config):
+            return False  # Nobody has led since the server lost them, or since the beginning.
+        instants = [*scores.values(), *self._scores(_DUE_BACKFILLS).values()]
+        return self._can_send() and min(instants, default=math.inf) > self._story.now - LATE_MS
 
     def _can_send(self) -> bool:
         """Whether a server answers, a beat runs, and nothing is frozen."""

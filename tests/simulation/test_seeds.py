@@ -18,6 +18,7 @@ from redbeat_lite import Scheduler
 from redbeat_lite.beat import wakeup
 from redbeat_lite.store import scripts
 from redbeat_lite.store.keys import Keys
+from tests.simulation.checks import Checks
 from tests.simulation.faults import KINDS
 from tests.simulation.holdings import count_objects
 from tests.simulation.network import Loss
@@ -27,6 +28,7 @@ from tests.simulation.seams import find_places
 from tests.simulation.shrink import Shrinking, size_of, words
 from tests.simulation.story import Story, Violation
 from tests.simulation.users import User
+from tests.simulation.values import SortedSet
 from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
 
@@ -280,6 +282,17 @@ def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
 def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
     assert edit_whose_reply_is_lost({}) == []
     assert "refused" in edit_whose_reply_is_lost({"if before then": "if false then"})
+
+
+def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
+    """Seed 5236 ended before one of three slow beats could lead, and found the configuration missing."""
+    scenario = quiet(1)
+    scenario.beats.append(scenario.world.process("beat-1"))
+    checks = Checks(scenario)
+    assert not checks.is_all_well
+    due: Any = scenario.server.database.create(b"{redbeat-lite}:due", SortedSet)
+    due.put(b"config", scenario.story.now + 1000)
+    assert checks.is_all_well
 
 
 # -- what is bounded -----------------------------------------------------------------------------------
