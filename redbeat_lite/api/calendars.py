@@ -17,7 +17,7 @@ from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
 from ..rules.calendars import Calendar
 from ..store.changes import line_of
-from ..store.records import AT_ONCE, Edit, Stored
+from ..store.records import Edit, Stored
 from ..store.store import Store
 
 
@@ -64,7 +64,7 @@ class Calendars(MutableMapping[str, Calendar]):
         stored, is_new = self._store.put_calendar(name, calendar)
         if is_new:
             note = f"calendar {stored}, until {stored.until}"
-            self._store.record(line_of(self._who(), "edited", note), [])
+            self._store.record(line_of(self._who(), "edited", note))
         self._replan(name)
 
     def __delitem__(self, name: str) -> None:
@@ -81,7 +81,7 @@ class Calendars(MutableMapping[str, Calendar]):
                     "calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does"
                 )
         self._store.backend.client.hdel(self._store.keys.calendars, name)
-        self._store.record(line_of(self._who(), "removed", f"calendar {name}"), [])
+        self._store.record(line_of(self._who(), "removed", f"calendar {name}"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.all()))
@@ -143,7 +143,7 @@ class Calendars(MutableMapping[str, Calendar]):
             faults.clear()
             pages = self._store.pages()
             names = (stored.name for stored in pages if _names(stored, name, but=calendar))
-            self._store.rewrite(names, edits, at_once=AT_ONCE)
+            self._store.rewrite(names, edits)
             last = calendar
             calendar = self.all().get(name)
         for exc in faults.values():

@@ -10,8 +10,8 @@ from typing import Any
 
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from ..entries.model import is_name
-from ..store.changes import OF_OTHERS, Change, decode_change, decode_last, is_last_change
-from ..store.records import PAGE, Stored
+from ..store.changes import OF_OTHERS, Change, decode_change, decode_last
+from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE, newest_first, readable
 from ..store.scripts import Call, checked
 from ..store.store import Store
@@ -141,20 +141,6 @@ class Scan:
 
 def _is_same(change: Change, other: Change) -> bool:
     return (change.at, change.action) == (other.at, other.action)
-
-
-def last_change(stored: Stored, kept: bytes | None) -> Change | None:
-    """Return the last change of an entry.
-
-    ``None`` if none is stored with the entry, if it cannot be read, or if a later edit was not
-    recorded.
-
-    Parameters:
-        kept: the stored last change.
-    """
-    if kept is None or not is_last_change(kept, stored.state):
-        return None
-    return kept_change(stored.name.decode(), kept)
 
 
 def kept_change(name: str, kept: bytes | None) -> Change | None:

@@ -26,7 +26,7 @@ from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks
 from ..store.scripts import checked
 from ..store.store import Asked, Store
-from .change_log import last_change
+from .change_log import kept_change
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -98,7 +98,7 @@ class Reader:
         entry = self.entry(stored)
         if rows is not None:
             entry.read_rows = lambda: rows[:_ROWS]
-        entry.last_change = last_change(stored, kept)
+        entry.last_change = kept_change(entry.name, kept)
         until = freezes.until(wall_ms(), entry)
         entry.frozen_until = None if until is None else from_ms(until)
         return entry

@@ -394,7 +394,7 @@ class Schedules(MutableMapping[str, Entry]):
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
-        """Store many entries, 1,000 per round trip (two round trips with ``replace``).
+        """Store many entries, 250 per round trip (two round trips with ``replace``).
 
         Parameters:
             entries: a collection, which is checked as a whole before anything is stored; or an

@@ -14,7 +14,7 @@ from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
 from ..store.changes import Line, line_of
-from ..store.records import AT_ONCE, PAGE, Edit, Stored, by_due, chunks
+from ..store.records import PAGE, Edit, Stored, by_due, chunks
 from ..store.redis_values import text, texts
 from .reader import Reader
 from .run_now import run_by_hand
@@ -185,4 +185,4 @@ class Selected:
             return [self._writer.write(entry, stored.state, None, line)]
 
         names = [entry.name for entry in self if change(entry) is not entry.state]
-        return texts(self._reader.store.rewrite(names, edits, at_once=AT_ONCE))
+        return texts(self._reader.store.rewrite(names, edits))

@@ -36,7 +36,7 @@ from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
 from ..rules.cron import either_day_words, every_second_words
 from ..store.changes import Action, Line, line_of
-from ..store.records import PAGE, Edit, Stored
+from ..store.records import Edit, Stored
 from ..store.store import TRIES
 from ..store.time_limits import brief_walk
 from .calendars import Calendars
@@ -226,7 +226,7 @@ class Writer:
     def replace(self, entries: Iterable[Entry], note: str = "") -> None:
         """Replace the stored entries of these names, or add new ones; the entries get their states.
 
-        It takes two round trips for 1,000 entries.
+        It takes two round trips for 250 entries.
 
         Raises:
             EntryChanged: others change entries faster than they can be replaced.
@@ -237,7 +237,7 @@ class Writer:
         def edits(stored: Stored) -> list[Edit]:
             return [self._replacement(by_name[stored.name.decode()], stored, note)]
 
-        written = self._store.rewrite(by_name, edits, at_once=PAGE)
+        written = self._store.rewrite(by_name, edits)
         self.calendars.settle([*by_name.values()])
         left = len(by_name) - len(written)
         if left:

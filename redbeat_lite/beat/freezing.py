@@ -7,7 +7,6 @@ from datetime import tzinfo
 
 from celery.utils.log import get_logger
 
-from .._base.errors import UnsupportedFormat
 from .._base.times import to_ms
 from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
@@ -126,10 +125,7 @@ class Freezing:
         lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
-            # The leader may be of an older version that ignores freezes. Then this beat restores
-            # them when it leads itself.
-            with suppress(UnsupportedFormat):
-                self._store.set_freezes(text, stored.replaced(*lost, *stored.all).text)
+            self._store.set_freezes(text, stored.replaced(*lost, *stored.all).text)
         return bool(lost)
 
     def _drop_ended(self, now: int) -> None:

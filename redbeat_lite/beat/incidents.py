@@ -18,9 +18,9 @@ from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
-from ..runs.incident import Case, Key, Kind
+from ..runs.incident import Key, Kind
 from ..runs.incident_fold import Deadline, Seen, fold
-from ..runs.incident_store import Change, IncidentStore, Look, changes_of
+from ..runs.incident_store import IncidentStore, Look
 from ..runs.run_store import RunKeys
 from ..settings import Settings
 from ..store.changes import line_of
@@ -131,14 +131,10 @@ class IncidentWatch:
             if deadline.what.startswith("pause ")
         }
         self._pause_failing(failed, term)
+        look = self._announce(look)
         decision = fold(self._gather(look, entries, now))
-        changes = [*self._announce(look.cases), *changes_of(decision, look, now)]
-        if not changes and look.read == look.reads:
-            return look.more
-        changed = self._incidents.apply(term, look, changes)
         # If another leader has read this page meanwhile, nothing was written. Read again.
-        is_outdated = changed is None
-        return is_outdated or bool(changed) or look.more
+        return self._incidents.write(term, look, decision, now) or look.more
 
     def _read_entries(self, look: Look) -> dict[str, WatchedEntry]:
         """Read all entries that the look names, and the entries with failed publishes.
@@ -298,26 +294,28 @@ class IncidentWatch:
         looks = self._looks - self._since.setdefault(kind, self._looks)
         return looks >= LASTING - 1 or kind in open_kinds
 
-    def _announce(self, cases: Sequence[Case]) -> list[Change]:
-        """Announce incidents. Return the changes that store which ones the hooks have handled.
+    def _announce(self, look: Look) -> Look:
+        """Announce incidents; return the look with what is to be stored of announcements.
 
         If this process dies before all hooks have handled an incident, the next leader announces it
         again under the same id.
         """
         before = self._announced
         self._announced = {}
-        changes: list[Change] = []
-        for case in cases:
+        cases = []
+        archived = []
+        for case in look.cases:
             about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
             is_handled = case.announced or self._is_handled(before, IncidentOpened(*about))
-            if is_handled and not case.announced:
-                changes.append(("told", case.field, ""))
+            announced = case._replace(announced=is_handled)
             if case.until is not None:
                 closed = IncidentClosed(*about, from_ms(case.until))
                 if self._is_handled(before, closed) and is_handled:
-                    changes.append(("gone", case.field, ""))
-        self._state.incidents = Counter(case.kind for case in cases if case.until is None)
-        return changes
+                    archived.append(announced)
+                    continue
+            cases.append(announced)
+        self._state.incidents = Counter(case.kind for case in look.cases if case.until is None)
+        return look._replace(cases=cases, archived=archived)
 
     def _is_handled(
         self,

@@ -210,7 +210,7 @@ class Leader:
         # If this fails, the lease expires. A provider of passwords may raise anything.
         with suppress(Exception):
             scripts = Scripts(client)
-            scripts.run("leader/resign", self._keys, token=self._token, wake=self._keys.wake)
+            scripts.run("leader/resign", self._keys, token=self._token)
         client.close()
         self._renewal = None
         self._is_unanswered = False
@@ -289,9 +289,8 @@ class _Renewal:
             reply = scripts.run(
                 "leader/renew",
                 self._keys,
+                self.term,
                 backfills_due=self._keys.of_backfills.due,
-                token=self.term.token,
-                term=self.term.number,
                 lease_ms=round(self._lease * 1000),
                 least=self._leader.least,
                 silent_ms=silent_ms,

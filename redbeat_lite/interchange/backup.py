@@ -158,7 +158,7 @@ class Restore:
         return plan
 
     def apply(self, plan: Sequence[Restored]) -> None:
-        """Write a plan, 1,000 entries per round trip.
+        """Write a plan, 250 entries per round trip.
 
         If the call is interrupted, repeat the import. It does the rest.
         """

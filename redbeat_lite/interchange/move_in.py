@@ -270,7 +270,7 @@ class MoveIn:
         return moves
 
     def apply(self, moves: Iterable[Move]) -> None:
-        """Store a plan, 1,000 entries in a round trip.
+        """Store a plan, 250 entries in a round trip.
 
         A move whose entry was changed meanwhile becomes ``"left out"``.
         """

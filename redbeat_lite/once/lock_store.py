@@ -39,6 +39,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from .._base.actors import who
+from .._base.errors import EntryChanged
 from ..runs.run import Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root
@@ -47,7 +48,9 @@ from ..store.connections import FAULTS
 from ..store.keys import Keys
 from ..store.records import chunks
 from ..store.redis_values import server_ms, text, text_or_none, texts
-from ..store.scripts import Scripts
+from ..store.scripts import Scripts, checked
+from ..store.store import TRIES
+from ..store.transact import Step, transact
 
 #: Milliseconds after which a waiter or a standby that was published and has not begun is published
 #: again. Each pause is twice as long as the one before it.
@@ -55,6 +58,15 @@ RESEND_MS = 5_000
 
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
 RESEND_MAX_MS = 3_600_000
+
+# Values: key, token, now in ms. The lock sweeper looks at the waiters at once, and takes a key
+# without any from the index.
+_RELEASE = """
+    IF HGET lock token IS $2
+    DEL lock
+    ZADD index $3 $1
+    NAMED $1
+"""
 
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
@@ -329,20 +341,12 @@ class LockStore:
         reply = self._scripts.run(
             "once/begin",
             self._keys_of(held.record, held.key, fate),
-            token=held.token,
-            id=held.task_id,
-            attempt_text=held.attempt,
-            lease_ms=held.lease_ms,
-            deadline_ms=held.deadline_ms,
-            life_ms=held.life_ms,
+            held,
             message=message,
-            key=held.key or "",
             on_conflict=on_conflict,
-            holder=held.holder,
             max_waiters=max_waiters or 0,
             kept_ms=KEPT_MS,
-            expires_ms=held.expires_ms,
-            fate=fate.encode() if fate else "",
+            fate=fate and fate.encode(),
         )
         verdict = Verdict(*texts(reply))
         if verdict.word == "run":
@@ -365,14 +369,9 @@ class LockStore:
         guard, ours = self._scripts.run(
             "once/renew",
             self._keys_of(held.record, held.key if lock else None),
-            token=held.token,
-            id=held.task_id,
-            attempt=held.attempt,
-            lease_ms=held.lease_ms,
+            held,
             revive=int(revive),
-            key=held.key or "",
             fence=held.fence,
-            holder=held.holder,
         )
         return bool(guard), bool(ours)
 
@@ -395,16 +394,10 @@ class LockStore:
         standby, released, waiters, unrecorded = self._scripts.run(
             "once/end",
             self._keys_of(held.record, held.key, fate),
-            token=held.token,
-            id=held.task_id,
+            held,
             how="again" if again else "done",
-            deadline_ms=held.deadline_ms,
-            life_ms=held.life_ms,
-            key=held.key or "",
             hold_ms=hold_ms,
-            attempt=held.attempt,
-            lease_ms=held.lease_ms,
-            fate=fate.encode() if fate else "",
+            fate=fate and fate.encode(),
         )
         return Ended(bool(standby), bool(released), bool(waiters), text(unrecorded))
 
@@ -455,12 +448,24 @@ class LockStore:
 
         Returns:
             whether a task had the lock, and whether a task waits for it.
+
+        Raises:
+            EntryChanged: the lock changes hands all the time.
         """
         schedule_keys = Keys.of(self.keys.prefix)
-        change = line_of(who(), "lock cleared").change
-        keys = [*self._freed_keys(key), schedule_keys.changes, schedule_keys.new_reply()]
-        held, waiters = self._scripts.run("once/clear", keys, [key, change])
-        return bool(held), bool(waiters)
+        line = line_of(who(), "lock cleared")
+        keys = self._keys_of("", key)
+        for _ in range(TRIES):
+            looks = [("HGET", keys.lock, "token"), ("EXISTS", keys.waiters)]
+            token, waiters = checked(self._scripts.together(looks))
+            is_held = token is not None
+            if not is_held and not waiters:
+                return False, False
+            values = (key, token or b"", server_ms(self.client))
+            step = Step(_RELEASE, values, line if is_held else None)
+            if transact(self._scripts, schedule_keys, [step], others=keys) == [True]:
+                return is_held, bool(waiters)
+        raise EntryChanged(f"lock {key!r} changes hands all the time")
 
     # -- the guard's records -----------------------------------------------------------------------
 
@@ -523,6 +528,3 @@ class LockStore:
             keys.deadlines = self._runs.deadlines
             keys.incidents = self._runs.incidents
         return keys
-
-    def _freed_keys(self, key: str) -> list[str]:
-        return [self.keys.lock(key), self.keys.waiters(key), self.keys.index]

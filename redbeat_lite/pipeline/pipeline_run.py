@@ -26,6 +26,7 @@ from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
 from ..store.redis_values import text
 from ..store.scripts import Scripts
+from ..store.transact import record_change
 from . import run_status, step_params
 from .definition import Definition
 from .pipeline_store import Outbox, PipelineStore, store_of
@@ -409,10 +410,9 @@ def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
     The script that edits the run cannot write this line, because on a cluster a run and the record
     lie in different slots.
     """
-    schedule = Keys.of(store.runs.keys.prefix)
-    keys = (schedule.changes, schedule.new_reply())
+    keys = Keys.of(store.runs.keys.prefix)
     try:
-        Scripts(store.client).run("schedule/note_change", keys, (line.change, run_id))
+        record_change(Scripts(store.client), keys, line, [run_id])
     except FAULTS as exc:
         text = "Pipeline run %r: what was done is not in the record of changes: %s"
         logger.warning(text, run_id, text_of(exc))

@@ -212,12 +212,12 @@ class PipelineStore:
         """Return the keys of a run."""
         return RunKeys.of(self._prefix, run_id)
 
-    def _run(self, script: str, run_id: str, **values: Any) -> Any:
-        return self._scripts.run(script, self.keys(run_id), **values)
+    def _run(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
+        return self._scripts.run(script, self.keys(run_id), *sources, **values)
 
-    def _run_patiently(self, script: str, run_id: str, **values: Any) -> Any:
+    def _run_patiently(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
         """Run a script, and retry it for ``_PATIENCE`` seconds while the server does not answer."""
-        return retry_for(lambda: self._run(script, run_id, **values), _PATIENCE)
+        return retry_for(lambda: self._run(script, run_id, *sources, **values), _PATIENCE)
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
@@ -293,11 +293,7 @@ class PipelineStore:
         word, params = self._run_patiently(
             "pipeline/begin",
             ref.run,
-            step=ref.step,
-            stage=ref.stage,
-            round=ref.round,
-            attempt=ref.attempt,
-            token=ref.token,
+            ref,
             id=task_id,
             again=int(again),
             worker=worker,
@@ -316,10 +312,7 @@ class PipelineStore:
         word, state, outbox, revoke = self._run_patiently(
             "pipeline/complete",
             ref.run,
-            step=ref.step,
-            round=ref.round,
-            attempt=ref.attempt,
-            token=ref.token,
+            ref,
             outcome=outcome,
             result=result,
             remember_ms=REMEMBER_MS,
@@ -331,9 +324,7 @@ class PipelineStore:
         self._run(
             "pipeline/progress",
             ref.run,
-            step=ref.step,
-            round=ref.round,
-            token=ref.token,
+            ref,
             percent=percent,
             note=note,
         )
@@ -353,9 +344,7 @@ class PipelineStore:
         is_waiting = self._run_patiently(
             "pipeline/wait",
             ref.run,
-            step=ref.step,
-            round=ref.round,
-            token=ref.token,
+            ref,
             attempt=attempt,
             delay_ms=publish_ms,
             tries=int(sent),
@@ -532,9 +521,7 @@ class PipelineStore:
         word = self._run(
             "pipeline/lost",
             ref.run,
-            step=ref.step,
-            round=ref.round,
-            token=ref.token,
+            ref,
             patience_ms=SUSPICION_MS,
             deaths=MAX_DEATHS,
             lives=int(is_renewed),

@@ -168,6 +168,8 @@ class Case(NamedTuple):
             generation=stored.generation,
         )
         case.shown()  # This raises if an instant is out of range.
+        if case.field != field:
+            raise ValueError("the field is of another incident")
         return case
 
     def shown(self) -> Incident:

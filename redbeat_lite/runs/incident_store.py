@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..store.keys import Keys
-from ..store.records import Term, check_term
-from ..store.redis_values import readable, text
-from ..store.scripts import Scripts
+from ..store.records import Term
+from ..store.redis_values import readable, scored, text
+from ..store.scripts import Scripts, checked
+from ..store.store import TRIES
+from ..store.transact import GuardFailed, Step, transact
 from .incident import Case
 from .incident_fold import Deadline, Decision, End, Failures
 from .run import BACKFILLED, LIFE_MS, Row
@@ -28,8 +30,41 @@ MARGIN_MS = 2000
 #: Most open incidents. Further ones do not open.
 _MOST = 1000
 
-#: One change for ``runs/incidents.lua``: action, object and value.
-Change = tuple[str, str, str | int]
+# Value: id up to which the feed was read.
+_IS_READ = "IF HGET meta feed IS $1"
+_READ_ON = "HSET meta feed $1"
+
+# Values: field, and the stored text or the text to store.
+_IS_STORED = "IF HGET incidents $1 IS $2"
+_SAVE = "HSET incidents $1 $2"
+_DROP = "HDEL incidents $1"
+_OPEN = """
+    IF HGET incidents $1 IS NONE
+    HSET incidents $1 $2
+"""
+
+# Values: field, text. About 1,000 closed incidents are kept.
+_ARCHIVE = "XADD closed MAXLEN ~ 1000 * of $1 incident $2"
+
+# Values: field, text before and after.
+_NOTE = """
+    IF HGET incidents $1 IS $2
+    HSET incidents $1 $3
+"""
+
+# Values: entry, its failures.
+_SAVE_FAILURES = f"""
+    HSET failures $1 $2
+    PEXPIRE failures {LIFE_MS}
+"""
+_FORGET_FAILURES = "HDEL failures $1"
+
+# Values: member, its time. A deadline that was set again is not taken.
+_SET_DEADLINE = "ZADD deadlines $2 $1"
+_TAKE_DEADLINE = """
+    IF ZSCORE deadlines $1 IS $2
+    ZREM deadlines $1
+"""
 
 #: Incident for which there is no room -> the deadline after which it is tried again.
 _NO_ROOM = {
@@ -52,8 +87,10 @@ class Look(NamedTuple):
         overdue: deadlines whose time has come, without rows. Those of successes appear only if the
             feed is read to its end, because a success may lie further on.
         cases: incidents that are open, or closed and not announced.
+        stored: their stored text by field.
         first_due: score of the entry that is due first; ``None``: there is none.
         unread: first and last instant, in epoch ms, of lines that were cut from the feed unread.
+        archived: closed incidents that were announced, so that they are archived.
     """
 
     read: str
@@ -61,10 +98,12 @@ class Look(NamedTuple):
     ends: list[End]
     overdue: list[Deadline]
     cases: list[Case]
+    stored: Mapping[str, str]
     first_due: float | None
     quarantined: int
     more: bool
     unread: tuple[int, int] | None = None
+    archived: Sequence[Case] = ()
 
 
 class IncidentStore:
@@ -85,22 +124,25 @@ class IncidentStore:
         keys = self.keys
         schedule = self._schedule
         read = text(self._client.hget(schedule.meta, "feed") or b"")
-        pipe = self._client.pipeline(transaction=False)
+        looks: list[tuple[Any, ...]] = [("XREVRANGE", keys.feed, "+", "-", "COUNT", 1)]
         if read:
-            pipe.xrange(keys.feed, f"({read}", "+", PAGE)
-        else:
-            pipe.xrevrange(keys.feed, "+", "-", 1)
+            looks = [("XRANGE", keys.feed, f"({read}", "+", "COUNT", PAGE)]
         latest = now - MARGIN_MS
-        pipe.zrange(
-            keys.deadlines, "-inf", latest, byscore=True, offset=0, num=PAGE, withscores=True
-        )
-        pipe.hgetall(keys.incidents)
-        pipe.zrange(schedule.due, 0, 0, withscores=True)
-        pipe.hlen(schedule.quarantine)
-        pipe.xrange(keys.feed, "-", read or "+", 1)
-        pipe.xlen(keys.feed)
-        lines, members, cases, first, quarantined, before, count = pipe.execute()
+        limit = ("LIMIT", 0, PAGE, "WITHSCORES")
+        looks += [
+            ("ZRANGE", keys.deadlines, "-inf", latest, "BYSCORE", *limit),
+            ("HGETALL", keys.incidents),
+            ("ZRANGE", schedule.due, 0, 0, "WITHSCORES"),
+            ("HLEN", schedule.quarantine),
+            ("XRANGE", keys.feed, "-", read or "+", "COUNT", 1),
+            ("XLEN", keys.feed),
+        ]
+        replies = checked(self._scripts.together(looks))
+        lines, due_deadlines, stored, first, quarantined, before, count = replies
+        members = scored(due_deadlines)
+        first_due = scored(first)
 
+        cases = _cases(stored)
         ends = []
         for line in readable(lines if read else (), Line.decode):
             # Runs of backfills are not expected to be in time, and do not count as failures.
@@ -119,8 +161,9 @@ class IncidentStore:
             reads=text(lines[-1][0]) if lines else read or "0-0",
             ends=ends,
             overdue=overdue,
-            cases=_cases(cases),
-            first_due=first[0][1] if first else None,
+            cases=cases,
+            stored={case.field: text(stored[case.field.encode()]) for case in cases},
+            first_due=first_due[0][1] if first_due else None,
             quarantined=quarantined,
             more=bool(read) and PAGE in (len(lines), len(members)),
             unread=unread,
@@ -128,11 +171,11 @@ class IncidentStore:
 
     def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""
-        pipe = self._client.pipeline(transaction=False)
+        looks = []
         for deadline in deadlines:
             nominal = deadline.nominal or 0
-            pipe.zrange(self.keys.rows(deadline.name), nominal, nominal, byscore=True)
-        replies = pipe.execute(raise_on_error=False)
+            looks.append(("ZRANGE", self.keys.rows(deadline.name), nominal, nominal, "BYSCORE"))
+        replies = self._scripts.together(looks)
         dated = []
         for deadline, reply in zip(deadlines, replies, strict=True):
             # A key of a foreign type has no rows, and must not stop the others.
@@ -160,10 +203,8 @@ class IncidentStore:
         known = [
             case.name for case in look.cases if case.kind == "quarantined" and case.until is None
         ]
-        pipe = self._client.pipeline(transaction=False)
-        for name in known:
-            pipe.hstrlen(key, name)
-        names = {name for name, length in zip(known, pipe.execute(), strict=True) if length}
+        lengths = checked(self._scripts.together([("HSTRLEN", key, name) for name in known]))
+        names = {name for name, length in zip(known, lengths, strict=True) if length}
         if len(names) < look.quarantined:
             for field, _ in self._client.hscan_iter(key, count=100):
                 if len(names) >= _MOST:
@@ -171,38 +212,49 @@ class IncidentStore:
                 names.add(text(field))
         return names
 
-    def apply(self, term: Term | None, look: Look | None, changes: Iterable[Change]) -> int | None:
-        """Write changes in one step.
-
-        Parameters:
-            term: of the leader; ``None`` for others, who may only open and acknowledge.
-            look: the look behind the leader's decision.
+    def write(self, term: Term, look: Look, decision: Decision, now: int) -> bool:
+        """Write what follows from a look in one step, at ``now`` in epoch ms.
 
         Returns:
-            how many incidents were opened, closed or acknowledged; ``None`` if another process has
-            read on since the look, and nothing was written.
+            whether to look again at once: an incident was opened or closed, or nothing was written,
+            because another process has read on, or has changed one of these incidents.
 
         Raises:
             Lost: the term is over, and nothing was written.
         """
-        keys = self.keys
-        schedule = self._schedule
-        script_keys = (
-            schedule.leader,
-            schedule.meta,
-            keys.incidents,
-            keys.closed,
-            keys.deadlines,
-            keys.failures,
-        )
-        args: list[Any] = [*(term or ("", ""))]
-        args += ("", "") if look is None else (look.read, look.reads)
-        args += [_MOST, LIFE_MS]
-        for change in changes:
-            args += change
-        reply = self._scripts.run("runs/incidents", script_keys, args)
-        check_term(reply)
-        return None if reply[0] == 2 else int(reply[1])
+        guards = [Step(_IS_READ, (look.read,))]
+        steps = [Step(_ARCHIVE, (case.field, case.encode())) for case in look.archived]
+        texts = _texts_after(look, decision, now)
+        for field in dict.fromkeys((*look.stored, *texts)):
+            before = look.stored.get(field)
+            after = texts.get(field)
+            if before == after:
+                continue
+            if before is not None:
+                guards.append(Step(_IS_STORED, (field, before)))
+            steps.append(Step(_SAVE, (field, after)) if after else Step(_DROP, (field,)))
+        # After the others, because an incident may be closed and opened again.
+        steps += _openings(look, decision, now)
+        for name, failures in decision.failures.items():
+            if failures.nominal is None:
+                steps.append(Step(_FORGET_FAILURES, (name,)))
+            else:
+                steps.append(Step(_SAVE_FAILURES, (name, "|".join(map(str, failures)))))
+        for deadline in look.overdue:
+            steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
+        for member, at in decision.deadlines.items():
+            steps.append(Step(_SET_DEADLINE, (member, at)))
+        if look.reads != look.read:
+            steps.append(Step(_READ_ON, (look.reads,)))
+        try:
+            self._transact(steps, guards, term)
+        except GuardFailed:
+            return True
+        return bool(decision.opened or decision.closed)
+
+    def open_case(self, case: Case) -> bool:
+        """Open an incident, unless it is open; return whether it was opened."""
+        return self._transact([Step(_OPEN, (case.field, case.encode()))]) == [True]
 
     def open(self) -> list[Case]:
         """Return the open incidents, the oldest first."""
@@ -218,37 +270,47 @@ class IncidentStore:
 
     def acknowledge(self, case: Case, note: str) -> bool:
         """Note who has taken up an incident. Returns whether it was still open."""
-        change = ("note", case.field, case._replace(note=note).encode())
-        return bool(self.apply(None, None, [change]))
+        for _ in range(TRIES):
+            raw = self._client.hget(self.keys.incidents, case.field)
+            stored = next(iter(_cases({case.field.encode(): raw})), None)
+            if stored is None or stored.since != case.since:
+                return False
+            noted = Step(_NOTE, (case.field, raw, stored._replace(note=note).encode()))
+            if self._transact([noted]) == [True]:
+                return True
+        return False
+
+    def _transact(
+        self, steps: Sequence[Step], guards: Sequence[Step] = (), term: Term | None = None
+    ) -> list[bool]:
+        scripts = self._scripts
+        return transact(scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
     def _stored(self) -> list[Case]:
         return _cases(self._client.hgetall(self.keys.incidents))
 
 
-def changes_of(decision: Decision, look: Look, now: int) -> list[Change]:
-    """Return the changes that a decision makes. They remove the deadlines of the look."""
-    changes: list[Change] = []
-    for deadline in look.overdue:
-        changes.append(("done", deadline.member, deadline.at))
+def _texts_after(look: Look, decision: Decision, now: int) -> dict[str, str]:
+    """Return the stored texts of the look's incidents after the decision, by field."""
+    texts = {case.field: case.encode() for case in (*look.cases, *decision.counted)}
     for case in decision.closed:
-        changes.append(("end", case.field, now))
-    room = _MOST - len(look.cases)
+        closed = case._replace(until=now)
+        del texts[case.field]
+        texts[closed.field] = closed.encode()
+    return texts
+
+
+def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
+    """Yield the steps that open incidents, as far as there is room."""
+    room = _MOST - len(look.stored)
     for case in decision.opened:
         if case.name:  # incidents of the whole schedule need no room
             room -= 1
         if room >= 0 or not case.name:
-            changes.append(("open", case.field, case.encode()))
+            yield Step(_OPEN, (case.field, case.encode()))
         elif case.kind in _NO_ROOM:
             retry = Deadline(_NO_ROOM[case.kind], None, case.name)
-            changes.append(("set", retry.member, now + _RETRY_MS))
-    for case in decision.counted:
-        changes.append(("count", case.field, case.encode()))
-    for name, failures in decision.failures.items():
-        stored = "" if failures.nominal is None else "|".join(map(str, failures))
-        changes.append(("fails", name, stored))
-    for member, at in decision.deadlines.items():
-        changes.append(("set", member, at))
-    return changes
+            yield Step(_SET_DEADLINE, (retry.member, now + _RETRY_MS))
 
 
 def _cases(fields: Mapping[Any, Any]) -> list[Case]:

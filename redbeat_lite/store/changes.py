@@ -7,9 +7,9 @@
 - ``names``: JSON of the first names
 - ``count``: number of all names
 
-The id of a line begins with the server's time. ``{p}:changed`` holds the last change of each entry
-as ``<id of the line>|<version>|<generation>|<change>``. Version and generation are those after the
-change. If the entry has others, it was edited since by a process that has left no line.
+The id of a line begins with the server's time. ``{p}:changed`` holds the last change of each
+stored entry as ``<id of the line>|<change>``. An edit by a user without the right to XADD leaves no
+line, and is the last change all the same.
 
 Only the script that edits knows which edits it has made. So it gets a :class:`Line` and adds the
 names.
@@ -155,13 +155,8 @@ def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
 
 def decode_last(name: str, record: bytes) -> Change:
     """Return the last change of an entry, as Redis keeps it; raises as :func:`decode_change`."""
-    id_, _, _, change = record.split(b"|", 3)
+    id_, change = record.split(b"|", 1)
     return _change(id_, change, (name,), 1)
-
-
-def is_last_change(record: bytes, state: bytes | None) -> bool:
-    """Return whether an entry with this state was not edited since its recorded change."""
-    return state is not None and record.split(b"|", 3)[1:3] == state.split(b"|", 2)[:2]
 
 
 def _change(

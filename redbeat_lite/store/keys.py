@@ -47,9 +47,7 @@ a script may use them together.
     record of changes, about the last 10,000 lines, one per call
     (:mod:`redbeat_lite.store.changes`)
 ``{p}:changed`` (hash)
-    name -> last change of this entry, with the version and generation after it. Those of removed
-    entries are kept, too. If they are more than 10,000, or about as many as there are entries, any
-    of them may be dropped.
+    name -> last change of this entry, for as long as it is stored or in quarantine
 ``{p}:reply:<id>`` (string, expires after a minute)
     reply to one call that has written entries. A client that has lost the reply sends the call
     again and gets the same reply.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from .._base.actors import BEAT
 from .._base.ids import random_hex
 from .._base.text import without_values
 from .changes import line_of
+from .connections import FAULTS
 from .records import (
     ANY_REVISION,
     Advance,
@@ -24,10 +26,29 @@ from .records import (
 )
 from .redis_values import text
 from .store import Store
+from .transact import Step
 
 # Bytes of all texts in one reply to the leader, about. The server needs several times as many while
 # it makes the reply.
 _REPLY_BYTES = 16_000_000
+
+
+# Values: name, definition, state, record.
+_SET_ASIDE = """
+    IF HGET entries $1 IS $2
+    IF HGET state $1 IS $3
+    HSET quarantine $1 $4
+    ZREM due $1
+    HDEL entries $1
+    HDEL state $1
+    CHANGED $1
+"""
+
+# Value: name of an entry that a run has removed.
+_FORGET = """
+    IF HGET entries $1 IS NONE
+    HDEL changed $1
+"""
 
 
 class LeaderStore(Store):
@@ -105,8 +126,17 @@ class LeaderStore(Store):
                 args += (f"{command} {number}", value)
         reply = self._run("schedule/commit", where + list(lists), args)
         check_term(reply)
-        results = reply[1:]
-        return [text(result) if isinstance(result, bytes) else result == 1 for result in results]
+        results = [
+            text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]
+        ]
+        removed = []
+        for advance, result in zip(advances, results, strict=True):
+            if result is True and advance.state is None:
+                removed.append(Step(_FORGET, (advance.name,)))
+        # Without this they would be kept for ever, but they are no reason to fail.
+        with suppress(*FAULTS):
+            self._edit(removed)
+        return results
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Quarantine entries that have not changed since they were read.
@@ -114,17 +144,14 @@ class LeaderStore(Store):
         Returns:
             for each entry, whether it was quarantined.
         """
-        keys = self.keys
         errors = {error for _, error, _ in bad}
         note = without_values(errors.pop()) if len(errors) == 1 else ""
         line = line_of(BEAT, "quarantined", note)
-        args: list[Any] = [*term, line.change]
+        steps = []
         for stored, _, record in bad:
-            args += (stored.name, stored.definition or b"", stored.state or b"", record)
-        where = (keys.leader, keys.due, keys.entries, keys.state, keys.quarantine)
-        reply = self._run("schedule/quarantine", (*where, keys.changes, keys.changed), args)
-        check_term(reply)
-        return [done == 1 for done in reply[1:]]
+            values = (stored.name, stored.definition or b"", stored.state or b"", record)
+            steps.append(Step(_SET_ASIDE, values, line))
+        return self._edit(steps, term)
 
     def mark(self, term: Term) -> Mark:
         """Write a random value into the database, which no other database has.

@@ -19,7 +19,7 @@ from .json_values import dumps, loads_as
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
 
-#: Entries that one script edits when a person changes many, so that it holds up nobody for 5 ms.
+#: Entries that one script edits, so that the server is busy with it for less than 5 ms.
 AT_ONCE = 250
 
 #: Score in the sorted set of an entry that will not fire by itself.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -32,6 +32,13 @@ def texts(replies: Iterable[Any]) -> list[str]:
 def text_of_hash(reply: Mapping[Any, Any]) -> dict[str, str]:
     """Return the fields and values of a hash as text."""
     return {text(field): text(value) for field, value in reply.items()}
+
+
+def scored(reply: Sequence[Any]) -> list[tuple[Any, float]]:
+    """Return the members and scores of a sorted set. RESP3 has them in pairs, RESP2 in turn."""
+    is_in_turn = bool(reply) and not isinstance(reply[0], list)
+    pairs = zip(reply[::2], reply[1::2], strict=True) if is_in_turn else reply
+    return [(member, float(score)) for member, score in pairs]
 
 
 def server_ms(client: Any) -> int:

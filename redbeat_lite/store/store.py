@@ -13,13 +13,15 @@ from itertools import chain, pairwise
 from typing import Any, Self, cast
 
 from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
+from .._base.ids import random_hex
 from ..rules.calendars import Calendar
 from ..settings import Settings
-from .changes import Line, fields_by_change
+from .changes import Line
 from .connections import Backend
 from .json_values import dumps, loads, loads_as
 from .keys import FORMAT, Keys, wrong_format
 from .records import (
+    AT_ONCE,
     PAGE,
     PARKED,
     Edit,
@@ -27,7 +29,6 @@ from .records import (
     Stored,
     Term,
     by_due,
-    check_term,
     chunks,
     due_of,
     entries_of,
@@ -35,13 +36,95 @@ from .records import (
 )
 from .redis_values import text
 from .scripts import Call, checked
+from .transact import GuardFailed, Step, record_change, transact
 
 #: Attempts of an edit while other writers change the same entry. An entry that runs every 50 ms
 #: can lose this race a few times in a row, but not fifty times.
 TRIES = 50
 
+# Beginnings of the changes that pause and resume entries.
+_PAUSES = ('["paused"', '["resumed"')
+
 #: A script or a command that is sent together with others.
 Asked = Call | tuple[Any, ...]
+
+
+# A field that no hash has. If another program uses one of these keys, the server refuses to read
+# it, before anything is written.
+_IS_OURS = f"""
+    IF HGET meta format IS {FORMAT}
+    IF HGET entries NONE IS NONE
+    IF HGET quarantine NONE IS NONE
+    IF HGET changed NONE IS NONE
+"""
+
+# Values: name, expected state, new state, score.
+_MOVE = """
+    IF HGET state $1 IS $2
+    HSET state $1 $3
+    ZADD due $4 $1
+    HDEL quarantine $1
+    CHANGED $1
+"""
+
+# Values: also the definition.
+_SAVE = f"""
+    {_MOVE}
+    HSET entries $1 $5
+"""
+
+# Values: name, expected state.
+_REMOVE = """
+    IF HGET state $1 IS $2
+    HDEL entries $1
+    HDEL state $1
+    ZREM due $1
+    HDEL quarantine $1
+    HDEL changed $1
+    NAMED $1
+"""
+
+# The leader puts config entries back that were removed by hand.
+_REMOVE_CONFIGURED = f"""
+    {_REMOVE}
+    HSET meta removed 1
+"""
+
+# Values: name, record.
+_DISCARD = """
+    IF HGET quarantine $1 IS $2
+    HDEL quarantine $1
+    HDEL changed $1
+    NAMED $1
+"""
+
+# Values: name, calendar before and after.
+_SET_CALENDAR = """
+    IF HGET calendars $1 IS $2
+    HSET calendars $1 $3
+"""
+
+# Values: freezes before and after.
+_SET_FREEZES = """
+    IF HGET meta freezes IS $1
+    HSET meta freezes $2
+    PUBLISH wake freezes
+"""
+
+# Values: field, value.
+_SET_META = "HSET meta $1 $2"
+
+
+def _step_of(edit: Edit) -> Step:
+    """Return the step that makes an edit."""
+    expected = edit.expected or b""
+    if edit.state is None:
+        statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
+        return Step(statement, (edit.name, expected), edit.line)
+    values = (edit.name, expected, edit.state, due_of(edit.score))
+    if not edit.definition:
+        return Step(_MOVE, values, edit.line)
+    return Step(_SAVE, (*values, edit.definition), edit.line)
 
 
 class Store:
@@ -226,52 +309,55 @@ class Store:
     # -- writing entries ---------------------------------------------------------------------------
 
     def put(self, edits: Iterable[Edit], term: Term | None = None) -> list[bool]:
-        """Make edits, 1,000 in a round trip, and record them; return for each whether it was made.
+        """Make edits, 250 in a round trip, and record them; return for each whether it was made.
 
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix. Nothing was
                 written.
             Lost: the term is over. The rest of the edits was not written.
         """
-        keys = self.keys
-        where = (keys.due, keys.entries, keys.state, keys.quarantine, keys.meta, keys.leader)
         made: list[bool] = []
-        for chunk in chunks(edits, PAGE):
-            lines = fields_by_change(edit.line for edit in chunk)
-            number = {change: place for place, change in enumerate(lines, 1)}
-            line_numbers = bytes(number[edit.line.change] if edit.line else 0 for edit in chunk)
-            args: list[Any] = [keys.wake, FORMAT, *(term or ("", ""))]
-            args += (line_numbers, len(lines), *chain.from_iterable(lines.items()))
-            for edit in chunk:
-                args += (edit.name, edit.expected or b"", edit.state or "", edit.definition or "")
-                args.append(due_of(edit.score))
-            own = (keys.changes, keys.changed, keys.new_reply())
-            reply = self._run("schedule/put", (*where, *own), args)
-            check_term(reply)
-            _check_format(reply)
-            made += [result == "1" for result in text(reply[1])]
+        for chunk in chunks(edits, AT_ONCE):
+            steps = [_step_of(edit) for edit in chunk]
+            if any(edit.line and edit.line.change.startswith(_PAUSES) for edit in chunk):
+                # The leader remembers pauses of config entries.
+                steps.append(Step(_SET_META, ("pauses", random_hex())))
+            made += self._edit(steps, term)[: len(chunk)]
         return made
+
+    def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:
+        """Make steps that change the schedule, unless another format is stored."""
+        scripts = self.backend.scripts
+        guards = [Step(_IS_OURS)]
+        try:
+            return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
+        except GuardFailed:
+            self._settle_format()
+        return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
+
+    def _settle_format(self) -> None:
+        """Store the format if none is stored; raise UnsupportedFormat if it is another one."""
+        stored = text(self._client.hget(self.keys.meta, "format") or "")
+        if stored.isdecimal() and int(stored) != FORMAT:
+            raise wrong_format("the schedule in Redis", int(stored))
+        self._client.hset(self.keys.meta, "format", FORMAT)
 
     def rewrite(
         self,
         names: Iterable[str | bytes],
         decide: Callable[[Stored], Sequence[Edit]],
         term: Term | None = None,
-        at_once: int = PAGE,
     ) -> list[str | bytes]:
         """Make the edits that ``decide`` returns for stored entries; return the edited names.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
         again.
 
-        Parameters:
-            at_once: edits per script.
-
         Raises:
             Lost: as :meth:`put`.
         """
         edited: list[str | bytes] = []
-        for chunk in chunks(names, at_once):
+        for chunk in chunks(names, AT_ONCE):
             left: Sequence[str | bytes] = chunk
             for _ in range(TRIES):
                 edits = [edit for stored in self.read(left) for edit in decide(stored)]
@@ -282,10 +368,9 @@ class Store:
                     break
         return edited
 
-    def record(self, line: Line, names: Sequence[str]) -> None:
-        """Record a change that is no edit of an entry, with at most 1,000 names."""
-        keys = (self.keys.changes, self.keys.new_reply())
-        self._run("schedule/note_change", keys, (line.change, *names))
+    def record(self, line: Line, names: Sequence[str] = ()) -> None:
+        """Record a change that is no edit of an entry, with at most 250 names."""
+        record_change(self.backend.scripts, self.keys, line, names)
 
     # -- quarantine --------------------------------------------------------------------------------
 
@@ -303,8 +388,11 @@ class Store:
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine, and record it; return whether it was there."""
-        keys = (self.keys.quarantine, self.keys.changes, self.keys.changed, self.keys.new_reply())
-        return bool(self._run("schedule/discard", keys, (name, line.change)))
+        record = self._client.hget(self.keys.quarantine, name)
+        if record is None:
+            return False
+        [is_made] = self._edit([Step(_DISCARD, (name, record), line)])
+        return is_made
 
     # -- calendars ---------------------------------------------------------------------------------
 
@@ -336,7 +424,8 @@ class Store:
                     return before, False
                 revision += before.revision
             stored = replace(calendar, name=name, revision=revision)
-            if self._run("schedule/calendar", [key], [name, raw or b"", stored.encode()]):
+            values = (name, raw or b"", stored.encode())
+            if self._edit([Step(_SET_CALENDAR, values)]) == [True]:
                 return stored, True
         raise EntryChanged(f"calendar {name!r} is being changed too often")
 
@@ -359,11 +448,8 @@ class Store:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        recorded = ("", "") if line is None else (line.change, dumps(line.fields))
-        args = (before, after, self.keys.wake, *recorded, FORMAT)
-        reply = self._run("schedule/freezes", (self.keys.meta, self.keys.changes), args)
-        _check_format(reply)
-        return bool(reply[0])
+        step = Step(_SET_FREEZES, (before, after), line)
+        return self._edit([step]) == [True]
 
     # -- configurations ----------------------------------------------------------------------------
 
@@ -398,8 +484,7 @@ class Store:
 
     def remember(self, field: str, value: str, term: Term | None) -> None:
         """Set a field of ``meta``."""
-        args = (*(term or ("", "")), field, value)
-        check_term(self._run("schedule/remember", (self.keys.leader, self.keys.meta), args))
+        self._edit([Step(_SET_META, (field, value))], term)
 
 
 def quarantined_in(raw: bytes) -> dict[str, Any]:
@@ -415,9 +500,3 @@ def _calendar_of(raw: object) -> Calendar | None:
     with suppress(InvalidEntry):
         return Calendar.decode(text(raw))
     return None
-
-
-def _check_format(reply: Any) -> None:
-    has_other_format = reply[0] == -1
-    if has_other_format:
-        raise wrong_format("the schedule in Redis", reply[1])

@@ -25,9 +25,9 @@ from redbeat_lite import (
     manual,
     rrule,
 )
-from redbeat_lite.api import calendars
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import gather
+from redbeat_lite.store import records
 from redbeat_lite.store.store import Store
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -216,8 +216,8 @@ def test_an_entry_that_had_all_of_its_runs_has_no_more_by_a_new_revision(
 def test_250_entries_are_edited_at_once_and_what_broke_off_is_done_by_the_same_again(
     schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert calendars.AT_ONCE == 250
-    monkeypatch.setattr(calendars, "AT_ONCE", 5)
+    assert records.AT_ONCE == 250
+    monkeypatch.setattr("redbeat_lite.store.store.AT_ONCE", 5)
     schedules.calendars["closed"] = days(3)
     schedules.add_many(Entry(f"e{number:04}", "add", DAILY, calendar="closed") for number in range(12))
     sizes, put = [], Store.put
@@ -262,7 +262,7 @@ def test_two_who_store_at_once_get_a_revision_each(schedules: Schedules, monkeyp
     run = scripts.run
 
     def late(name: str, *args: Any, **values: Any) -> Any:
-        if name == "schedule/calendar":
+        if name == "schedule/transact":
             monkeypatch.undo()
             schedules.calendars["closed"] = days(5)
         return run(name, *args, **values)

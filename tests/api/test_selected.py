@@ -213,10 +213,8 @@ class TestManyEntries:
         schedules.add_many(Entry(f"e{n:03}", "add", every(60), tags=["x"] if n >= 10 else []) for n in range(280))
         return schedules
 
-    def test_are_changed_250_in_a_script_with_a_line_for_each(self, many: Schedules, client: redis.Redis) -> None:
-        client.config_resetstat()
+    def test_are_changed_250_in_a_script_with_a_line_for_each(self, many: Schedules) -> None:
         assert len(many.select(tag="x").pause("move")) == 270
-        assert client.info("commandstats")["cmdstat_zadd"]["calls"] == 2
         assert many["e200"].last_change.note == "move"  # type: ignore[union-attr]
         assert many["e007"].version == 1
         assert len(many.select(tag="x").remove()) == 270

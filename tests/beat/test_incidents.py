@@ -453,7 +453,7 @@ def test_what_a_freeze_of_all_keeps_is_not_behind(stage: Stage) -> None:
 def test_who_leads_again_closes_what_a_worker_has_opened(stage: Stage) -> None:
     case = Case("no_leader", "", 1_772_452_000_000, "as a worker says")
     store = IncidentStore(stage.client, "redbeat-lite")
-    assert store.apply(None, None, [("open", case.field, case.encode())]) == 1
+    assert store.open_case(case)
     stage.turn()
     stage.listener.hears("no_leader", "-no_leader")
     assert stage.listener.heard[0].id == case.id
@@ -509,14 +509,14 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     stage.turn(60)
     stage.worker.tells("e", "failed")
     store = stage.beat._parts.incidents._incidents
-    write: Callable[..., Any] = store.apply
+    write: Callable[..., Any] = store.write
 
-    def dies(term: Any, look: Any, changes: Any) -> Any:
-        if any(what == "told" for what, *_ in changes):
+    def dies(term: Any, look: Any, *args: Any) -> Any:
+        if any(case.announced for case in look.cases):
             raise redis.ConnectionError("crash")
-        return write(term, look, changes)
+        return write(term, look, *args)
 
-    monkeypatch.setattr(store, "apply", dies)
+    monkeypatch.setattr(store, "write", dies)
 
     def crashed() -> bool:
         try:

@@ -9,7 +9,9 @@ import redis
 from celery import Celery
 
 from redbeat_lite.runs.incident import Case
+from redbeat_lite.runs.incident_fold import Decision
 from redbeat_lite.runs.incident_store import IncidentStore
+from redbeat_lite.store.records import Term
 from tests.cli.conftest import Said
 
 OPENED = 1_772_452_800_000
@@ -26,8 +28,13 @@ def cases(client: redis.Redis) -> list[Case]:
     store = IncidentStore(client, "redbeat-lite")
     behind, failed = Case("behind", "", OPENED + 5, "an hour"), Case("failed", "e", OPENED, "KeyError: \x1b[31m")
     over = Case("late", "e", OPENED, "began late")
-    store.apply(None, None, [("open", case.field, case.encode()) for case in (behind, failed, over)])
-    store.apply(None, None, [("end", over.field, OPENED + 9), ("gone", over.field, "")])
+    closed = over._replace(until=OPENED + 9)
+    assert all(store.open_case(case) for case in (behind, failed, closed))
+    client.hset("{redbeat-lite}:leader", mapping={"token": "leader", "term": 1})
+    look = store.look(OPENED)
+    look = look._replace(cases=[case for case in look.cases if case != closed], archived=[closed])
+    assert not store.write(Term("leader", 1), look, Decision([], [], [], {}, {}), OPENED)
+    client.delete("{redbeat-lite}:leader")
     return [failed, behind, over]
 
 
@@ -58,7 +65,7 @@ def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases:
 def test_health_is_red_while_an_incident_is_open(cli: Callable[..., Said], client: redis.Redis) -> None:
     assert cli("health", "--incidents").out == "no incident is open\n"
     case = Case("failed", "e", OPENED, "KeyError: 7")
-    IncidentStore(client, "redbeat-lite").apply(None, None, [("open", case.field, case.encode())])
+    assert IncidentStore(client, "redbeat-lite").open_case(case)
     said = cli("health", "--incidents", code=1)
     assert said.out == f"incident {case.id} is open, failed:e: KeyError: 7\n"
     assert "alone" in cli("health", "--incidents", "--cluster", code=1).err

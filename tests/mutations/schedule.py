@@ -10,15 +10,15 @@ _FLUSH = ("tests/acceptance/test_flush.py",)
 _FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
 _API = ("tests/api/test_schedules_mapping.py", "tests/api/test_schedules_add.py")
 
-_PUT = "store/scripts/lua/schedule/put.lua"
-_QUARANTINE = "store/scripts/lua/schedule/quarantine.lua"
+_TRANSACT = "store/scripts/lua/schedule/transact.lua"
+_STORE = "store/store.py"
 _FREEZING = "beat/freezing.py"
 
 SCHEDULE = (
     Mutation(
         name="put wakes nobody",
-        file=_PUT,
-        old="  redis.call('PUBLISH', ARGV[1], 'head')\n",
+        file=_TRANSACT,
+        old="  redis.call('PUBLISH', wake, 'head')\n",
         new="",
         promise="test_guarantees.py::TestEdits::test_what_is_due_in_a_second_is_sent_in_time",
         acceptance=("tests/acceptance/test_wakeup.py",),
@@ -26,16 +26,16 @@ SCHEDULE = (
     ),
     Mutation(
         name="put writes whatever the state is by now",
-        file=_PUT,
-        old="if (found[n] or '') == expected then",
-        new="if true then",
+        file=_STORE,
+        old='# Values: name, expected state, new state, score.\n_MOVE = """\n    IF HGET state $1 IS $2\n',
+        new='_MOVE = """\n',
         promise="test_edits.py::TestEdits::test_of_two_writers_of_one_version_one_wins",
         room=(*_SCRIPTS, *_API),
     ),
     Mutation(
         name="put that is sent twice answers as if it had failed",
-        file=_PUT,
-        old="if before then\n  return {1, before}\nend\n",
+        file=_TRANSACT,
+        old="if kept then\n  return {1, kept}\nend\n",
         new="",
         promise="test_edits.py::TestEdits::test_a_change_whose_reply_was_lost_is_made_once",
         acceptance=("tests/faults/test_proxied.py",),
@@ -43,41 +43,41 @@ SCHEDULE = (
     ),
     Mutation(
         name="put asks a leader for no term",
-        file=_PUT,
-        old="if ARGV[3] ~= '' and not leads(leader, ARGV[3], ARGV[4]) then",
-        new="if false then",
+        file="store/transact.py",
+        old="    if term is not None:\n        guards = [Step(_IN_OFFICE, term), *guards]\n",
+        new="",
         promise="test_lead.py::TestALostLease::test_a_leader_that_was_frozen_writes_no_configuration",
         room=("tests/beat/test_terms.py", *_CONFIG),
     ),
     Mutation(
         name="put leaves an entry that is stored again in quarantine",
-        file=_PUT,
-        old="      redis.call('HDEL', quarantine, name)\n",
-        new="",
+        file=_STORE,
+        old="    ZADD due $4 $1\n    HDEL quarantine $1\n",
+        new="    ZADD due $4 $1\n",
         promise="test_guarantees.py::TestIsolation::test_one_bad_entry_harms_nobody_else",
         room=(*_SCRIPTS, "tests/beat/test_tick_poison.py"),
     ),
     Mutation(
         name="put does not tell the leader of pauses",
-        file=_PUT,
-        old="      redis.call('HSET', meta, 'pauses', kept)",
-        new="     ",
+        file=_STORE,
+        old='                steps.append(Step(_SET_META, ("pauses", random_hex())))\n',
+        new="                pass\n",
         promise="test_guarantees.py::TestIsolation::test_a_config_entry_stays_paused_after_a_flush",
         acceptance=_FLUSH,
         room=_CONFIG,
     ),
     Mutation(
         name="quarantine sets aside what was mended meanwhile",
-        file=_QUARANTINE,
-        old="local same = unchanged(entries, name, ARGV[i + 1]) and unchanged(state, name, ARGV[i + 2])",
-        new="local same = true",
+        file="store/leader_store.py",
+        old="    IF HGET entries $1 IS $2\n    IF HGET state $1 IS $3\n",
+        new="",
         promise="test_edits.py::TestEdits::test_what_was_mended_meanwhile_is_not_set_aside",
         room=_SCRIPTS,
     ),
     Mutation(
         name="quarantine leaves the due time",
-        file=_QUARANTINE,
-        old="    redis.call('ZREM', due, name)\n",
+        file="store/leader_store.py",
+        old="    ZREM due $1\n",
         new="",
         promise="test_guarantees.py::TestIsolation::test_one_bad_entry_harms_nobody_else",
         acceptance=("tests/acceptance/test_garbage.py",),
@@ -85,9 +85,9 @@ SCHEDULE = (
     ),
     Mutation(
         name="quarantine asks for no term",
-        file=_QUARANTINE,
-        old="if not leads(KEYS[1], ARGV[1], ARGV[2]) then",
-        new="if false then",
+        file="store/leader_store.py",
+        old="        return self._edit(steps, term)\n",
+        new="        return self._edit(steps, None)\n",
         promise="test_lead.py::TestALostLease::test_nothing_is_set_aside",
         room=_SCRIPTS,
     ),

@@ -20,8 +20,8 @@ WORKERS = (
     Mutation(
         name="a task begins although another one holds its lock",
         file=_BEGIN,
-        old="if owner ~= id and (owner or (head and head ~= id)) then",
-        new="if owner ~= id and (head and head ~= id) then",
+        old="if owner ~= task_id and (owner or (head and head ~= task_id)) then",
+        new="if owner ~= task_id and (head and head ~= task_id) then",
         promise="test_guarantees.py::TestWork::test_two_bodies_of_a_key_never_overlap",
         acceptance=_WORKERS,
         room=_LOCKS,
@@ -38,7 +38,7 @@ WORKERS = (
     Mutation(
         name="a copy of a task that has ended begins",
         file=_BEGIN,
-        old="if attempt < seen or (attempt == seen and g[1] == 'done') then",
+        old="if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then",
         new="if attempt < seen then",
         promise="test_guarantees.py::TestWork::test_a_message_that_is_delivered_twice_runs_once",
         acceptance=_WORKERS,

@@ -97,7 +97,7 @@ def test_a_run_is_cancelled_even_if_the_record_of_changes_cannot_be_written(
     run = Scripts.run
 
     def cut_off(scripts: Scripts, name: str, *given: Any, **values: Any) -> Any:
-        if name == "schedule/note_change":
+        if name == "schedule/transact":
             raise redis.ConnectionError("cut off")
         return run(scripts, name, *given, **values)
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.incident_store import Change, IncidentStore, Look
+from redbeat_lite.runs.incident_fold import Deadline, Decision
+from redbeat_lite.runs.incident_store import IncidentStore, Look
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Lost, Term
 from tests.support.examples import examples
@@ -18,20 +19,16 @@ PREFIX = "incidents"
 KEYS = Keys.of(PREFIX)
 NAMES = ("a", "b")
 
-#: What a look leads to, and who means to write it: the leader, one of a term that is over, or one that looked before
-#: somebody else has read on.
+#: What a look leads to, and who means to write it: the leader, one of a term that is over, one that looked before
+#: somebody else has read on, or before somebody has taken up the incident.
 steps = st.lists(
     st.tuples(
         st.sampled_from(["open", "end", "count", "told", "gone"]),
         st.sampled_from(NAMES),
-        st.sampled_from(["leader", "late", "overtaken", "twice", "worker"]),
+        st.sampled_from(["leader", "late", "overtaken", "noted", "twice", "worker"]),
     ),
     max_size=20,
 )
-
-
-def look(read: str, reads: str) -> Look:
-    return Look(read, reads, [], [], [], None, 0, more=False)
 
 
 class Model:
@@ -49,49 +46,66 @@ class Model:
     def do(self, what: str, name: str, who: str) -> None:
         self.since += 1
         case = Case("failed", name, self.since, f"text {self.since}", times=self.since, nominal=10**14 + self.since)
-        closed = next((each for each in self.closed if each.name == name), case._replace(until=1))
-        about = closed if what == "gone" or name not in self.open else self.open[name]
-        changes: list[Change] = [
-            {
-                "open": ("open", case.field, case.encode()),
-                "end": ("end", case.field, self.since),
-                "count": ("count", case.field, case.encode()),
-                "told": ("told", about.field, ""),
-                "gone": ("gone", about.field, ""),
-            }[what]
-        ]
-        if who == "late":
-            with pytest.raises(Lost):
-                self.store.apply(Term("leader", 1), look(str(self.read), str(self.read)), changes)
-        elif who == "overtaken":
-            assert self.store.apply(Term("leader", 2), look("before", "now"), changes) is None
-        elif who == "worker":
+        if who == "worker":
             if what == "open":
-                self.store.apply(None, None, changes)
-                self.apply(what, name, case, about)
-        else:
-            for _ in range(2 if who == "twice" else 1):
-                before, self.read = self.read, self.read + (who == "leader")
-                changed = self.store.apply(Term("leader", 2), look(str(before), str(self.read)), changes)
-                assert changed == self.apply(what, name, case, about)
+                assert self.store.open_case(case) == self.apply(what, name, case, None)
+            return
+        for _ in range(2 if who == "twice" else 1):
+            look = self.store.look(0)
+            assert sorted(look.cases) == sorted([*self.open.values(), *self.closed])
+            closed = next((each for each in self.closed if each.name == name), None)
+            about = closed if what == "gone" or name not in self.open else self.open[name]
+            changed, decision = self.follow(look._replace(reads=str(self.read + 1)), what, name, case, about)
+            if who == "late":
+                with pytest.raises(Lost):
+                    self.store.write(Term("leader", 1), changed, decision, self.since)
+            elif who == "overtaken":
+                assert self.store.write(Term("leader", 2), changed._replace(read="other"), decision, self.since)
+            elif who == "noted" and name in self.open and (decision.closed or decision.counted):
+                found = self.open[name]
+                assert self.store.acknowledge(found, f"note {self.since}")
+                self.open[name] = found._replace(note=f"note {self.since}")
+                assert self.store.write(Term("leader", 2), changed, decision, self.since)
+            else:
+                self.read += 1
+                made = self.store.write(Term("leader", 2), changed, decision, self.since)
+                assert made == (self.apply(what, name, case, about) or what == "open")
 
-    def apply(self, what: str, name: str, case: Case, about: Case) -> int:
+    def follow(self, look: Look, what: str, name: str, case: Case, about: Case | None) -> tuple[Look, Decision]:
+        """What follows from a look, as the leader decides it."""
+        known = self.open.get(name)
+        decision = Decision([], [], [], {}, {})
+        if what == "open":
+            decision.opened.append(case)
+        elif what == "end" and known:
+            decision.closed.append(known)
+        elif what == "count" and known:
+            decision.counted.append(known._replace(text=case.text, times=case.times, nominal=case.nominal))
+        elif what in ("told", "gone") and about and (what == "told" or about.until):
+            told = about._replace(announced=True)
+            others = [each for each in look.cases if each.field != about.field]
+            look = look._replace(cases=[*others, told] if what == "told" else others)
+            look = look._replace(archived=[told] if what == "gone" else [])
+        return look, decision
+
+    def apply(self, what: str, name: str, case: Case, about: Case | None) -> bool:
+        """Change the model; return whether an incident was opened or closed."""
         found = self.open.get(name)
         if what == "open" and found is None:
             self.open[name] = case
             self.history.append(f"open {case.id}")
-            return 1
+            return True
         if what == "end" and found is not None:
             self.closed.append(self.open.pop(name)._replace(until=self.since))
             self.history.append(f"end {found.id}")
-            return 1
+            return True
         if what == "count" and found is not None:
             self.open[name] = found._replace(text=case.text, times=case.times, nominal=case.nominal)
         elif what == "told" and found is not None:
             self.open[name] = found._replace(announced=True)
-        elif what in ("told", "gone"):
+        elif what in ("told", "gone") and about is not None:
             self.tell_of_closed(what, about)
-        return 0
+        return False
 
     def tell_of_closed(self, what: str, about: Case) -> None:
         for place, each in enumerate(self.closed):
@@ -120,31 +134,53 @@ def test_each_is_opened_once_and_closed_once(shared_server: Server, steps: list[
         assert ids == gone
 
 
+def lead(client: redis.Redis) -> Term:
+    client.hset(KEYS.leader, mapping={"token": "leader", "term": 2})
+    return Term("leader", 2)
+
+
+def write(store: IncidentStore, term: Term, opened: list[Case], closed: list[Case], now: int) -> bool:
+    return store.write(term, store.look(0), Decision(opened, closed, [], {}, {}), now)
+
+
 def test_so_many_are_open_and_no_more(client: redis.Redis) -> None:
-    store = IncidentStore(client, PREFIX)
-    cases = [Case("failed", f"e{number}", 5, "text") for number in range(1005)]
-    assert store.apply(None, None, [("open", case.field, case.encode()) for case in cases]) == 1000
+    store, term = IncidentStore(client, PREFIX), lead(client)
+    assert write(store, term, [Case("failed", f"e{number}", 5, "text") for number in range(1005)], [], 5)
     assert len(store.open()) == 1000
     whole = Case("no_leader", "", 5, "text")
     odd = Case("failed", "no_leader:", 5, "text")
-    assert store.apply(None, None, [("open", case.field, case.encode()) for case in (odd, whole)]) == 1
+    assert write(store, term, [odd, whole], [], 5)
     assert whole in store.open()
+    assert odd not in store.open()
 
 
 def test_an_incident_is_acknowledged_while_it_is_open(client: redis.Redis) -> None:
     store, case = IncidentStore(client, PREFIX), Case("failed", "e", 5, "text")
     assert not store.acknowledge(case, "mine")
-    store.apply(None, None, [("open", case.field, case.encode())])
+    assert store.open_case(case)
+    assert not store.open_case(case)
     assert store.acknowledge(case, "mine — ä")
     assert [each.note for each in store.open()] == ["mine — ä"]
     assert not store.acknowledge(case._replace(since=4), "of an earlier one")
-    store.apply(None, None, [("end", case.field, 6)])
+    assert write(store, lead(client), [], store.open(), 6)
     assert not store.acknowledge(case, "too late")
 
 
+def test_an_incident_that_closes_and_opens_in_one_look_is_stored_twice(client: redis.Redis) -> None:
+    store, case = IncidentStore(client, PREFIX), Case("failed", "e", 5, "text")
+    assert store.open_case(case)
+    assert write(store, lead(client), [case._replace(since=7)], [case], 6)
+    assert sorted((each.since, each.until) for each in store.look(0).cases) == [(5, 6), (7, None)]
+
+
 def test_a_deadline_that_was_set_anew_is_not_done(client: redis.Redis) -> None:
-    store = IncidentStore(client, PREFIX)
-    store.apply(None, None, [("set", "success||e", 1_772_452_000_123), ("done", "success||e", 1_772_452_000_122)])
+    store, term, nothing = IncidentStore(client, PREFIX), lead(client), Decision([], [], [], {}, {})
+    client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_122})
+    look = store.look(1_772_452_009_999)
+    assert look.overdue == [Deadline("success", None, "e", 1_772_452_000_122)]
+    client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_123})
+    assert not store.write(term, look, nothing, 5)
     assert client.zscore(store.keys.deadlines, "success||e") == 1_772_452_000_123
-    store.apply(None, None, [("done", "success||e", 1_772_452_000_123)])
+    look = store.look(1_772_452_009_999)
+    store.write(term, look, nothing, 5)
     assert not client.exists(store.keys.deadlines)

@@ -18,8 +18,29 @@ OWNERS = ["host:1:aa:app", "host:2:bb:app", ""]
 TASKS = ["task-1", "task-2", "task-3"]
 STATES = ["1|g1|x", "2|g1|y", "1|g2|", "garbage", "z" * 64, "p" * 60]
 
-#: What an incident may undergo; it has to be opened first.
-INCIDENT_CHANGES = ["open", "open", "count", "end", "told", "gone", "note", "fails", "set", "done"]
+#: Keys of the statements below, in the order of the contract.
+TARGETS = "state entries due quarantine meta leader calendars wake"
+
+#: Statements of transact, each with the words for its values.
+STATEMENTS = {
+    "IF HGET leader token IS $1\nIF HGET leader term IS $2": "token term",
+    "IF HGET meta format IS 1\nIF HGET entries NONE IS NONE": "",
+    "IF HGET state $1 IS $2\nHSET state $1 $3\nZADD due $4 $1\nHSET entries $1 $5\nCHANGED $1": (
+        "name before after score definition"
+    ),
+    "IF HGET state $1 IS $2\nHSET state $1 $3\nZADD due $4 $1\nHDEL quarantine $1\nCHANGED $1": (
+        "name before after score"
+    ),
+    "IF HGET state $1 IS $2\nHDEL entries $1\nHDEL state $1\nZREM due $1\nNAMED $1": "name before",
+    "IF HGET entries $1 IS $2\nIF HGET state $1 IS $3\nHSET quarantine $1 $4\nHDEL entries $1\nCHANGED $1": (
+        "name defined before json"
+    ),
+    "IF HGET calendars $1 IS $2\nHSET calendars $1 $3": "name calendar state",
+    "IF HGET meta freezes IS $1\nHSET meta freezes $2\nPUBLISH wake freezes": "frozen revision",
+    "HSET meta $1 $2": "field flag",
+    "IF ZSCORE due $1 IS $2\nZREM due $1": "name score",
+    "": "",
+}
 
 
 class Arguments:
@@ -111,7 +132,7 @@ class Arguments:
         return self._choice("[]", '["schedule"]')
 
     def field(self) -> str:
-        return self._choice("mark", "zones", "removed", "feed")
+        return self._choice("mark", "zones", "removed", "feed", "format")
 
     def json(self) -> str:
         return self._choice("{}", '{"a":1}', '{"error":"x","n":[1,2.5,null,true]}')
@@ -141,8 +162,32 @@ class Arguments:
     def score(self) -> str:
         return self._choice(self.now(), "+inf", "1.5")
 
-    def lines(self) -> str:
-        return self._choice("\x00\x00\x00\x00", "\x01\x01\x01\x01", "\x00\x01\x00\x01")
+    def transaction(self) -> list[str]:
+        """The arguments of a call of transact, some of whose steps have a line."""
+        return self._transaction(lines=2)
+
+    def unrecorded(self) -> list[str]:
+        return self._transaction(lines=0)
+
+    def _transaction(self, lines: int) -> list[str]:
+        statements = [*STATEMENTS]
+        guards = [statement for statement in statements[:2] if self._random.random() < 0.3]
+        steps = guards + self._random.choices(statements[2:], k=self._random.randint(1, 4))
+        words = [*statements, *(word for _ in range(lines) for word in (self.change(), self.fields()))]
+        for step in steps:
+            line = "0" if step in guards else str(self._random.randint(0, lines))
+            words += (str(statements.index(step) + 1), line)
+            words += [getattr(self, word)() for word in STATEMENTS[step].split()]
+        return [TARGETS, str(len(guards)), str(len(statements)), str(lines), *words]
+
+    def defined(self) -> str:
+        return self._stored(KEYS.entries, self._entry) or ""
+
+    def calendar(self) -> str:
+        return self._stored(KEYS.calendars, self._entry) or ""
+
+    def frozen(self) -> str:
+        return self._stored(KEYS.meta, "freezes") or ""
 
     def revision(self) -> str:
         stored = self._stored(KEYS.meta, "freezes") or ""
@@ -188,19 +233,6 @@ class Arguments:
 
     def letters(self) -> str:
         return "fl"
-
-    def feed_id(self) -> str:
-        return self._choice("", self._stored(KEYS.meta, "feed") or "1-0", "2-0")
-
-    def incident_change(self) -> list[str]:
-        of = self._choice("missed:a", "late:b", "no_leader:", "12:missed:a")
-        what = self._random.choice(["open", "open", "count", "end", "told", "gone", "note", "fails", "set", "done"])
-        record = {"since": self._random.choice((1, 12)), "text": "t", "count": 2, "nominal": 5}
-        if what in ("open", "count", "note"):
-            return [what, of, json.dumps({**record, "note": "n"})]
-        if what in ("end", "set", "done"):
-            return [what, of, self._choice("5", "6")]
-        return [what, of, self._choice("", "text") if what == "fails" else ""]
 
     def task(self) -> str:
         return self._mostly(TASKS[0], *TASKS)

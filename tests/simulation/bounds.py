@@ -62,6 +62,10 @@ _EXPECTED = 10
 #: What the beat writes at the beginning of a term, each under an id of its own.
 _WRITES_PER_TERM = 3
 
+#: Looks for incidents whose writes have kept replies: the leader looks every two seconds, and a reply is kept
+#: for a minute.
+_LOOKS = 30
+
 PREFIX = b"{redbeat-lite}:"
 
 #: By the beginning of a name after the prefix. The longest beginning counts.
@@ -76,7 +80,8 @@ BOUNDS = {
     b"meta": Bound(lambda _: 1, 1000),
     b"beats": Bound(lambda amounts: amounts.beats, 80),
     b"changes": Bound(lambda amounts: amounts.calls + amounts.terms, 200),
-    b"reply:": Bound(lambda amounts: amounts.calls + _WRITES_PER_TERM * amounts.terms, 100),
+    # An entry that was added may be removed by its last run, whose last change is forgotten then.
+    b"reply:": Bound(lambda amounts: 2 * amounts.calls + _WRITES_PER_TERM * amounts.terms + _LOOKS, 100),
     b"runs:of:": Bound(lambda amounts: amounts.names * amounts.history, 120),
     b"runs:feed": Bound(lambda amounts: amounts.deliveries, 300),
     b"runs:incidents": Bound(lambda amounts: _INCIDENTS * amounts.names, 300),

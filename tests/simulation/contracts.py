@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from tests.simulation.arguments import KEYS, Arguments
+from tests.simulation.arguments import KEYS, TARGETS, Arguments
 from tests.simulation.server import ModelServer
 
 ROOT = KEYS.prefix
@@ -25,6 +25,7 @@ SCHEDULE = {
     "changed": KEYS.changed,
     "calendars": KEYS.calendars,
     "backfills": KEYS.of_backfills.due,
+    "wake": KEYS.wake,
 }
 
 #: Other keys, of each several.
@@ -100,7 +101,6 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract("leader due entries state meta beats backfills", "token term lease small small json now")
     ],
     "leader/resign": [Contract("leader beats meta", "token channel")],
-    "schedule/calendar": [Contract("calendars", "name state state")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
     "schedule/commit": [
         Contract(
@@ -117,40 +117,15 @@ CONTRACTS: dict[str, list[Contract]] = {
         ),
     ],
     "schedule/counts": [Contract("entries state due")],
-    "schedule/discard": [Contract("quarantine changes changed reply", "name change")],
-    "schedule/freezes": [Contract("meta changes", "revision revision channel change fields format")],
-    "schedule/note_change": [Contract("changes reply", "change", each_arg="name", items=3)],
     "schedule/page": [Contract("due entries state", "small small")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small bytes revision")],
-    "schedule/put": [
-        Contract(
-            "due entries state quarantine meta leader changes changed reply",
-            "channel format anybody term lines one change fields",
-            each_arg="name before after definition score",
-            items=4,
-            least=1,
-        )
-    ],
-    "schedule/quarantine": [
-        Contract(
-            "leader due entries state quarantine changes changed",
-            "token term change",
-            each_arg="name definition before json",
-            items=2,
-        )
-    ],
     "schedule/read": [Contract("entries state due", each_arg="name", items=4, least=1)],
-    "schedule/remember": [Contract("leader meta", "anybody term field small")],
+    "schedule/transact": [
+        Contract(f"reply changes changed due {TARGETS}", "channel transaction"),
+        Contract(f"reply - - - {TARGETS}", "channel unrecorded"),
+    ],
     "schedule/status": [Contract("leader beats meta due entries quarantine reports runs", "small")],
     "runs/failed": [Contract("rows rows", "letters digit")],
-    "runs/incidents": [
-        Contract(
-            "leader meta incidents closed deadlines failures",
-            "anybody term feed_id feed_id small lease",
-            each_arg="incident_change",
-            items=3,
-        )
-    ],
     "runs/record": [Contract("feed deadlines incidents rows", "fate")],
     "runs/rows": [Contract("rows rows", "small")],
     "guard/discard": [Contract("guard guards", "task attempt")],
@@ -170,7 +145,6 @@ CONTRACTS: dict[str, list[Contract]] = {
             "holder task attempt lease instant lease message key mode word few lease instant fate",
         ),
     ],
-    "once/clear": [Contract("lock waiters index changes reply", "key change")],
     "once/end": [
         Contract(
             f"guard guards - - - {NO_RECORD}",
@@ -218,14 +192,14 @@ CONTRACTS: dict[str, list[Contract]] = {
 ODD = ["", "x", "-1", "0", "1e400", "[", "nan", "9" * 20, "a|b|c", "\xff"]
 
 #: Words that say how often a script repeats something: a huge number would keep both servers busy for ever.
-REPETITIONS = {"one", "sizes"}
+REPETITIONS = {"sizes"}
 HUGE = {"1e400", "9" * 20}
 
 
 #: Scripts that work on the same keys. Calls of one theme come together, so that they meet what the others have left.
 THEMES = {
     "schedule": ("leader/", "schedule/"),
-    "runs": ("runs/", "leader/acquire", "schedule/commit", "schedule/remember"),
+    "runs": ("runs/", "leader/acquire", "schedule/commit", "schedule/transact"),
     "once": ("once/", "guard/"),
     "pipeline": ("pipeline/",),
     "all": ("",),
@@ -234,7 +208,7 @@ THEMES = {
 #: Scripts that come more often than others, because others need what they leave.
 OFTEN = (
     "leader/acquire",
-    "schedule/put",
+    "schedule/transact",
     "once/begin",
     "once/take",
     "pipeline/start",
@@ -242,7 +216,7 @@ OFTEN = (
 )
 
 #: Scripts that come less often, because nothing is left after them.
-SELDOM = ("leader/resign", "pipeline/cancel", "once/clear")
+SELDOM = ("leader/resign", "pipeline/cancel")
 
 
 class Calls:

@@ -261,9 +261,9 @@ def test_a_clock_of_the_server_that_is_set_back_delays_no_run(dies: bool) -> Non
 
 def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
     """What breaks where the reply to an edit is lost, with changes of the script that stores edits."""
-    with changed_script("schedule/put", changes):
+    with changed_script("schedule/transact", changes):
         scenario = quiet(1, periods=(2,))
-        put = scripts._sha("schedule/put").encode()
+        put = scripts._sha("schedule/transact").encode()
         lost: list[Process] = []
 
         def lose(process: Process, commands: list[list[bytes]]) -> Loss | None:
@@ -281,7 +281,7 @@ def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
 
 def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
     assert edit_whose_reply_is_lost({}) == []
-    assert "refused" in edit_whose_reply_is_lost({"if before then": "if false then"})
+    assert "refused" in edit_whose_reply_is_lost({"if kept then": "if false then"})
 
 
 def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
@@ -372,8 +372,8 @@ MUTATIONS = {
         "cut",
     ),
     "edits do not compare": Mutation(
-        "schedule/put",
-        {"if (found[n] or '') == expected then": "if true then"},
+        "schedule/transact",
+        {"~= expected then": "~= expected and false then"},
         "reply late",
     ),
 }

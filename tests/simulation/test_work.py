@@ -113,12 +113,12 @@ MUTATIONS = {
         "one per task",
     ),
     "a copy runs after the first one": (
-        ("once/begin", {"if attempt < seen or (attempt == seen and g[1] == 'done') then": "if false then"}),
+        ("once/begin", {"if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then": "if false then"}),
         "deliver twice",
         "one per task",
     ),
     "two tasks of a key run": (
-        ("once/begin", {"if owner ~= id and (owner or (head and head ~= id)) then": "if false then"}),
+        ("once/begin", {"if owner ~= task_id and (owner or (head and head ~= task_id)) then": "if false then"}),
         "cut",
         "one per key",
     ),

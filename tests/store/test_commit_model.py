@@ -8,7 +8,7 @@ found from its oldest and its newest end in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -79,13 +79,13 @@ class Line(Backend):
     def scripts(self) -> Any:
         return self
 
-    def run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        reply = self._sound.run(name, keys, args)
+    def run(self, name: str, keys: Any, *args: Any, **values: Any) -> Any:
+        reply = self._sound.run(name, keys, *args, **values)
         between, self.loses = self.loses, None
         if between is None:
             return reply
         between()
-        return self._sound.run(name, keys, args)
+        return self._sound.run(name, keys, *args, **values)
 
 
 class Model:
@@ -146,6 +146,7 @@ class Model:
             removal = Edit(name, before.encode().encode(), None, line=line_of(ALICE, "removed"))
             assert self.store.put([removal]) == [True]
             self.told(name, "removed", "alice")
+            del self.last[name]
             assert self.store.put([removal]) == [False]
 
     def freeze(self, _: str) -> None:
@@ -188,6 +189,7 @@ class Model:
             if result:
                 if is_last(before):
                     del self.states[name]
+                    self.last.pop(name, None)
                 else:
                     self.states[name] = after_run(before)
                 if row := decided_against(before):

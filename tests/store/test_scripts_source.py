@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 
 import redbeat_lite
+from redbeat_lite.once.lock_store import Held, OnceKeys, TaskKeys
+from redbeat_lite.pipeline.pipeline_keys import RunKeys
+from redbeat_lite.pipeline.pipeline_store import Ref
+from redbeat_lite.runs.run_store import RunKeys as RecordKeys
+from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.records import Term
 from redbeat_lite.store.scripts import _FILES, Call, _head, source
 
 _LOOK = """
@@ -26,7 +32,7 @@ assert not events, events
 """
 
 #: Scripts with named KEYS and ARGS.
-NAMED = sorted(name for name in _FILES if _head(name))
+NAMED = sorted(name for name in _FILES if _head(name).keys.names)
 
 
 def test_no_script_is_looked_for_at_its_first_use() -> None:
@@ -35,10 +41,9 @@ def test_no_script_is_looked_for_at_its_first_use() -> None:
 
 
 def names_of(script: str) -> list[str]:
-    """The names of KEYS and ARGS, without what marks them as optional or as a list."""
+    """The names of KEYS and ARGS."""
     head = _head(script)
-    assert head
-    return [name.rstrip("?.") for name in (*head.keys, *head.args)]
+    return [*head.keys.names, *head.args.names]
 
 
 @pytest.mark.parametrize("script", NAMED)
@@ -66,37 +71,37 @@ def calls() -> Iterator[tuple[str, set[str]]]:
                     yield str(argument.value), {str(word.arg) for word in node.keywords}
 
 
+#: Classes whose attributes have names of KEYS and ARGS.
+SOURCES = (Keys, OnceKeys(""), TaskKeys("", ""), Held("", "", 0, 0), RecordKeys(""), RunKeys, Ref, Term("", 0))
+
+
 def test_each_script_is_called_with_its_names() -> None:
     called = set()
     for script, values in calls():
         called.add(script)
-        head = _head(script)
-        assert head
-        args = {name.rstrip(".") for name in head.args}
-        assert args <= values, f"{script} lacks {args - values}"
+        for name in names_of(script):
+            is_attribute = any(hasattr(source, name) for source in SOURCES)
+            assert name in values or is_attribute, f"{script} lacks {name}"
         assert values <= {*names_of(script)}, f"{script} takes no {values - {*names_of(script)}}"
     assert called == {*NAMED}
 
 
 def test_a_wrong_name_is_an_error() -> None:
-    class Keys:
+    class Places:
         due, entries = "{p}:due", "{p}:entries"
         state = "{p}:state"
 
-    assert Call.of("schedule/page", Keys, first=0, last=1).args == [0, 1]
+    assert Call.of("schedule/page", Places, first=0, last=1).args == [0, 1]
     with pytest.raises(TypeError, match="schedule/page lacks 'last'"):
-        Call.of("schedule/page", Keys, first=0)
+        Call.of("schedule/page", Places, first=0)
     with pytest.raises(TypeError, match="schedule/page takes no limit"):
-        Call.of("schedule/page", Keys, first=0, last=1, limit=2)
-    with pytest.raises(TypeError, match=r"schedule/page lacks .*'due'"):
-        Call.of("schedule/page", None, first=0, last=1)
+        Call.of("schedule/page", Places, first=0, last=1, limit=2)
+    with pytest.raises(TypeError, match="schedule/page lacks 'due'"):
+        Call.of("schedule/page", first=0, last=1)
 
 
 def test_a_key_that_is_left_out_is_none_in_the_script() -> None:
-    class Keys:
-        guard = "{p}:guard:a"
-        lock = index = None
-
-    values = {"token": "t", "id": "a", "attempt": 0, "lease_ms": 1, "revive": 0, "key": "", "fence": 0, "holder": ""}
-    assert Call.of("once/renew", Keys, **values).keys == ["{p}:guard:a"] * 3
+    keys = TaskKeys("{p}:guard:a", "{p}:guard:index")
+    call = Call.of("once/renew", keys, Held("t", "a", 0, 1), revive=0, fence=0)
+    assert call.keys == ["{p}:guard:a"] * 3
     assert "local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil\n" in source("once/renew")

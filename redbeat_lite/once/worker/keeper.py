@@ -282,8 +282,7 @@ def look_for_leader(client: LockClient) -> None:
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
     case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
-    change = ("open", case.field, case.encode())
-    if IncidentStore(redis, settings.key_prefix).apply(None, None, [change]):
+    if IncidentStore(redis, settings.key_prefix).open_case(case):
         logger.error("Incident %s is open, %s: %s", case.id, case.kind, case.text)
 
 

@@ -48,7 +48,7 @@ if redis.call('EXISTS', leader) == 0 then
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since',
     string.format('%.0f', math.floor(ms / 1000)))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
-  note_change(changes, '', change, cjson.encode(fields), {})
+  note_change(change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
 local left = redis.call('HMGET', meta, 'zones', 'set_back')

@@ -1,10 +1,10 @@
 -- needs now leads
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
 -- KEYS: leader due entries state meta beats backfills_due
--- ARGS: token term lease_ms least silent_ms report planned_by
+-- ARGS: token number lease_ms least silent_ms report planned_by
 --   least: how many entries the leader's configuration holds
 --   silent_ms: since the leader's loop last gave a sign of life
---   planned_by: the time by which the leader plans, in epoch ms
+--   number: of the term   planned_by: the time by which the leader plans, in epoch ms
 -- returns {0} lost
 --       | {1, entries, due, pauses, backfills, now_ms, set_back} renewed; how many are stored and how many are due by now,
 --         the stamp of the last pause or resumption, how many backfills are due, the time, and when this clock was found to
@@ -12,7 +12,7 @@
 --       | {2, ...} renewed, but part of the schedule is gone, or a config entry removed
 local TOLERANCE = 1000 -- ms by which this clock may be behind the leader's before it counts as set back
 
-if not leads(leader, token, term) then
+if not leads(leader, token, number) then
   return {0}
 end
 redis.call('HSET', leader, 'report', report)

@@ -3,7 +3,7 @@
 -- ran or runs. If it runs, claim its id, and acquire its lock if it has one. A second send answers
 -- the same.
 -- KEYS: guard guard_index lock? waiters? parked? index? fence? rows? feed? deadlines? incidents?
--- ARGS: token id attempt_text lease_ms deadline_ms life_ms message
+-- ARGS: token task_id attempt lease_ms deadline_ms life_ms message
 -- ARGS: key on_conflict holder max_waiters kept_ms expires_ms fate
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: of a task with a lock
@@ -23,22 +23,22 @@
 --   standby         parked until the copy that runs has ended
 --   drop            this attempt, or a later one, has ended
 local now = now_ms()
-local attempt, lease = tonumber(attempt_text), tonumber(lease_ms)
+local this_attempt, lease = tonumber(attempt), tonumber(lease_ms)
 local deadline, life = tonumber(deadline_ms), tonumber(life_ms)
 
 -- A message that will never run must not keep others waiting. But a later attempt of its task may
 -- wait, or have its lock kept for it.
 local function give_up_place()
-  if lock and redis.call('HGET', parked, 'a:' .. id) == attempt_text then
-    redis.call('ZREM', waiters, id)
-    redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
+  if lock and redis.call('HGET', parked, 'a:' .. task_id) == attempt then
+    redis.call('ZREM', waiters, task_id)
+    redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id)
     redis.call('ZADD', index, now, key)
   end
 end
 
 local function give_up_lock()
   local l = lock and redis.call('HMGET', lock, 'task', 'state', 'ended') or {}
-  if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
+  if l[1] == task_id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= this_attempt) then
     redis.call('DEL', lock)
     redis.call('ZADD', index, now, key)
   end
@@ -61,11 +61,11 @@ end
 local g = look('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by') or {}
 if g[1] then
   local seen = tonumber(g[2])
-  if attempt == seen and g[1] == 'refused' then
+  if this_attempt == seen and g[1] == 'refused' then
     -- The same copy gets the same answer, because the first one may have been lost.
     return {g[3] == token and g[6] or 'refused', g[7]}
   end
-  if attempt < seen or (attempt == seen and g[1] == 'done') then
+  if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then
     give_up_place()
     return {'drop', ''}
   end
@@ -73,11 +73,11 @@ if g[1] then
     if message == '' then
       return {'encode', ''}
     end
-    if not g[5] or attempt > tonumber(g[5]) then
-      redis.call('HSET', guard, 'standby', message, 'standby_attempt', attempt)
+    if not g[5] or this_attempt > tonumber(g[5]) then
+      redis.call('HSET', guard, 'standby', message, 'standby_attempt', this_attempt)
       redis.call('HDEL', guard, 'tries', 'resend')
     end
-    redis.call('ZADD', guard_index, g[4], id)
+    redis.call('ZADD', guard_index, g[4], task_id)
     return {'standby', ''}
   end
 end
@@ -85,9 +85,9 @@ end
 local function remember(...)
   if g[1] then
     redis.call('DEL', guard)
-    redis.call('ZREM', guard_index, id)
+    redis.call('ZREM', guard_index, task_id)
   end
-  redis.call('HSET', guard, 'attempt', attempt, 'token', token, ...)
+  redis.call('HSET', guard, 'attempt', this_attempt, 'token', token, ...)
   -- At least two leases, because a renewal extends the record, and the standby is part of it.
   redis.call('PEXPIREAT', guard, math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
 end
@@ -119,7 +119,7 @@ end
 
 local owner = look('HGET', lock, 'task')
 local head = (look('ZRANGE', waiters, 0, 0) or {})[1]
-if owner ~= id and (owner or (head and head ~= id)) then
+if owner ~= task_id and (owner or (head and head ~= task_id)) then
   if not owner then
     -- The waiters may have left the index, if no worker looked after them for a week.
     redis.call('ZADD', index, now, key)
@@ -130,13 +130,13 @@ if owner ~= id and (owner or (head and head ~= id)) then
   if message == '' then
     return {'encode', ''}
   end
-  if not redis.call('ZSCORE', waiters, id) then
+  if not redis.call('ZSCORE', waiters, task_id) then
     local most = tonumber(max_waiters)
     if most > 0 and redis.call('ZCARD', waiters) >= most then
       return refuse('full', owner or head)
     end
     -- Places come from the counter of the fences, so they stay in order for ever.
-    redis.call('ZADD', waiters, next_number(), id)
+    redis.call('ZADD', waiters, next_number(), task_id)
   end
   -- Every waiter has an end, because others wait behind it, and its queue may have no consumer any
   -- more.
@@ -144,11 +144,11 @@ if owner ~= id and (owner or (head and head ~= id)) then
   if expires > 0 then
     limit = math.min(limit, expires)
   end
-  redis.call('HSET', parked, 'm:' .. id, message, 'a:' .. id, attempt, 'd:' .. id, limit)
-  if g[5] and attempt >= tonumber(g[5]) then
+  redis.call('HSET', parked, 'm:' .. task_id, message, 'a:' .. task_id, this_attempt, 'd:' .. task_id, limit)
+  if g[5] and this_attempt >= tonumber(g[5]) then
     -- The copy that stood by is parked here now. If it were in both places, it would be sent twice.
     redis.call('HDEL', guard, 'standby', 'standby_attempt', 'tries', 'resend')
-    redis.call('ZREM', guard_index, id)
+    redis.call('ZREM', guard_index, task_id)
   end
   for _, waiting in ipairs({waiters, parked}) do
     local left = limit - now + tonumber(kept_ms)
@@ -156,17 +156,17 @@ if owner ~= id and (owner or (head and head ~= id)) then
       redis.call('PEXPIRE', waiting, left)
     end
   end
-  return {'parked', tostring(redis.call('ZRANK', waiters, id))}
+  return {'parked', tostring(redis.call('ZRANK', waiters, task_id))}
 end
 
 -- The lock is free, or kept for this task: since it was published, for its retry, by an earlier
 -- copy that died, or because it is its turn.
 if head then
-  redis.call('ZREM', waiters, id)
-  redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
+  redis.call('ZREM', waiters, task_id)
+  redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id)
   if redis.call('EXISTS', waiters) == 0 then
     redis.call('DEL', parked)
-  elseif head == id then
+  elseif head == task_id then
     redis.call('HDEL', parked, 'woken', 'tries', 'resend')
   end
 end
@@ -174,7 +174,7 @@ local number = next_number()
 if owner then
   redis.call('DEL', lock)
 end
-redis.call('HSET', lock, 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
+redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', holder)
 redis.call('PEXPIRE', lock, lease)
 redis.call('ZADD', index, now + lease, key)

@@ -2,7 +2,7 @@
 -- Release the lock and end the guard's record of a task, but only for their holder. A second send
 -- does nothing. With done, also end a task that was refused, after its result is stored.
 -- KEYS: guard guard_index lock? waiters? index? rows? feed? deadlines? incidents?
--- ARGS: token id how deadline_ms life_ms key hold_ms attempt lease_ms fate
+-- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms fate
 --   how: done: no copy may run again | again: a copy may run   deadline_ms: 0: none
 --   life_ms: of the guard's record
 --   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
@@ -22,7 +22,7 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and how == 'done')
     local deadline = tonumber(deadline_ms)
     redis.call('PEXPIREAT', guard, deadline > now and deadline + 1000 or now + tonumber(life_ms))
     if g[4] then
-      redis.call('ZREM', guard_index, id)
+      redis.call('ZREM', guard_index, task_id)
     end
     if g[4] and tonumber(g[5]) > tonumber(g[3]) then
       -- The next attempt arrived before this one had ended. A copy of this attempt is dropped
@@ -35,7 +35,7 @@ if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and how == 'done')
     standby = g[4] and 1 or 0
   end
   if standby == 1 then
-    redis.call('ZADD', guard_index, now, id)
+    redis.call('ZADD', guard_index, now, task_id)
   end
 end
 if not lock or redis.call('HGET', lock, 'token') ~= token then
@@ -45,7 +45,7 @@ end
 local hold = tonumber(hold_ms)
 if hold > 0 then
   local due = now + hold - tonumber(lease_ms)
-  redis.call('HSET', lock, 'token', 'queued|' .. id, 'state', 'queued', 'due', due, 'ended', attempt)
+  redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'due', due, 'ended', attempt)
   redis.call('PEXPIRE', lock, hold)
   redis.call('ZADD', index, now + hold, key)
   return {standby, 1, 0, why}

@@ -1,7 +1,7 @@
 -- needs now
 -- Keep what a running task holds for another lease, but only for its holder.
 -- KEYS: guard lock? index?
--- ARGS: token id attempt lease_ms revive key fence holder
+-- ARGS: token task_id attempt lease_ms revive key fence holder
 --   revive: 1: put back what a flush of the server took away, 0: never
 --   lock, index, key, fence, holder: of a task with a lock
 -- returns {1 the guard's record is ours | 0 it is not,
@@ -28,7 +28,7 @@ end
 
 local owner = redis.call('HGET', lock, 'token')
 if not owner and is_flushed then
-  redis.call('HSET', lock, 'token', token, 'task', id, 'state', 'running', 'since', now, 'lease', lease,
+  redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease,
     'fence', fence, 'holder', holder)
 elseif owner ~= token then
   return {ours, 0}

@@ -1,0 +1,129 @@
+"""Edits that are not hot: checks and commands, made by one script.
+
+A *statement* is a kind of edit: a text of rows, with ``$1``, ``$2`` … for values. A :class:`Step`
+is one edit: a statement and its values. ``schedule/transact.lua`` makes many steps in one call.
+Each step stands alone: if one of its checks does not hold, it does nothing, and the others are
+made::
+
+    IF HGET state $1 IS $2      a check: the reply to this command is the second value
+    HSET state $1 $3            a command
+    CHANGED $1                  this edit is the last change of the entry $1
+
+- The second word of a check or command names a key: an attribute of :class:`.keys.Keys`, or of
+  other keys that the caller passes.
+- ``NONE`` is the empty text, and the reply about something that is not there.
+- ``CHANGED $1`` and ``NAMED $1`` name something in the line that the step leaves in the record of
+  changes. The name is the first value.
+
+A *guard* is a step that is made before the others and has checks alone. If it does not hold, the
+whole call does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+from .changes import Line, fields_by_change
+from .keys import Keys
+from .records import Lost, Term
+from .redis_values import text
+from .scripts import Scripts
+
+_IN_OFFICE = """
+    IF HGET leader token IS $1
+    IF HGET leader term IS $2
+"""
+
+_NAMED = "NAMED $1"
+
+
+class Step(NamedTuple):
+    """One edit; ``line`` is for the record of changes."""
+
+    statement: str
+    values: Sequence[Any] = ()
+    line: Line | None = None
+
+
+class GuardFailed(Exception):
+    """A guard does not hold, and nothing was done. The argument is the guard."""
+
+
+@cache
+def _key_names(statement: str) -> list[str]:
+    """Return the names of the keys of a statement."""
+    rows = [row.split() for row in statement.splitlines() if row.strip()]
+    commands = [row[row[0] == "IF" :] for row in rows]
+    return [name for command, name, *_ in commands if command not in ("CHANGED", "NAMED")]
+
+
+def transact(
+    scripts: Scripts,
+    keys: Keys,
+    steps: Sequence[Step],
+    guards: Sequence[Step] = (),
+    *,
+    others: object = None,
+    term: Term | None = None,
+    wakes: bool = False,
+) -> list[bool]:
+    """Make steps in one call; return for each of them whether it was made.
+
+    A client that loses the reply sends the call again, and gets the same reply.
+
+    Parameters:
+        steps: at most :data:`.records.AT_ONCE`, or four times as many of a single command.
+        others: has the keys that ``keys`` has not.
+        term: of the leader; ``None`` for other writers.
+        wakes: whether the beat is woken if the first entry becomes due earlier.
+
+    Raises:
+        Lost: the term is over, and nothing was done.
+        GuardFailed: nothing was done.
+    """
+    if not steps:
+        return []
+    if term is not None:
+        guards = [Step(_IN_OFFICE, term), *guards]
+    every_step = [*guards, *steps]
+    statements = dict.fromkeys(step.statement for step in every_step)
+    statement_numbers = {statement: number for number, statement in enumerate(statements, 1)}
+    lines = fields_by_change(step.line for step in every_step)
+    line_numbers = {change: number for number, change in enumerate(lines, 1)}
+    words: list[Any] = [*statements, *chain.from_iterable(lines.items())]
+    for step in every_step:
+        line = line_numbers[step.line.change] if step.line else 0
+        words += (statement_numbers[step.statement], line, *step.values)
+    names = dict.fromkeys(chain.from_iterable(map(_key_names, statements)))
+    is_done, reply = scripts.run(
+        "schedule/transact",
+        keys,
+        reply=keys.new_reply(),
+        changes=keys.changes if lines else None,
+        changed=keys.changed if lines else None,
+        due=keys.due if wakes else None,
+        targets=[getattr(others, name, None) or getattr(keys, name) for name in names],
+        key_names=" ".join(names),
+        guards=len(guards),
+        statement_count=len(statements),
+        line_count=len(lines),
+        words=words,
+    )
+    if not is_done:
+        if term is not None and reply == 1:
+            raise Lost
+        raise GuardFailed(guards[reply - 1])
+    return [letter == "1" for letter in text(reply)[len(guards) :]]
+
+
+def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str] = ()) -> None:
+    """Write a line of the record of changes about something that no step has done.
+
+    Parameters:
+        names: of what was changed, at most :data:`.records.AT_ONCE`.
+    """
+    steps = [Step(_NAMED, (name,), line) for name in names]
+    transact(scripts, keys, steps or [Step("", (), line)])
