@@ -44,12 +44,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from ..settings import key_root
+from ..settings import MAX_HISTORY, key_root
+from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text
 from ..store.scripts import Call, Scripts
-from .run import BACKFILLED, LETTERS, NOT_DONE, OUTCOMES, Fate, Row
+from .run import BACKFILLED, NOT_DONE, OUTCOMES, Fate, Row
 
-#: Most fates in one call of ``runs/record``. 100 keep the server busy for some 3 ms.
+#: Most fates in one call of ``runs/record``, which keep the server busy for some 3 ms; and most
+#: entries of which one call reads all rows.
 BATCH = 100
 
 #: Lines of the feed per round trip, some milliseconds of the server's time.
@@ -148,13 +150,15 @@ class RunStore:
         Parameters:
             names: at most 5,000 names, which take the server some 5 ms.
         """
-        if not names:
-            return []
-        letters = "".join(LETTERS[outcome] for outcome in NOT_DONE)
-        keys = [self.keys.rows(name) for name in names]
-        # The script counts the keys from 1.
-        places = self.scripts.run("runs/failed", keys, (letters, BACKFILLED))
-        return [names[place - 1] for place in places]
+        verdicts = {}
+        for name, rows in zip(names, self.rows(names, 1), strict=True):
+            verdicts[name] = _has_failed(rows)
+        # The newest row decides, unless its run has not ended.
+        undecided = [name for name, has_failed in verdicts.items() if has_failed is None]
+        for chunk in chunks(undecided, BATCH):
+            for name, rows in zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True):
+                verdicts[name] = _has_failed(rows)
+        return [name for name in names if verdicts[name]]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Record the fates of attempts in one round trip. Recording a fate twice does no harm.
@@ -179,6 +183,14 @@ class RunStore:
             oldest: epoch ms of the server. Lines before it are left out.
         """
         return newest_first(self.client, self.keys.feed, Line.decode, _PAGE, max(oldest, 0))
+
+
+def _has_failed(rows: Sequence[Row]) -> bool | None:
+    """Return whether the last run that succeeded or failed has failed; backfills do not count."""
+    for row in rows:
+        if row.outcome in (*NOT_DONE, "succeeded") and row.task_id[14:15] != BACKFILLED:
+            return row.outcome != "succeeded"
+    return None
 
 
 def rows_in(reply: Any) -> tuple[list[list[Row]], int]:

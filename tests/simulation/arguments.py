@@ -103,9 +103,6 @@ class Arguments:
     def flag(self) -> str:
         return self._choice("0", "1")
 
-    def digit(self) -> str:
-        return self._choice("4", "5", "8")
-
     def eight(self) -> str:
         return "8"
 
@@ -230,9 +227,6 @@ class Arguments:
 
     def oldest(self) -> str:
         return self._choice("-", self.now())
-
-    def letters(self) -> str:
-        return "fl"
 
     def task(self) -> str:
         return self._mostly(TASKS[0], *TASKS)

@@ -125,7 +125,6 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract(f"reply - - - {TARGETS}", "channel unrecorded"),
     ],
     "schedule/status": [Contract("leader beats meta due entries quarantine reports runs", "small")],
-    "runs/failed": [Contract("rows rows", "letters digit")],
     "runs/record": [Contract("feed deadlines incidents rows", "fate")],
     "runs/rows": [Contract("rows rows", "small")],
     "guard/discard": [Contract("guard guards", "task attempt")],

@@ -1,15 +1,18 @@
 -- needs now step
--- May this step run? The guard has made sure that no other copy of its message does.
+-- Decide whether a step may run. The guard has made sure that no other copy of its message runs.
 -- KEYS: run steps results outbox gone
 -- ARGS: step stage round attempt token id again worker deaths renew_ms
---   again: 1: may run again after its worker died   deaths: of its worker that a step may survive
---   renew_ms: between two signs of its life
+--   again: 1: the step may run again after its worker died   deaths: that a step may survive
+--   renew_ms: between two signs of life of the step
 -- returns {word, text}
---   run, params   go ahead                     over, state   the run has ended
---   stale         another round is the valid one, or another stage
---   done, state   this step has ended          gone          there is no such run
---   dead          its worker died too often; to be completed as FAILED
---   lost, token   the copy with this token began and did not end, and no other may run; to be completed as FAILED for it
+--   run, params   the step runs now
+--   over, state   the run has ended
+--   stale         the message is of another round or stage
+--   done, state   the step has ended
+--   gone          there is no such run
+--   dead          the worker of the step died too often; the caller completes it as FAILED
+--   lost, token   the copy with this token died and no other copy may run; the caller completes the
+--                 step as FAILED for that copy
 local record = redis.call('HMGET', run, 'state', 'stage', 'keep')
 if not record[1] then
   return {'gone', ''}

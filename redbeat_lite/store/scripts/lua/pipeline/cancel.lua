@@ -1,10 +1,11 @@
 -- needs now stage ending step
--- End a run before its time. Sent twice, the second does nothing but name what still runs.
+-- End a run before its time. A second send only returns the tasks that still run.
 -- KEYS: run steps results outbox gone
 -- ARGS: remember_ms why terminate
---   remember_ms: as for pipeline/complete   why: it is left out, which only one that waits can be, or ''
---   terminate: 1: what runs is to be killed
--- returns {1 ended by this, 0 had ended, -1 there is no such run; ids of the tasks that run}
+--   remember_ms: as for pipeline/complete
+--   why: reason for which a waiting run is left out; '': end a run in any state
+--   terminate: 1: the tasks that run are killed
+-- returns {1 the call ended the run | 0 it had ended | -1 there is no such run; ids of the tasks that run}
 local record = redis.call('HMGET', run, 'state', 'stage', 'sizes')
 if not record[1] then
   return {-1, {}}

@@ -1,12 +1,14 @@
 -- needs now stage ending step
--- The sweeper's look at a run: end one whose deadline has come, put steps whose message must be lost into the outbox, and
--- name what should be running.
+-- Check a run for the sweeper: end it if its deadline has passed, put steps whose message must be
+-- lost into the outbox again, and return the steps that should be running.
 -- KEYS: run steps results outbox gone
 -- ARGS: ripe_ms remember_ms
---   ripe_ms: that whoever filled the outbox has to empty it   remember_ms: as for pipeline/complete
--- returns {gone | over | wait for its turn | run, outbox: step, round.attempt, ...,
---   running: {step, round, token, task id, attempt, 1: suspected}, ..., entry in whose line it stands or '', how often resumed}
---   a run that is over is told with the steps that are still to be revoked
+--   ripe_ms: within which the process that filled the outbox publishes it
+--   remember_ms: as for pipeline/complete
+-- returns {gone | over | wait | run, outbox: step, round.attempt, ...,
+--   running: {step, round, token, task id, attempt, 1: suspected}, ...,
+--   entry in whose line the run is, or '', how often it was resumed}
+--   of a run that is over, running has the steps that are still to be revoked
 local record = redis.call('HMGET', run, 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke', 'next', 'deadline',
   'since', 'revoke_siblings', 'waits', 'entry', 'resumed')
 local state, revoke, now = record[1], record[6] == '1', now_ms()

@@ -1,12 +1,13 @@
 -- needs now stage ending step
--- Record how a step ended; with the last one of a stage, advance the stage and fill the outbox, or end the run.
--- Sent twice, the second changes nothing and answers with what is still in the outbox.
+-- Record how a step ended. After the last step of a stage, begin the next stage or end the run. A
+-- second send changes nothing and returns the steps that are still in the outbox.
 -- KEYS: run steps results outbox gone
 -- ARGS: step round attempt token outcome result remember_ms
---   outcome: SUCCEEDED | FAILED | REVOKED   result: or error
---   remember_ms: for which it is known after its record is gone that there was such a run
+--   outcome: SUCCEEDED | FAILED | REVOKED   result: the result or the error
+--   remember_ms: for which the end of a run is known after its record has expired
 -- returns {word, state of the run, outbox: step, round.attempt, ..., ids of running tasks to revoke}
---   done | again it was recorded before | stale another copy's, round's or attempt's | gone there is no such run
+--   done | again: it was recorded before | stale: it is of another copy, round or attempt
+--   | gone: there is no such run
 local record = redis.call('HMGET', run, 'state', 'stage', 'left', 'sizes', 'next', 'keep', 'revoke_siblings')
 local state = record[1]
 if not state then
@@ -17,21 +18,22 @@ local waiting = s.state == 'WAITING'
 if s.round ~= tonumber(round) or not waiting and s.token ~= token then
   return {'stale', state, {}, {}}
 end
--- What is to be published now: nothing while the run waits for its turn.
+-- Return the steps to publish. While the run waits for its turn, there are none.
 local function published()
   return state == 'RUNNING' and redis.call('HGETALL', outbox) or {}
 end
 if not waiting and s.state ~= 'RUNNING' then
   return {'again', state, published(), {}}
 end
--- A step that waits has no token: revoked, expired, or killed before it began. It may be waiting for its retry.
+-- A waiting step has no token. It was revoked, has expired or was killed before it began, and may
+-- wait for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(attempt)) then
   return {'stale', state, {}, {}}
 end
 
 local live, ended = state == 'RUNNING' or state == 'WAITING', outcome
 if outcome == 'REVOKED' then
-  -- Revoked because the run has ended is no failure of its own.
+  -- A step that was revoked because the run has ended has not failed.
   ended = live and 'FAILED' or 'ABORTED'
 end
 s.state, s.ended, s.token = ended, now_ms(), token
@@ -61,7 +63,7 @@ if ended ~= 'SUCCEEDED' then
     end
   end
   if #revoke > 0 then
-    -- Until the caller has revoked them: should it die before, the sweeper does.
+    -- The caller revokes them. If it dies before, the sweeper does.
     redis.call('HSET', run, 'revoke', 1)
   end
   return {'done', finish('FAILED'), {}, revoke}
@@ -73,7 +75,7 @@ if left == 0 then
   state = advance(state)
   sending = published()
 elseif tonumber(record[5]) <= last then
-  -- One has ended, so one more may run.
+  -- One step has ended, so one more may run.
   redis.call('HSET', run, 'next', fill(tonumber(record[5]), last, 1))
   sending = state == 'RUNNING' and {record[5], '0.0'} or {}
 end

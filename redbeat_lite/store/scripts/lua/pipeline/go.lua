@@ -1,9 +1,9 @@
 -- needs now
--- The turn of a run has come: it begins, if it waits.
+-- Begin a run whose turn has come, if it waits.
 -- KEYS: run outbox
 -- ARGS: resumed
---   resumed: how often it had been resumed when it came to stand in line
--- returns {over: it is not to have its turn | run, outbox: step, round.attempt, ...}
+--   resumed: how often the run had been resumed when it joined the line
+-- returns {over: the run does not wait any more | run, outbox: step, round.attempt, ...}
 local state, times = unpack(redis.call('HMGET', run, 'state', 'resumed'))
 local same = (times or '0') == resumed
 if same and state == 'WAITING' then

@@ -1,11 +1,13 @@
 -- needs now step
--- A step should be running, and nobody renews for it; or it waits, and the guard drops every copy of its message. At the
--- first look it is suspected, later it runs again or is dead.
+-- Handle a step that should be running but is not renewed, or that waits while the guard drops every
+-- copy of its message. The first call suspects the step; a later one lets it run again, or ends it.
 -- KEYS: run steps outbox
 -- ARGS: step round token patience_ms deaths lives
---   token: '': it waits   patience_ms: between suspicion and verdict, beside those between two signs of its life
---   deaths: that a step may survive   lives: 1: it lives, and a later suspicion begins anew
--- returns lives | suspect | again put into the outbox under the next round | dead to be completed as FAILED | stale it moved on
+--   token: '': the step waits   deaths: that a step may survive
+--   patience_ms: from the suspicion to the verdict, besides the time between two signs of life
+--   lives: 1: the step lives after all, and the suspicion is taken back
+-- returns lives | suspect | again: the step is in the outbox under the next round
+--   | dead: the caller completes it as FAILED | stale: it has moved on
 local s = step_at(step)
 local waiting = s.state == 'WAITING'
 if redis.call('HGET', run, 'state') ~= 'RUNNING' or s.round ~= tonumber(round) or waiting ~= (token == '')
@@ -20,8 +22,9 @@ end
 local now = now_ms()
 local patience = tonumber(patience_ms) + (waiting and 0 or s.beat)
 if not s.suspect or now < s.suspect + patience then
-  -- The parent of a child that died says so itself within moments, and knows better what is to become of it. And where
-  -- the clock has leapt, or the machine was suspended, a lease has run out that is about to be renewed.
+  -- The parent of a child that died reports its death within moments, and knows better what has to
+  -- follow. After a leap of the clock or a suspended machine, a lease has expired that is about to be
+  -- renewed.
   s.suspect = s.suspect or now
   put_step(step, s)
   return 'suspect'
@@ -31,7 +34,7 @@ if not waiting and s.again ~= '1' or s.deaths > tonumber(deaths) then
   put_step(step, s)
   return 'dead'
 end
--- Under another id: whoever may still come back with the old one has lost the step.
+-- The next round has another id, so a copy that comes back with the old id has lost the step.
 local next_round = s.round + 1
 put_step(step, {state = 'WAITING', round = next_round, deaths = s.deaths, started = s.started, worker = s.worker})
 redis.call('HSET', outbox, step, next_round .. '.0')

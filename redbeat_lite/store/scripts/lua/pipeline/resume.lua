@@ -1,11 +1,13 @@
 -- needs now stage ending step
--- A run that has ended goes on at its stage: with those of its steps that have not succeeded, each in another round, so
--- that no message from before counts. A run of an entry waits for its turn.
+-- Resume a run that has ended, at its stage. Steps that have not succeeded run again, each in another
+-- round, so that no earlier message counts. A run of an entry waits for its turn.
 -- KEYS: run steps results outbox gone
 -- ARGS: remember_ms resumed ids...
---   remember_ms: as for pipeline/complete   resumed: how often it had been resumed when it was looked at
---   ids: of tasks that the guard believed to run: these steps go on. None can have begun since that end
--- returns {its state now | '' somebody else was faster, outbox}
+--   remember_ms: as for pipeline/complete
+--   resumed: how often the run had been resumed when the caller read it
+--   ids: of tasks that run by the guard's records. Their steps go on. None can have begun since the
+--     run ended
+-- returns {state of the run | '': another process was faster, outbox}
 local record = redis.call('HMGET', run, 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'resumed', 'waits')
 if (record[1] ~= 'FAILED' and record[1] ~= 'ABORTED') or (record[7] or '0') ~= resumed then
   return {'', {}}

@@ -1,5 +1,5 @@
 -- needs now step
--- Take what was published out of the outbox, and note when it is to be published again if it does not begin.
+-- Take published steps out of the outbox, and note when each is published again if it does not begin.
 -- KEYS: run steps outbox
 -- ARGS: resend_ms resend_max_ms published...
 --   resend_ms: doubles each time, up to resend_max_ms
@@ -20,5 +20,5 @@ for n = 1, #published, 2 do
     end
   end
 end
--- With the first message of a run this hash comes into being.
+-- The first message of a run creates this hash.
 redis.call('PEXPIRE', steps, redis.call('HGET', run, 'keep'))

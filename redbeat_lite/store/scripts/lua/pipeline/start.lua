@@ -1,11 +1,12 @@
 -- needs now stage
--- Create a run and put its first stage into the outbox. A run that exists already is left as it is.
+-- Create a run, and put its first stage into the outbox. An existing run is left unchanged.
 -- KEYS: run steps results outbox gone
 -- ARGS: definition sizes params ttl_ms keep_ms revoke_siblings most deadline_ms entry attempt waits
---   sizes: of the stages, "1,2,1"   ttl_ms: after the end   keep_ms: without a sign of life
---   revoke_siblings: 1 or 0   most: steps at once   deadline_ms: '': none
---   entry: that starts it, ''   attempt: of it, ''   waits: 1: for its turn among the runs of that
--- returns {run | wait for its turn | again | gone, outbox: step, round.attempt, ...}
+--   sizes: of the stages, "1,2,1"   most: steps at once   deadline_ms: '': none
+--   ttl_ms: for which the run is kept after its end   keep_ms: without a sign of life
+--   revoke_siblings: 1 or 0   entry, attempt: that start the run, or ''
+--   waits: 1: the run waits for its turn among the runs of its entry
+-- returns {run | wait | again | gone, outbox: step, round.attempt, ...}
 if redis.call('EXISTS', run) == 1 then
   local is_waiting = redis.call('HGET', run, 'state') == 'WAITING'
   return {is_waiting and 'wait' or 'again', is_waiting and {} or redis.call('HGETALL', outbox)}

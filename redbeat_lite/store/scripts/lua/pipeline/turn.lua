@@ -1,9 +1,10 @@
--- Let a run stand in the line of its entry, behind those that are there, and another one leave it. One that runs stands
--- in front of those that wait, and there is always room for it.
+-- Add a run to the end of the line of its entry, and remove another. A run that runs already goes to
+-- the front, and there is always room for it.
 -- KEYS: line
 -- ARGS: comes leaves most keep_ms is_running
---   comes, leaves: run ids, '': nobody   most: that may stand there   keep_ms: of the line   is_running: 1: who comes runs
--- returns {1 it stands there | 0 there is no room, the first of the line or ''}
+--   comes, leaves: run ids, '': none   most: runs in the line   keep_ms: of the line
+--   is_running: 1: the run that comes runs already
+-- returns {1 the run is in the line | 0 there is no room, the first run of the line or ''}
 redis.call('ZREM', line, leaves)
 local joined = redis.call('ZSCORE', line, comes) and 1 or 0
 local runs = is_running == '1'

@@ -1,10 +1,10 @@
 -- needs now step
--- A step that ran waits for a message again: its retry, or the same one after a requeue.
+-- Set a running step back to waiting: for its retry, or for the same message after a requeue.
 -- KEYS: steps
 -- ARGS: step round token attempt delay_ms tries
---   attempt: to come   delay_ms: until the sweeper publishes it if it has not begun
+--   attempt: the next one   delay_ms: until the sweeper publishes it if it has not begun
 --   tries: how often it was published
--- returns 1 it waits | 0 another copy's
+-- returns 1 the step waits | 0 another copy has it
 local s = step_at(step)
 if s.state ~= 'RUNNING' or s.round ~= tonumber(round) or s.token ~= token then
   return 0

@@ -1,5 +1,5 @@
 -- needs now record
--- Write what became of these runs, those that can be written.
+-- Record the fates of runs. A fate that cannot be recorded stops no other.
 -- KEYS: feed deadlines incidents rows...
 -- ARGS: fates...
 --   rows: of the entry of each fate   fates: as shared/record.lua has them

@@ -1,9 +1,9 @@
 -- needs now
--- The last rows of each of these entries.
+-- Return the last rows of entries. It changes nothing.
 -- KEYS: entries...
 -- ARGS: limit
---   entries: the rows of each   limit: rows of each
--- returns for each entry {row, nominal time, ...}, the newest first; and at the end now_ms
+--   entries: key of the rows of each   limit: most rows of each
+-- returns for each entry {row, nominal time, ...}, the newest first; then now_ms
 local found = {}
 for n, key in ipairs(entries) do
   found[n] = redis.call('ZREVRANGE', key, 0, tonumber(limit) - 1, 'WITHSCORES')

@@ -1,9 +1,11 @@
--- Lines of the record of changes that name an entry, or tell of some kinds of changes; changes nothing. 5,000 take some 6 ms.
+-- Find lines of the record of changes that name an entry or are of some kinds. It changes nothing.
+-- 5,000 lines take some 6 ms.
 -- KEYS: changes
 -- ARGS: newest oldest most enough name kinds...
---   most: how many lines are looked at   enough: how many finds
---   kinds: what changes of the other kinds begin with, as lines have them
--- returns {id of the last line that was looked at or '', 1: there may be more | 0, {line, ...} the newest first}
+--   newest, oldest: ids   most: lines to search   enough: lines to find
+--   kinds: beginnings of the changes of these kinds
+-- returns {id of the last line that was searched or '', 1 there may be more | 0, {line, ...}}, the
+--   newest line first
 local lines = redis.call('XREVRANGE', changes, newest, oldest, 'COUNT', most)
 local quoted, last, found = cjson.encode(name), '', {}
 for _, line in ipairs(lines) do

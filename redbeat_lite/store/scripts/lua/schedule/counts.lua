@@ -1,4 +1,4 @@
--- How many entries each part of the schedule has, all at one moment; changes nothing.
+-- Count the entries of each part of the schedule, at one moment. It changes nothing.
 -- KEYS: entries state due
 -- returns the three counts
 return {

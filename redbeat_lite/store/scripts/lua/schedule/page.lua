@@ -1,4 +1,5 @@
--- One page of the schedule in due order; changes nothing. At most 1,000 ranks, which unpack() can take.
+-- Return a page of the schedule in due order. It changes nothing. A page has 1,000 ranks at most,
+-- because unpack() takes no more than some thousands.
 -- KEYS: due entries state
 -- ARGS: first last
 --   first, last: ranks

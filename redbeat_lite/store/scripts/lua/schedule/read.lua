@@ -1,4 +1,5 @@
--- Some entries as they are at one moment; changes nothing. At most 1,000, which unpack() can take.
+-- Return entries as they are at one moment. It changes nothing. At most 1,000 of them, because
+-- unpack() takes no more than some thousands.
 -- KEYS: entries state due
 -- ARGS: names...
 --   names: at least one

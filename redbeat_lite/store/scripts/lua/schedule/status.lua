@@ -1,5 +1,5 @@
 -- needs now
--- How the beats and the schedule fare; changes nothing.
+-- Return the state of the beats and of the schedule. It changes nothing.
 -- KEYS: leader beats meta due entries quarantine workers pipelines
 -- ARGS: overdue_ms
 --   workers: their reports   pipelines: runs that have not ended

@@ -2,34 +2,36 @@
 -- Make steps in their order, each only if its checks hold; and none if a guard does not hold.
 -- KEYS: reply changes? changed? due? targets...
 -- ARGS: wake key_names guards statement_count line_count words...
---   reply: of this call, kept for a minute: a client that lost it sends the call again
+--   reply: to this call, kept for a minute: a client that has lost it sends the call again
 --   due: to wake the beat if the first entry becomes due earlier   key_names: of targets
---   guards: how many of the steps
---   words: the statements, as store/transact.py describes them; then two for each line of the record, JSON of the
---     change and of its fields; then for each step the number of its statement, the number of its line, 0 for none,
---     and its values
--- returns {1, done} done has for each step '1' made or '0' not | {0, number of the guard that does not hold}
-local LONGEST = 800 -- bytes of a name: an entry has a shorter one, and rubbish may have any
+--   guards: number of the first steps that are guards
+--   words: the statements, as store/transact.py describes them; then JSON of the change and of its
+--     fields for each line of the record; then for each step the number of its statement, the number
+--     of its line, 0 for none, and its values
+-- returns {1, done}: for each step '1' it was made | '0' it was not
+--   | {0, number of the guard that does not hold}
+local LONGEST = 800 -- bytes of a name in the record: those of entries are shorter, rubbish may be longer
 local kept = redis.call('GET', reply)
 if kept then
   return {1, kept}
 end
 
-local key_of, at = {}, 0 -- at: words that were read
+local key_of = {}
 for name in string.gmatch(key_names, '%S+') do
-  at = at + 1
-  key_of[name] = targets[at]
+  key_of[name] = table.remove(targets, 1)
 end
 
--- A row of a statement as a list: a number stands for a value.
+-- Return a row of a statement as a list, in which a number stands for a value.
 local function parse_row(row)
   local pattern = {}
   for word in string.gmatch(row, '%S+') do
-    pattern[#pattern + 1] = tonumber(string.match(word, '^%$(%d+)$')) or word ~= 'NONE' and word or ''
+    local number = tonumber(string.match(word, '^%$(%d+)$'))
+    pattern[#pattern + 1] = number or (word ~= 'NONE' and word or '')
   end
   return pattern
 end
 
+-- Return the checks and commands of a statement, and how many values it takes.
 local function parse(text)
   local statement = {checks = {}, commands = {}, size = 0}
   for row in string.gmatch(text, '[^\n]+') do
@@ -50,6 +52,8 @@ local function parse(text)
   end
   return statement
 end
+
+local at = 0 -- number of words that were read
 
 local function fill(pattern)
   local filled = {}
@@ -85,9 +89,11 @@ end
 at = #statements + 2 * #lines
 
 local first = due and first_due()
-local done, last_line = {}, {} -- last_line: of each entry that was changed
+local done = {}
+local last_line = {} -- of each entry that was changed
 while at < #words do
-  local statement, line = statements[tonumber(words[at + 1])], lines[tonumber(words[at + 2])]
+  local statement = statements[tonumber(words[at + 1])]
+  local line = lines[tonumber(words[at + 2])]
   at = at + 2
   local is_made = holds(statement)
   done[#done + 1] = is_made and '1' or '0'

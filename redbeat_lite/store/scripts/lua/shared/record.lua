@@ -1,27 +1,28 @@
--- For the scripts that write what became of a run.
+-- For the scripts that record the fates of runs.
 
-local LINES = 100000 -- of the feed, about: it is trimmed by whole nodes
-local NESTING = 1000000 -- as in redbeat_lite/runs/run.py: what lies below it counts retries
+local LINES = 100000 -- of the feed, about, because it is trimmed by whole nodes
+local NESTING = 1000000 -- as in redbeat_lite/runs/run.py: smaller parts of an attempt count retries
 
--- How much an outcome weighs against another of the same attempt. The letters are those of redbeat_lite/runs/run.py.
--- takes a letter, and whether the body has begun: a message may be expired, revoked or rejected before, and after
+-- Return how much an outcome weighs against another one of the same attempt.
+-- takes a letter of redbeat_lite/runs/run.py, and whether the body has begun: a message may expire, be
+-- revoked or be rejected before that, and after it
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then
     return 4 -- A body that ended. What a copy says of the same attempt changes nothing.
   elseif letter == 'l' then
-    return 2 -- Its worker died; of a revoke, which kills it too, that is told by both.
+    return 2 -- Its worker died. A revoke that kills the body weighs more.
   elseif letter == 'r' then
     return 1
   elseif letter == 'w' then
-    return -1 -- The sender records it. What a worker records weighs more, even if it came first.
+    return -1 -- The sender records it. A fate from a worker weighs more, even if it came first.
   end
-  return begun and 3 or 0 -- Before it has begun, it may be one copy's fate alone.
+  return begun and 3 or 0 -- Before the body begins, it may be the fate of one copy alone.
 end
 
--- Take away the deadlines of a run that began or ended in time, or came to nothing, as its fate tells: the leader looks at
--- those that are left. Where an incident is open that this ends, the leader is told: by a deadline that is over at once.
--- What has found no room to be opened is over, too.
--- takes as record() does, and when the run began, ms after its nominal time; nil: it has not
+-- Remove the deadlines of a run that began or ended in time, or will not run. The leader looks at the
+-- deadlines that are left. If the run ends an open incident, a deadline that has passed tells the
+-- leader so. The retry of an incident that found no room is removed, too.
+-- takes the fate, and when the run began, in ms after its nominal time; nil: it has not
 local function clear(fate, begin)
   local letter, name = fate[1], fate[4]
   local run = string.format('|%.0f|', fate[5]) .. name
@@ -37,23 +38,26 @@ local function clear(fate, begin)
     end
   end
   local at = redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run)
-  -- Of one that is tried again, this is a later begin. One that has lost its worker may come again.
+  -- A retried run has begun before. A run that has lost its worker may run again.
   local over = not begin and letter ~= 'l'
-  settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name, 'not_consumed:' .. name, 'late:' .. name)
+  settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name,
+    'not_consumed:' .. name, 'late:' .. name)
   if not string.find('ryl', letter, 1, true) then
     settle('finish', at[2], over, begin and begin + (tonumber(fate[3]) or 0), 'ended', 'too_long:' .. name)
   end
 end
 
--- Write what became of one attempt of a run, unless what is known weighs more or is of a later attempt. Sent twice, the
--- second changes nothing; but the end of a body whose row is too old to be kept is a line in the
--- feed each time. Every outcome is such a line, but for waiting and running.
--- takes the key of the entry's rows, the server's time in ms, and a fate, a list, which a script is given as JSON: for a client, one long text is less work than many short ones
---   [1] letter  [2] ms since it began, '': it has not  [3] how many of them it ran, '': not known  [4] name of the entry
---   [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept  [9] whether something is expected of it
---   [10] life_ms of the rows  [11] worker  [12] error  [13] ms until its retry is due, null: there is none
---     and whether a copy runs by now: that this one came to nothing is no news then, but what a body came to is
--- returns nothing, or why it is not in the feed: the row is written all the same
+-- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
+-- attempt. Recording a fate twice changes nothing, but the end of a body whose row is too old to be
+-- kept is a line in the feed each time. Every outcome but waiting and running is such a line.
+-- takes the key of the entry's rows, the server's time in ms, the fate, and whether another copy runs
+-- by now: then a fate without an ended body is not recorded. The fate is a list, which a script gets
+-- as JSON, because one long text is less work for a client than many short ones:
+--   [1] letter  [2] ms since the body began, '': it has not  [3] ms that it ran, '': not known
+--   [4] name of the entry  [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept
+--   [9] whether something is expected of the run  [10] life_ms of the rows  [11] worker  [12] error
+--   [13] ms until the retry is due, null: there is none
+-- returns nothing, or why there is no line in the feed; the row is written all the same
 local function record(rows, now, fate, other)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
@@ -91,7 +95,8 @@ local function record(rows, now, fate, other)
   if not old and mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
-      return fate[9] and begin and clear(fate, begin) -- It may be a copy's, of a run whose row has gone.
+      -- A copy may run after the row of its run has gone.
+      return fate[9] and begin and clear(fate, begin)
     end
   end
   local line, why = '', nil
@@ -118,7 +123,8 @@ local function record(rows, now, fate, other)
   return why
 end
 
--- Record as above, for scripts that do more than that: an error of the record must not stop a task or its lock.
+-- Record a fate for scripts that do more than that, because an error must not stop a task or its
+-- lock.
 -- takes the fate as JSON, '' where nothing is to be recorded
 -- returns the text of an error, '' where there is none
 local function try_to_record(rows, now, fate, other)

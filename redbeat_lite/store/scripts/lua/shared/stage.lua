@@ -1,4 +1,4 @@
--- For the scripts of the pipelines: which steps are those of a stage?
+-- For the scripts of the pipelines: the steps of a stage.
 -- takes the sizes of the stages, "1,2,1", and the number of one
 -- returns the number of its first step, how many it has, how many the next one has (nil: there is none)
 local function steps_of(sizes, stage)
@@ -17,8 +17,8 @@ local function steps_of(sizes, stage)
   return first, size, following
 end
 
--- Put steps of a stage that nobody has published into the outbox: from `step` to `last`, and no more than `free` of them.
--- returns the first one that is left
+-- Put unpublished steps into the outbox, from `step` to `last`, at most `free` of them.
+-- returns the first step that is left
 local function fill(step, last, free)
   while step <= last and free > 0 do
     redis.call('HSET', outbox, step, '0.0')
