@@ -33,7 +33,7 @@ class Wrong(ValueError):
     """The input is not of its kind; the text is a hint for the user."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kind:
     """Kind of the values of a field.
 
@@ -54,6 +54,10 @@ class Kind:
     load: Callable[[Any], Any] = lambda stored: stored
     choices: tuple[str, ...] = ()
     off: str = ""
+
+    def __repr__(self) -> str:
+        # Signatures in the documentation and in help() show it.
+        return f"<{self.expected}>"
 
     def read(self, field: str, value: Any, *, optional: bool = False) -> Any:
         """Convert a user's input.
