@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar, Self, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 from msgspec import NODEFAULT, Struct, structs
 
@@ -33,8 +33,7 @@ class Wrong(ValueError):
     """The input is not of its kind; the text is a hint for the user."""
 
 
-@dataclass(frozen=True, repr=False)
-class Kind:
+class Kind(NamedTuple):
     """Kind of the values of a field.
 
     Parameters:

@@ -7,7 +7,6 @@ line of :class:`Definition`, and a line of :class:`Policies` for type checkers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -150,7 +149,7 @@ def _policy(model: type[Model]) -> Kind:
 
 _LIFE = length(POSITIVE, _LONGEST_LIFE)
 _TEXT = Kind("TEXT", "text", lambda value: require(isinstance(value, str), value), pack)
-_TASK = replace(NAME, expected=f"a task, a signature, a Pipeline, or {NAME.expected}")
+_TASK = NAME._replace(expected=f"a task, a signature, a Pipeline, or {NAME.expected}")
 _SCHEDULE = Kind(
     "",
     f"{DURATION_FORMS}, or a schedule",
@@ -159,11 +158,11 @@ _SCHEDULE = Kind(
     decode_schedule,
 )
 _VALUES = Kind("JSON", "a dict with text keys", _convert_mapping, pack, unpack)
-_OPTIONS = replace(_VALUES, convert=_convert_options)
+_OPTIONS = _VALUES._replace(convert=_convert_options)
 _ARGS = Kind(
     "JSON", "a list or tuple", _convert_args, lambda args, field: pack([*args], field), unpack
 )
-_EXPIRES = replace(_LIFE, expected=f'"interval", or {_LIFE.expected}', convert=_convert_life)
+_EXPIRES = _LIFE._replace(expected=f'"interval", or {_LIFE.expected}', convert=_convert_life)
 _CALENDAR = Kind(
     "NAME", "the name of a stored calendar", _convert_calendar, _store_calendar, Calendar.decode
 )
