@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -158,7 +157,7 @@ def _kind(expected: str, convert: Callable[[Any], Any]) -> Kind:
 def _seconds(least: float) -> Kind:
     """Length of time of at most a day."""
     expected = f"seconds, at least {least:g} and at most {_LONGEST}"
-    return replace(length(least, _LONGEST), expected=expected)
+    return length(least, _LONGEST)._replace(expected=expected)
 
 
 _TEXT = _kind("1 to 200 printable characters", lambda text: require(_is_printable(text), text))
