@@ -195,7 +195,10 @@ class RunHistory:
     def _with_details(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """Yield the runs of these rows. A waiting run whose message has expired is ``unknown``."""
+        """Yield the runs of these rows with their details.
+
+        A waiting run whose message must have expired is ``unknown``.
+        """
         for run in self._recorded(name, entry, rows, now):
             if run.outcome != "waiting":
                 yield run

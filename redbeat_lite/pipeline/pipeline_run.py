@@ -44,7 +44,8 @@ _LAST_POLL = 0.5
 #: Errors of the server or the broker after which the sweeper does the rest.
 _NOT_NOW: tuple[type[Exception], ...] = (*DOWN, OperationalError)
 
-#: Unended runs, and ended runs, that a list reads at least, because the states leave some out.
+#: Least count of unended runs, and of ended ones, that :meth:`PipelineRun.brief` searches for the
+#: states that the caller wants.
 _LEAST_READ = 500
 
 

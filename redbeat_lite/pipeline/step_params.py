@@ -103,6 +103,7 @@ def arguments(
         header: header of the step's message.
         args: arguments of the message. The params replace the first of them, the run's id.
     """
+    # The steps of a task process get its data, with the params in it. Others get the params alone.
     if header["process"] is None:
         return (params, *args[1:])
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}

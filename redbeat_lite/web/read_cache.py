@@ -41,10 +41,12 @@ class ReadCache:
         """
         with self._lock:
             began = elapsed()
-            if self._outage is not None and began < self._outage[0]:
-                raise self._outage[1]
-            for other in [*self._replies]:
-                if self._replies[other][0] <= began:
+            if self._outage is not None:
+                ask_again_at, error = self._outage
+                if began < ask_again_at:
+                    raise error
+            for other, (stale_at, _) in [*self._replies.items()]:
+                if stale_at <= began:
                     del self._replies[other]
             is_known = key in self._replies
             reply: Future[_T] = self._replies.setdefault(key, (inf, Future()))[1]

@@ -170,6 +170,7 @@ def _lane(
         freezes=freezes,
     )
     places = [window.place(to_ms(run.at)) for run in runs]
+    # SVG: "M" moves the pen, "V" and "H" draw a vertical and a horizontal line.
     path = "".join(f"M{place} 6V14" for place in places)
     if len(places) == _NEXT:
         # A line to the right end means that there may be more.
