@@ -109,6 +109,7 @@ def _run_child(request: dict[str, Any]) -> _Result:
         output = exc.stdout or b""
     except OSError:
         pass  # The machine may have no memory, or too many processes, at this moment.
+    # The child has printed the index of each URL that it could use.
     return _Result(code, {int(place) for place in output.split() if place.isdigit()})
 
 

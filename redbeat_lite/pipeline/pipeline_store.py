@@ -340,6 +340,7 @@ class PipelineStore:
         Returns:
             ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
+        # The sweeper sends the message at that time: again if it was sent, but has not begun.
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
         is_waiting = self._run_patiently(
             "pipeline/wait",
