@@ -14,7 +14,7 @@ from .._base.fields import Field
 from .._base.times import duration_text
 from ..entries.model import FIELDS
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
-from ..rules.forms import KINDS as FORMS
+from ..rules.forms import SCHEDULE_KINDS
 from ..rules.zones import zone_of
 from ..store.json_values import unpack
 from .option_values import coming_instant, parse_instant
@@ -142,7 +142,7 @@ def _check_refinement(name: str, kind: str) -> None:
     beside = [
         allowed
         for allowed in KINDS
-        if field in FORMS[allowed].options or (allowed, field) == ("at", "tz")
+        if field in SCHEDULE_KINDS[allowed].options or (allowed, field) == ("at", "tz")
     ]
     if kind not in beside:
         word = option_word(name)

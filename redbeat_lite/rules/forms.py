@@ -51,7 +51,7 @@ _MAX_TEXT = 500
 
 
 def _describe(form: Mapping[str, Any], zone: tzinfo) -> str:
-    """Return the kind, the rule in one line, and the zone of the rule."""
+    """Return the kind, the rule in one line, and the zone of the rule if it has one."""
     kind, rule = next(iter(form.items()))
     words = [kind, *rule.split()]
     if "tz" in form:
@@ -59,8 +59,8 @@ def _describe(form: Mapping[str, Any], zone: tzinfo) -> str:
     return " ".join(words)
 
 
-class Kind(NamedTuple):
-    """Kind of schedule. The field of its name holds the rule of the schedule.
+class ScheduleKind(NamedTuple):
+    """Kind of schedules. In a form, the field of its name holds the rule of the schedule.
 
     Parameters:
         cls: class of the schedules; ``None`` for the registered classes of users.
@@ -96,7 +96,7 @@ def register_schedule(
     *,
     name: str | None = None,
 ) -> None:
-    """Teach the store a schedule class of your own; do it in every process that imports the class.
+    """Make a schedule class of your own storable. Call it in every process that imports the class.
 
     The beat asks Celery's ``is_due`` when to run, or ``next_after(instant)`` if the class has it.
     ``next_after`` returns the first occurrence later than an aware datetime, or None. If ``is_due``
@@ -115,7 +115,7 @@ def register_schedule(
     """
     if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
         raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
-    if any(cls is kind.cls for kind in KINDS.values()):
+    if any(cls is kind.cls for kind in SCHEDULE_KINDS.values()):
         raise InvalidEntry("cls", "a class without a form of its own", cls)
     _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
 
@@ -155,7 +155,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     for name, custom in _custom.items():
         if type(schedule_) is custom.cls:
             return {"custom": name, "data": _json_data(custom, schedule_)}
-    for name, kind in KINDS.items():
+    for name, kind in SCHEDULE_KINDS.items():
         if type(schedule_) is kind.cls:
             return _encode(name, kind, schedule_)
     is_schedule = isinstance(schedule_, BaseSchedule)
@@ -173,15 +173,17 @@ def _json_data(custom: _Custom, schedule_: BaseSchedule) -> object:
     return data
 
 
-def _encode(name: str, kind: Kind, schedule_: Any) -> dict[str, Any]:
+def _encode(name: str, kind: ScheduleKind, schedule_: Any) -> dict[str, Any]:
     if schedule_.nowfun is not None:
         hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
         raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
     form = {name: kind.rule(schedule_)}
     for option, default in kind.options.items():
-        value = getattr(schedule_, "tz_name" if option == "tz" else option)
+        value = schedule_.tz_name if option == "tz" else getattr(schedule_, option)
+        if isinstance(value, datetime):
+            value = value.isoformat()
         if value != default:
-            form[option] = value.isoformat() if isinstance(value, datetime) else value
+            form[option] = value
     return form
 
 
@@ -192,13 +194,13 @@ def decode_schedule(form: object) -> BaseSchedule:
     """
     if not isinstance(form, Mapping):
         raise InvalidEntry("schedule", 'a form such as {"every": "5m"}', form)
-    name = next((name for name in KINDS if name in form), None)
+    name = next((name for name in SCHEDULE_KINDS if name in form), None)
     if name is None:
-        expected = f"one of the fields {', '.join(KINDS)}"
+        expected = f"one of the fields {', '.join(SCHEDULE_KINDS)}"
         fields = sorted(map(str, form))
-        hint = nearest_hint(fields[0], KINDS) if fields else None
+        hint = nearest_hint(fields[0], SCHEDULE_KINDS) if fields else None
         raise InvalidEntry("schedule", expected, fields, hint=hint)
-    kind = KINDS[name]
+    kind = SCHEDULE_KINDS[name]
     check_field_names("schedule", form, (name, *kind.options))
     options = {option: form[option] for option in kind.options if option in form}
     try:
@@ -223,7 +225,7 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
         form = encode_schedule(schedule_)
     except InvalidEntry:
         return repr(schedule_)
-    return KINDS[next(iter(form))].describe(form, zone)
+    return SCHEDULE_KINDS[next(iter(form))].describe(form, zone)
 
 
 def schedule_identity(schedule_: BaseSchedule) -> str | int:
@@ -358,46 +360,46 @@ def _describe_solar(form: Mapping[str, Any], zone: tzinfo) -> str:
 
 
 #: Kinds of schedules by their names.
-KINDS = {
-    "every": Kind(
+SCHEDULE_KINDS = {
+    "every": ScheduleKind(
         Every,
         lambda schedule_: duration_text(schedule_.ms),
         Every,
         {"align": False, "spread": False},
         _describe_every,
     ),
-    "cron": Kind(
+    "cron": ScheduleKind(
         Cron,
         lambda schedule_: schedule_.expression,
         Cron,
         {"tz": None, "seconds": "last"},
     ),
-    "at": Kind(
+    "at": ScheduleKind(
         At,
         lambda schedule_: schedule_.instant.isoformat(),
         _make_at,
         describe=_describe_at,
     ),
-    "rrule": Kind(
+    "rrule": ScheduleKind(
         RRule,
         lambda schedule_: schedule_.text,
         _make_rrule,
         {"tz": None, "start": None},
     ),
-    "manual": Kind(Manual, lambda schedule_: True, _make_manual, describe=_describe_manual),
-    "crontab": Kind(crontab, _crontab_rule, _make_crontab, describe=_describe_crontab),
-    "schedule": Kind(
+    "manual": ScheduleKind(Manual, lambda schedule_: True, _make_manual, describe=_describe_manual),
+    "crontab": ScheduleKind(crontab, _crontab_rule, _make_crontab, describe=_describe_crontab),
+    "schedule": ScheduleKind(
         schedule,
         lambda schedule_: schedule_.run_every.total_seconds(),
         _make_interval,
         {"relative": False},
         _describe_interval,
     ),
-    "solar": Kind(
+    "solar": ScheduleKind(
         solar,
         lambda schedule_: [schedule_.event, schedule_.lat, schedule_.lon],
         _make_solar,
         describe=_describe_solar,
     ),
-    "custom": Kind(None, lambda schedule_: None, _make_custom, {"data": None}),
+    "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, {"data": None}),
 }

@@ -1,4 +1,4 @@
-"""The forms of schedules."""
+"""Forms of schedules."""
 
 from __future__ import annotations
 
