@@ -116,7 +116,7 @@ def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
 def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
     """Return the next second in which the clock shows a matching time.
 
-    Each round assumes that the offset stays as it is. If it does not, the next round begins at the
+    Each round assumes that the offset does not change. If it does, the next round begins at the
     jump.
     """
     while True:
