@@ -9,8 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tests.simulation.outcome import Outcome, run_seed
 from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import Shrinking, words
 from tests.simulation.world import MICROS
@@ -44,29 +44,6 @@ def _run_one(seed: int, *, shrinks: bool) -> int:
     print("\n".join(story.lines))
     print(f"seed {seed}: trace {scenario.trace()}, {len(story.violations)} violations")
     return 1 if story.violations else 0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is left of a seed that was run.
-
-    Parameters:
-        simulated_us: microseconds that it lasted.
-    """
-
-    seed: int
-    trace: str
-    simulated_us: int
-    counts: Counter[str]
-    violations: list[str]
-
-
-def run_seed(seed: int) -> Outcome:
-    """Run one seed to its end."""
-    scenario = Scenario(seed)
-    story = scenario.run()
-    simulated_us = scenario.world.now_us - scenario.world.start_us
-    return Outcome(seed, scenario.trace(), simulated_us, story.counts, list(map(str, story.violations)))
 
 
 def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:

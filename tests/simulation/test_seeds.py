@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.faults import KINDS
 from tests.simulation.holdings import count_objects
 from tests.simulation.network import Loss
+from tests.simulation.outcome import run_seed
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.seams import find_places
@@ -78,6 +80,14 @@ def test_a_seed_does_not_depend_on_the_order_of_hashes() -> None:
         return ran.stdout
 
     assert story("1") == story("2")
+
+
+@pytest.mark.timeout(300)
+def test_processes_that_run_seeds_side_by_side_give_the_same_digest() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--first", "2", "--seeds", "2", "--jobs", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    traces = "".join(f"{seed} {run_seed(seed).trace}\n" for seed in (2, 3))
+    assert f"trace of all: {hashlib.sha256(traces.encode()).hexdigest()[:16]}" in ran.stdout
 
 
 def test_a_lazy_object_in_a_module_of_the_package_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

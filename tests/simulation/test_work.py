@@ -135,3 +135,12 @@ MUTATIONS = {
 def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, dict[str, str]], fault: str, law: str) -> None:
     with changed_script(*mutation):
         assert any(law in broken_laws(seed, fault) for seed in SEEDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_waiter_that_is_woken_again_at_once_is_found() -> None:
+    setup = busy("freeze worker")
+    setup = replace(setup, tasks=dict.fromkeys(setup.tasks, "project.line"))
+    with changed_script("once/wake", {"if tonumber(w[3]) > now then": "if false then"}):
+        stories = (Scenario(seed, setup).run() for seed in SEEDS)
+        assert any(violation.law == "woken once" for story in stories for violation in story.violations)

@@ -1,0 +1,34 @@
+"""What is left of a seed that was run.
+
+It has a module of its own, because processes that run seeds cannot import what ``python -m`` runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is left of a seed that was run.
+
+    Parameters:
+        simulated_us: microseconds that it lasted.
+    """
+
+    seed: int
+    trace: str
+    simulated_us: int
+    counts: Counter[str]
+    violations: list[str]
+
+
+def run_seed(seed: int) -> Outcome:
+    """Run one seed to its end."""
+    scenario = Scenario(seed)
+    story = scenario.run()
+    simulated_us = scenario.world.now_us - scenario.world.start_us
+    return Outcome(seed, scenario.trace(), simulated_us, story.counts, list(map(str, story.violations)))
