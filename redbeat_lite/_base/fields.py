@@ -164,8 +164,7 @@ INSTANT = Kind(
 )
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """Field of a class.
 
     Parameters:

@@ -264,7 +264,8 @@ class Definition(Model, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        # definition_of() has checked each field. Most entries have few of the many fields, and a
+        # beat reads many entries.
         if self.start_at and self.end_at and self.end_at < self.start_at:
             expected = f"an instant not before start_at ({self.start_at.isoformat()})"
             raise InvalidEntry("end_at", expected, self.end_at)
@@ -309,34 +310,30 @@ def definition_of(fields: Mapping[str, Any]) -> Definition:
         if field not in fields:
             expected = FIELDS[field].kind.expected
             raise InvalidEntry(field, expected, None, hint="the field is missing")
+    if not isinstance(fields["task"], str):
+        fields = {**fields, **_fields_of_task(fields)}
+    return Definition(**{field: FIELDS[field].read(value) for field, value in fields.items()})
+
+
+def _fields_of_task(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a task, a signature or a pipeline brings."""
     task = fields["task"]
-    if isinstance(task, str):
-        return Definition(**fields)
     if isinstance(task, CallableSignature):
-        return Definition(**{**fields, **_of_signature(task, fields)})
+        for field in ("args", "kwargs"):
+            if fields.get(field):
+                expected = "none beside a signature, which has its own"
+                raise InvalidEntry(field, expected, fields[field])
+        if task.task in CANVASES:
+            return {"task": CANVAS, "args": (plain(unpack(pack(task, "task"))),)}
+        options = {**task.options, **FIELDS["options"].read(fields.get("options"))}
+        return {"task": task.task, "args": task.args, "kwargs": task.kwargs, "options": options}
     if hasattr(task, "as_entry"):
         if fields.get("kwargs"):
             expected = "none beside a pipeline, which has its own params"
             raise InvalidEntry("kwargs", expected, fields["kwargs"])
-        return Definition(**{**fields, **task.as_entry()})
-    return Definition(**{**fields, "task": getattr(task, "name", task)})
-
-
-def _of_signature(task: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a signature brings."""
-    for field in ("args", "kwargs"):
-        if fields.get(field):
-            expected = "none beside a signature, which has its own"
-            raise InvalidEntry(field, expected, fields[field])
-    if task.task in CANVASES:
-        return {"task": CANVAS, "args": (plain(unpack(pack(task, "task"))),)}
-    options = FIELDS["options"].read(fields.get("options"))
-    return {
-        "task": task.task,
-        "args": task.args,
-        "kwargs": task.kwargs,
-        "options": {**task.options, **options},
-    }
+        brought: dict[str, Any] = task.as_entry()
+        return brought
+    return {"task": getattr(task, "name", task)}
 
 
 def brings_arguments(task: Any) -> bool:
