@@ -383,7 +383,7 @@ MUTATIONS = {
     ),
     "edits do not compare": Mutation(
         "schedule/transact",
-        {"~= expected then": "~= expected and false then"},
+        {"~= fill(check.expected)[1] then": "~= fill(check.expected)[1] and false then"},
         "reply late",
     ),
 }

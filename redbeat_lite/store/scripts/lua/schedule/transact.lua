@@ -21,53 +21,52 @@ for name in string.gmatch(key_names, '%S+') do
   key_of[name] = table.remove(targets, 1)
 end
 
--- Return a row of a statement as a list, in which a number stands for a value.
-local function parse_row(row)
-  local pattern = {}
-  for word in string.gmatch(row, '%S+') do
-    local number = tonumber(string.match(word, '^%$(%d+)$'))
-    pattern[#pattern + 1] = number or (word ~= 'NONE' and word or '')
+local at = 0 -- number of words that were read
+
+-- Return words as a command, and the numbers of values by their places in it.
+local function parse_words(text)
+  local command, values = {}, {}
+  for word in string.gmatch(text, '%S+') do
+    values[#command + 1] = tonumber(string.match(word, '^%$(%d+)$'))
+    command[#command + 1] = word == 'NONE' and '' or word
   end
-  return pattern
+  command[2] = key_of[command[2]] or command[2]
+  return {command = command, values = values}
 end
 
 -- Return the checks and commands of a statement, and how many values it takes.
 local function parse(text)
   local statement = {checks = {}, commands = {}, size = 0}
-  for row in string.gmatch(text, '[^\n]+') do
-    local pattern = parse_row(row)
-    if pattern[1] == 'NAMED' or pattern[1] == 'CHANGED' then
-      statement.names = pattern[1]
-    elseif pattern[1] == 'IF' then
-      table.remove(pattern, 1)
-      table.remove(pattern, #pattern - 1) -- IS
+  for number in string.gmatch(text, '%$(%d+)') do
+    statement.size = math.max(statement.size, tonumber(number))
+  end
+  for row in string.gmatch(text, '[^\n]*%S') do
+    local check, expected = string.match(row, '^ *IF (.*) IS (%S+)$')
+    local names = string.match(row, '^ *(%u+) %$1$')
+    if check then
+      local pattern = parse_words(check)
+      pattern.expected = parse_words(expected)
       statement.checks[#statement.checks + 1] = pattern
-    elseif #pattern > 0 then
-      statement.commands[#statement.commands + 1] = pattern
-    end
-    for n, word in ipairs(pattern) do
-      statement.size = math.max(statement.size, type(word) == 'number' and word or 0)
-      pattern[n] = n == 2 and key_of[word] or word
+    elseif names then
+      statement.names = names
+    else
+      statement.commands[#statement.commands + 1] = parse_words(row)
     end
   end
   return statement
 end
 
-local at = 0 -- number of words that were read
-
+-- Return the command of a pattern with the values of the step that is made.
 local function fill(pattern)
-  local filled = {}
-  for n, word in ipairs(pattern) do
-    filled[n] = type(word) == 'number' and words[at + word] or word
+  for place, number in pairs(pattern.values) do
+    pattern.command[place] = words[at + number]
   end
-  return filled
+  return pattern.command
 end
 
 local function holds(statement)
   for _, check in ipairs(statement.checks) do
-    local command = fill(check)
-    local expected = table.remove(command)
-    if (redis.call(unpack(command)) or '') ~= expected then
+    if (redis.call(unpack(fill(check))) or '') ~= fill(check.expected)[1] then
       return false
     end
   end
