@@ -26,7 +26,6 @@ from ..runs.run_store import RunStore
 from ..store.changes import line_of
 from ..store.connections import FAULTS
 from ..store.records import AT_ONCE, chunks
-from ..store.time_limits import brief_walk
 from .reader import Reader, check_complete
 
 #: Shortest life of an extra run's message, in milliseconds, even if the entry's interval is
@@ -84,7 +83,7 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     life = None
     if expires_with_gap(entry):
         nominal = entry.known_state.nominal
-        gap = lifecycle.gap_ms(entry, nominal, now, app.timezone, brief_walk())
+        gap = lifecycle.gap_ms(entry, nominal, now, app.timezone)
         if gap is not None:
             life = max(gap, _SHORTEST) + settings.slack_ms
     _evaluate(entry, entry)

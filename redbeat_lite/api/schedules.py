@@ -43,7 +43,6 @@ from ..store.changes import Change, line_of
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
 from ..store.store import TRIES, Store
-from ..store.time_limits import brief_walk
 from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import Scan, recorded
@@ -253,7 +252,6 @@ class Schedules(MutableMapping[str, Entry]):
             until=last,
             limit=limit,
             zone=self._reader.zone,
-            walk_on=brief_walk(),
             freezes=freezes,
             **options,
         )

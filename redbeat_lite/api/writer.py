@@ -38,7 +38,6 @@ from ..rules.cron import either_day_words, every_second_words
 from ..store.changes import Action, Line, line_of
 from ..store.records import Edit, Stored
 from ..store.store import TRIES
-from ..store.time_limits import brief_walk
 from .calendars import Calendars
 from .reader import Reader
 
@@ -275,9 +274,7 @@ class Writer:
         state = entry.known_state
         if not state.paused:
             return state
-        return lifecycle.resumed(
-            entry, state, wall_ms(), self._zone, catch_up=catch_up, walk_on=brief_walk()
-        )
+        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up)
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back as a new one, and return it with its state."""
@@ -332,9 +329,7 @@ class Writer:
         definition = encode(after)
         line = None
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(
-                before, after.state, after, wall_ms(), self._zone, walk_on=brief_walk()
-            )
+            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone)
             line = line_of_write(self.who, stored, definition, note)
         return self.write(after, stored.state, definition, line)
 

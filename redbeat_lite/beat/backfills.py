@@ -38,7 +38,7 @@ from ..store.records import Advance, Refrozen, Stored
 from ..store.redis_values import text
 from .beat_state import BeatState
 from .dispatch.batch_sender import BatchSender
-from .dispatch.planner import Job, Planner, quarantined
+from .dispatch.planner import Batch, Job, Planner, quarantined
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -318,10 +318,10 @@ class Backfills:
         term = self._leader.term
         if backfill is None:
             bad = quarantined(stored, CorruptEntry("it is no backfill"), now)
-            self._sender.quarantine(term, [bad])
+            self._sender.send(term, now, Batch(bad=[bad]))
             return
         job = self._planner.plan(stored, backfill, now, self._state.freezes)
-        self._sender.send(term, now, [job])
+        self._sender.send(term, now, Batch([job]))
 
 
 def _task_id(backfill: Backfill, nominal: int) -> str:

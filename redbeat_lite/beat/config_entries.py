@@ -43,7 +43,6 @@ from ..settings import Settings
 from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
 from ..store.records import Edit, Refused, Stored, Term
-from ..store.time_limits import brief_walk
 from .config_check import checked_entry, fault_text, is_shared
 from .status import present
 
@@ -333,7 +332,7 @@ class ConfigEntries:
     ) -> list[Edit]:
         """Return the edit that changes a stored entry to the configured one; none if it is so."""
         if encode(wanted, placeholders=True).encode() != stored.definition:
-            revised = lifecycle.revised(existing, state, wanted, now, self._zone, brief_walk())
+            revised = lifecycle.revised(existing, state, wanted, now, self._zone)
             edit = self._edit(wanted, revised, stored)
             self._log_omitted_run(wanted.name, stored.score, edit.score, now)
             return [edit]

@@ -14,16 +14,17 @@ from ..entries.freezes import recorded
 from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
-from ..entries.stored_entry import entry_of, state_of
+from ..entries.stored_entry import state_of
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..policies import Expect
 from ..runs.incident_fold import Watched
 from ..store.changes import decode_change, decode_last
-from ..store.records import PAGE, Stored, chunks
+from ..store.records import PAGE, chunks
 from ..store.redis_values import UNREADABLE as UNREADABLE_LINE
 from ..store.redis_values import newest_first, server_ms
 from ..store.store import Store
+from .decoded_entries import DecodedEntries
 from .dispatch.deadlines import Deadlines
 
 #: Actions after which the time limit for the next success of an entry begins again.
@@ -55,12 +56,11 @@ class WatchedEntry(NamedTuple):
 
 
 class WatchedEntries:
-    """Reader of entries, with a cache of decoded definitions."""
+    """Reader of entries, which remembers those that it has decoded."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        #: Name of an entry -> its stored definition, and the entry decoded from it.
-        self._decoded: dict[str, tuple[bytes | None, Entry]] = {}
+        self._decoded = DecodedEntries()
 
     def read(self, store: Store, names: Collection[str]) -> dict[str, WatchedEntry]:
         """Return the stored and readable entries of these names, by name."""
@@ -68,21 +68,10 @@ class WatchedEntries:
         for chunk in chunks(names, PAGE):
             for name, stored in zip(chunk, store.read(chunk), strict=True):
                 with suppress(*UNREADABLE_ENTRY):
-                    entry = self._decode(name, stored)
+                    entry = self._decoded.decode(stored)
                     _, expect = self._deadlines.kept(entry)
                     entries[name] = WatchedEntry(entry, state_of(stored), expect)
         return entries
-
-    def _decode(self, name: str, stored: Stored) -> Entry:
-        """Return a stored entry, decoded again only if its definition has changed."""
-        definition, entry = self._decoded.get(name, (None, None))
-        if entry is not None and definition == stored.definition:
-            return entry
-        entry = entry_of(stored)
-        if len(self._decoded) >= PAGE:
-            self._decoded.clear()
-        self._decoded[name] = stored.definition, entry
-        return entry
 
 
 class Workers:

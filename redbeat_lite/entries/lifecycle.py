@@ -10,7 +10,8 @@ from .._base.errors import InvalidEntry
 from .._base.text import describe
 from .._base.times import MAX_MS
 from ..rules import Manual, Question, first_ms, next_ms, shortest_gap_ms
-from ..rules.misfire import Plan, WalkOn, ahead_ms, by_count, plan_misfires, pull_back, unsent
+from ..rules.celery_schedules import ForeignRule
+from ..rules.misfire import MOST_COUNTED, Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..rules.occurrences import offset_ms
 from .entry import Entry
 from .expected import check_expectation
@@ -93,7 +94,6 @@ def revised(
     after: Entry,
     now: int,
     zone: tzinfo,
-    walk_on: WalkOn = by_count,
 ) -> EntryState:
     """Return the state after an edit of the definition.
 
@@ -112,7 +112,7 @@ def revised(
             # `first` returns the instant of a one-off even if it is past.
             nominal = None
     elif after.enabled and not before.enabled:
-        nominal = ahead(after, state, now, zone, walk_on)
+        nominal = ahead(after, state, now, zone)
     if used_up(after, state.count) or beyond(after, nominal):
         nominal = None
     return state.moved(nominal, attempts=0, error="")
@@ -133,36 +133,32 @@ def resumed(
     zone: tzinfo,
     *,
     catch_up: bool,
-    walk_on: WalkOn = by_count,
 ) -> EntryState:
     """Return the state after a resumption.
 
     Parameters:
         catch_up: treat the runs that the pause prevented as misfires; else ignore them.
     """
-    nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)
+    nominal = state.nominal if catch_up else ahead(entry, state, now, zone)
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
 
-def ahead(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
-) -> int | None:
+def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
     """Return the next occurrence that is not past, in the phase that the entry already has."""
     if state.nominal is None:
         return None
-    upcoming = ahead_ms(entry.rule(zone), state.nominal, now, walk_on)
+    upcoming = ahead_ms(entry.rule(zone), state.nominal, now)
     return None if beyond(entry, upcoming) else upcoming
 
 
 def plan(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, walk_on: WalkOn = by_count
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, most_counted: int = MOST_COUNTED
 ) -> Plan:
     """Decide which occurrences to emit for an entry whose due time has come.
 
     Parameters:
-        walk_on: bounds the search for missed occurrences, which goes one by one; the plan of the
-            next round continues where it ended.
+        most_counted: missed occurrences that are counted one by one; 1 if nobody needs the number.
     """
     if (
         state.nominal is None
@@ -171,22 +167,24 @@ def plan(
         or isinstance(entry.schedule, Manual)
     ):
         return Plan((), state.nominal, 0)
-    if _is_simple(entry) and state.nominal <= now and not isinstance(state.nominal, Question):
-        upcoming = next_ms(entry.rule(zone), state.nominal)
+    rule = entry.rule(zone)
+    is_asked = isinstance(rule, ForeignRule) or isinstance(state.nominal, Question)
+    if _is_simple(entry) and state.nominal <= now and not is_asked:
+        upcoming = next_ms(rule, state.nominal)
         if upcoming is None or upcoming > now:
             return Plan((state.nominal,), upcoming, 0)
-    plan = _planned(entry, state, now, zone, _offset(entry, state.nominal, zone), walk_on)
+    plan = _planned(entry, state, now, zone, _offset(entry, state.nominal, zone), most_counted)
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
         # not: this occurrence is not due yet, so the plan leaves it out.
-        return _planned(entry, state, last - 1, zone, 0, walk_on)
+        return _planned(entry, state, last - 1, zone, 0, most_counted)
     return plan
 
 
 def _planned(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, walk_on: WalkOn
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, most_counted: int
 ) -> Plan:
     assert state.nominal is not None
     runs_left = None if entry.max_runs is None else entry.max_runs - state.count
@@ -198,7 +196,7 @@ def _planned(
         end=entry.end_ms,
         runs_left=runs_left,
         delay=delay,
-        walk_on=walk_on,
+        most_counted=most_counted,
     )
 
 
@@ -229,26 +227,28 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
     )
 
 
-def following(
-    entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
-) -> int | None:
+def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
     """Return the first occurrence after ``now``; ``None`` if the schedule has to be asked again.
 
     Parameters:
         nominal: next planned occurrence, which may be past if there is a backlog.
     """
-    upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now, walk_on)
+    upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now)
     return None if isinstance(upcoming, Question) else upcoming
 
 
-def gap_ms(
-    entry: Entry, nominal: int | None, now: int, zone: tzinfo, walk_on: WalkOn = by_count
-) -> int | None:
+def named(entry: Entry, question: Question, zone: tzinfo) -> int | None:
+    """Ask a user's schedule in advance; return the occurrence that it names, if it does."""
+    answer = next_ms(entry.rule(zone), question.asked)
+    return None if isinstance(answer, Question) else answer
+
+
+def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
     """Return the milliseconds from the next run to the one after it.
 
     ``None`` if one of them is unknown or does not exist.
     """
-    upcoming = following(entry, nominal, now, zone, walk_on)
+    upcoming = following(entry, nominal, now, zone)
     if upcoming is None:
         return None
     after = next_ms(entry.rule(zone), upcoming)
@@ -338,7 +338,9 @@ def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
     # A question has no jitter, because the occurrence that it is about may be due by then.
     if not entry.jitter or isinstance(nominal, Question):
         return 0
-    following = next_ms(entry.rule(zone), nominal)
+    rule = entry.rule(zone)
+    # A user's class is asked once for a run, and not about the run after it.
+    following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 

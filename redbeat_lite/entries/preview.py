@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 from .._base import times
 from .._base.public import public
 from ..rules import Question
-from ..rules.misfire import WalkOn, by_count
 from . import lifecycle
 from .entry import Entry
 from .freezes import Freezes
@@ -56,22 +56,19 @@ def walk(
     *,
     now: int,
     zone: tzinfo,
-    walk_on: WalkOn = by_count,
     freezes: Freezes = _NONE,
     ahead: Callable[[Entry], Entry] | None = None,
     once: bool = False,
 ) -> Iterator[Upcoming]:
     """Yield the occurrences of these entries from ``now`` (epoch ms) on, in order, maybe endlessly.
 
-    If a schedule has to be asked at its time, the occurrences of its entry end there. A run that
-    makes up for missed ones is left out if ``walk_on`` gives no time to find it.
+    A user's schedule is asked in advance. If it does not name its next occurrence, the occurrences
+    of its entry end there.
 
     Parameters:
         entries: in the order of their due times; entries that are never due come last. An entry is
             taken when its due time has come, so the first occurrences of many entries cost no more
             than those of a few.
-        walk_on: bounds the search for missed occurrences, which goes one by one. After its end,
-            no entry is searched any more.
         freezes: an occurrence during a freeze comes at the end of the freeze.
         ahead: returns an entry to take instead of the given one; it must not be due earlier.
         once: yield only the first occurrence of an entry.
@@ -92,20 +89,16 @@ def walk(
             return
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
+            named = lifecycle.named(entry, state.nominal, zone)
+            if named is not None:
+                after = replace(state, nominal=named)
+                heapq.heappush(queue, (max(named, at), named, name, entry, after))
             continue
         held = freezes.until(at, entry)
         if held is not None:
             heapq.heappush(queue, (held, held, name, entry, state))
             continue
-        plan = lifecycle.plan(entry, state, at, zone, walk_on)
-        if not plan.emit and not walk_on(()):
-            # No time was left to search all missed occurrences, so continue with the first one
-            # after them. An occurrence whose nominal time is past may still be delayed by its
-            # jitter, so begin earlier by the longest jitter. If all were searched, `plan.next` is
-            # later than that, and stays the same.
-            since = at - entry.jitter_ms
-            following = lifecycle.following(entry, plan.next, since, zone, walk_on)
-            plan = plan._replace(next=following)
+        plan = lifecycle.plan(entry, state, at, zone, most_counted=1)
         for nominal in plan.emit[:1] if once else plan.emit:
             yield Upcoming(times.from_ms(at), name, times.from_ms(nominal))
         after = lifecycle.dispatched(state, plan, 0)

@@ -24,6 +24,13 @@ def counted(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
+def counted_missed(number: int) -> str:
+    """Return how many occurrences were missed; not all are counted if there are very many."""
+    if number >= 1000:
+        return "1,000 occurrences or more"
+    return counted(number, "occurrence", "occurrences")
+
+
 def local(text: str, zone: tzinfo) -> str:
     """Convert the UTC instants in a text to local times of a zone."""
 

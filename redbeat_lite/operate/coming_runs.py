@@ -15,8 +15,6 @@ from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.preview import walk
-from ..rules.misfire import WalkOn
-from ..store.time_limits import brief_walk
 
 #: How far into the future the next runs of one entry are listed.
 TEN_YEARS = timedelta(days=3653)
@@ -63,16 +61,15 @@ def runs_between(
         shown_zone: time zone in which all runs are shown; by default the zone of each entry.
     """
     start = to_ms(first)
-    walk_on = brief_walk()
     entry_by_name: dict[str, Entry] = {}
 
     def advance(entry: Entry) -> Entry:
-        entry_by_name[entry.name] = _advanced(entry, start, zone, walk_on)
+        entry_by_name[entry.name] = _advanced(entry, start, zone)
         return entry_by_name[entry.name]
 
     now = to_ms(datetime.now(UTC))
     # walk() calls advance() for each entry before it yields the entry's runs.
-    runs = walk(entries, now=now, zone=zone, walk_on=walk_on, freezes=freezes, ahead=advance)
+    runs = walk(entries, now=now, zone=zone, freezes=freezes, ahead=advance)
     for run in runs:
         if run.at > last:
             return
@@ -83,7 +80,7 @@ def runs_between(
             yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)
 
 
-def _advanced(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
+def _advanced(entry: Entry, start: int, zone: tzinfo) -> Entry:
     """Return the entry in its state shortly before ``start``, in epoch ms.
 
     So the runs before ``start`` need not be calculated. If the entry counts its runs, they must be,
@@ -95,7 +92,7 @@ def _advanced(entry: Entry, start: int, zone: tzinfo, walk_on: WalkOn) -> Entry:
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
         return entry
-    nominal = lifecycle.ahead(entry, state, before, zone, walk_on)
+    nominal = lifecycle.ahead(entry, state, before, zone)
     advanced = copy(entry)
     advanced.state = replace(state, nominal=nominal)
     advanced.due = lifecycle.due_time(advanced, advanced.state, zone)

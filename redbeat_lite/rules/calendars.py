@@ -10,7 +10,7 @@ An occurrence is left out if the clocks of its zone show one of these days when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
@@ -18,8 +18,8 @@ from functools import lru_cache
 from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.public import public
 from .._base.times import from_ms, to_ms
-from .clock_changes import ZonedRule, first_passing
-from .misfire import WALK, missed_of
+from .clock_changes import CountedRule, ZonedRule, first_passing
+from .misfire import MOST_COUNTED, missed_of
 from .rule import Rule
 
 #: Most days of one calendar, because each of its entries stores them.
@@ -150,23 +150,20 @@ class CalendarRule(ZonedRule):
         """Yield the occurrences in ``(after, until)`` that the calendar leaves out.
 
         Consecutive days of the calendar form one block. Each block gives its first and its last
-        occurrence, in milliseconds since 1970, and their number. A rule that cannot count its
-        occurrences is walked one by one, at most 2,000 steps for all blocks together.
+        occurrence, in milliseconds since 1970, and their number. If the rule cannot count, the
+        search ends after :data:`~redbeat_lite.rules.misfire.MOST_COUNTED` occurrences.
         """
-        steps_left = WALK
-
-        def walk_on(_walked: Sequence[int]) -> bool:
-            nonlocal steps_left
-            steps_left -= 1
-            return steps_left >= 0
-
+        left = MOST_COUNTED
         for first_day, last_day in self._blocks(self._day(after), self._day(until)):
             begin = max(after, self.begin(first_day) - 1)
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)
             if first is not None and first < end:
-                missed = missed_of(self.rule, first, end - 1, walk_on)
+                missed = missed_of(self.rule, first, end - 1)
                 yield first, missed.last, missed.number
+                left -= 0 if isinstance(self.rule, CountedRule) else missed.number
+            if left <= 0:
+                return
 
     def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
         """Yield the first and the last day of each block of the calendar's days in a row."""

@@ -156,10 +156,15 @@ class ForeignRule(_Wrapped):
             return None
         return question
 
-    def answer(self, question: Question, now: int) -> int | None:
-        """Ask a question at ``now``; return ``question`` itself if it is due, else the next one."""
-        due, wait = self._ask(from_ms(question.asked), from_ms(now))
-        return question if due else _question(from_ms(now), wait, question.asked)
+    def first_question(self, now: int) -> Question | None:
+        """Ask once for the next occurrence after ``now``, at which something has run."""
+        _, wait = self._ask(from_ms(now), from_ms(now))
+        return _question(from_ms(now), wait, now)
+
+    def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
+        """Ask a question at ``now``; return whether it is due, and the next question."""
+        is_due, wait = self._ask(from_ms(question.asked), from_ms(now))
+        return is_due, _question(from_ms(now), wait, now if is_due else question.asked)
 
     def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
         due, wait = self._clock_at(now).is_due(last.astimezone(self.zone))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
 from .intervals import At, Every
-from .occurrences import first_ms, next_ms
+from .occurrences import first_ms, next_ms, occurrences
 from .rule import Question, Rule
 
 #: Most occurrences that `all` sends in one plan without a limit. The next round plans the rest.
@@ -21,16 +20,9 @@ CHUNK = 500
 DEFAULT_GRACE_MS = 5000
 #: If a clock was set back by at most this, every entry waits for it and repeats no run.
 _LITTLE_MS = 60_000
-#: Most occurrences that are looked at one by one in a round, for rules that cannot count them.
-WALK = 2000
-
-#: Decides from the occurrences looked at so far whether to look for another one.
-WalkOn = Callable[[Sequence[int]], bool]
-
-
-def by_count(walked: Sequence[int]) -> bool:
-    """Look for another occurrence until there are `WALK` of them."""
-    return len(walked) < WALK
+#: Most missed occurrences of an entry that are counted one by one, if its rule has no arithmetic. A
+#: plan with this number has skipped 1,000 occurrences or more.
+MOST_COUNTED = 1000
 
 
 class Range(NamedTuple):
@@ -64,13 +56,13 @@ def plan_misfires(
     end: int | None = None,
     runs_left: int | None = None,
     delay: int = 0,
-    walk_on: WalkOn = by_count,
+    most_counted: int = MOST_COUNTED,
 ) -> Plan:
     """Decide about an entry that waits for ``nominal``.
 
     Each missed occurrence (``nominal`` and those after it that are not later than ``now``) is sent,
-    skipped, or left to the next round. The work is bounded, however long the outage. A `Question`
-    that was due several times is asked once, and the occurrence of its answer is not late.
+    skipped, or left to the next round. The work is bounded, however long the outage. A user's own
+    schedule class is asked once, and makes up for one run.
 
     Parameters:
         nominal, now: milliseconds since 1970.
@@ -78,8 +70,7 @@ def plan_misfires(
         runs_left: most occurrences that may be sent. If they are used up, nothing is next, and the
             occurrences after them are neither sent nor skipped.
         delay: jitter of this occurrence in milliseconds, by which it is not late.
-        walk_on: how far to look for missed occurrences one by one, if the rule cannot count them.
-            With a limit, the search looks further, until it has as many as the limit allows.
+        most_counted: for a rule without arithmetic; 1 if nobody needs the number.
     """
     now -= delay
     if nominal > now:
@@ -87,46 +78,34 @@ def plan_misfires(
     until = now if end is None else min(now, end)
     if nominal > until or runs_left == 0:
         return Plan((), None, 0)
-    if isinstance(nominal, Question):
-        plan = _plan_question(rule, nominal, until)
+    if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
+        plan = _plan_asking(rule, nominal, until, misfire)
+    elif _sends_latest_only(misfire):
+        plan = _plan_latest(missed_of(rule, nominal, until, most_counted), now, misfire)
     else:
-        oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
-        if misfire.limit is not None:
-            walk_on = _with_limit(misfire.limit, oldest, walk_on)
-        missed = missed_of(rule, nominal, until, walk_on)
-        if _sends_latest_only(misfire):
-            plan = _plan_latest(missed, now, misfire)
-        else:
-            plan = _plan_each(missed, oldest, misfire.limit, runs_left)
+        plan = _plan_each(rule, nominal, now, until, misfire, runs_left)
     is_used_up = runs_left is not None and len(plan.emit) >= runs_left
     if is_used_up or (end is not None and plan.next is not None and plan.next > end):
         return plan._replace(next=None)
     return plan
 
 
-def _with_limit(limit: int, oldest: int, walk_on: WalkOn) -> WalkOn:
-    """Return ``walk_on``, extended until ``limit`` plus one occurrences within the grace are known.
-
-    The limit holds for a whole outage, so one round plans all occurrences that it allows. The one
-    more is the first occurrence that the limit skips.
-    """
-
-    def further(walked: Sequence[int]) -> bool:
-        in_time = len(walked) - bisect_left(walked, oldest)
-        return walk_on(walked) or 0 < in_time <= limit
-
-    return further
-
-
-def _plan_question(rule: Rule, question: Question, now: int) -> Plan:
-    """Ask a question whose time has come. That time is the nominal time of its occurrence."""
-    if not isinstance(rule, ForeignRule):  # its class has a next_after by now
-        return Plan((), next_ms(rule, question.asked), 0)
-    answer = rule.answer(question, now)
-    if answer is not question:
-        return Plan((), answer, 0)
-    # As in Celery, the next occurrence counts from the run and not from its nominal time.
-    return Plan((int(question),), next_ms(rule, now), 0)
+def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
+    """Ask a user's schedule once. The next occurrence counts from the run, as in Celery."""
+    if not isinstance(rule, ForeignRule):
+        # The class has got a next_after since the question was stored.
+        assert isinstance(nominal, Question)
+        return Plan((), next_ms(rule, nominal.asked), 0)
+    if isinstance(nominal, Question):
+        is_due, following = rule.answer(nominal, now)
+        return Plan((int(nominal),) if is_due else (), following, 0)
+    following = rule.first_question(now)
+    grace = misfire.grace_ms
+    if grace is None and misfire.policy == "skip":
+        grace = DEFAULT_GRACE_MS
+    if grace is not None and now - nominal > grace:
+        return Plan((), following, 1, (Range(nominal, nominal, 1),))
+    return Plan((nominal,), following, 0)
 
 
 def _sends_latest_only(misfire: Misfire) -> bool:
@@ -145,39 +124,46 @@ def _plan_latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
         grace = DEFAULT_GRACE_MS
         if missed.following is not None:
             grace = min(grace, (missed.following - latest) // 4)
-    if missed.unfinished or (grace is not None and now - latest > grace):
-        skipped = Range(missed.nominal, latest, missed.number)
-        return Plan((), missed.following, missed.number, (skipped,))
+    if grace is not None and now - latest > grace:
+        return Plan((), missed.following, missed.number, (missed.range,))
     earlier = missed.number - 1
     if not earlier:
         return Plan((latest,), missed.following, 0)
-    skipped = Range(missed.nominal, missed.last_before(latest), earlier)
+    skipped = Range(missed.first, missed.last_but_one, earlier)
     return Plan((latest,), missed.following, earlier, (skipped,))
 
 
-def _plan_each(missed: Missed, oldest: int, limit: int | None, runs_left: int | None) -> Plan:
-    """Plan to send each missed occurrence since ``oldest``, up to the limit."""
+def _plan_each(
+    rule: Rule, nominal: int, now: int, until: int, misfire: Misfire, runs_left: int | None
+) -> Plan:
+    """Plan to send each missed occurrence within the grace, up to the limit."""
+    first: int | None = nominal
+    too_late = 0
+    ranges: tuple[Range, ...] = ()
+    oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
+    if nominal < oldest:
+        late = missed_of(rule, nominal, min(oldest - 1, until))
+        first = late.following
+        too_late = late.number
+        ranges = (late.range,)
+    if first is None or first > until:
+        return Plan((), first, too_late, ranges)
+    limit = misfire.limit
     most = limit or CHUNK
     if runs_left is not None:
         most = min(most, runs_left)
-    in_time = tuple(islice(missed.since(oldest), most + 1))
+    in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
-    too_late = missed.count_before(oldest)
-    ranges: tuple[Range, ...] = ()
-    if too_late:
-        ranges = (Range(missed.nominal, missed.last_before(oldest), too_late),)
-    rest = missed.number - too_late - len(emit)
-    if not rest:
-        return Plan(emit, missed.following, too_late, ranges)
+    if len(in_time) <= most:
+        return Plan(emit, next_ms(rule, emit[-1]), too_late, ranges)
     if limit is None or len(emit) == runs_left:
-        return Plan(emit, next_ms(missed.rule, emit[-1]), too_late, ranges)
-    # Another round would send as many again, so occurrences beyond the walk are skipped uncounted.
-    following = next_ms(missed.rule, missed.until) if missed.unfinished else missed.following
-    over_limit = Range(in_time[-1], missed.last, rest)
-    return Plan(emit, following, too_late + rest, (*ranges, over_limit))
+        return Plan(emit, in_time[most], too_late, ranges)
+    # Another round would send as many again.
+    rest = missed_of(rule, in_time[most], until)
+    return Plan(emit, rest.following, too_late + rest.number, (*ranges, rest.range))
 
 
-def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> int | None:
+def ahead_ms(rule: Rule, nominal: int, now: int) -> int | None:
     """Return the next occurrence in the future, in the phase of ``nominal``.
 
     A resumption without catching up waits for it, and drops the missed ones. All in milliseconds
@@ -185,13 +171,14 @@ def ahead_ms(rule: Rule, nominal: int, now: int, walk_on: WalkOn = by_count) -> 
     """
     if nominal > now:
         return nominal
-    if isinstance(nominal, Question):
-        return next_ms(rule, now)
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
-    # A foreign schedule may have a phase too. A plan keeps it, unless the walk would be too long.
-    upcoming = plan_misfires(rule, nominal, now, Misfire("coalesce"), walk_on=walk_on).next
-    return next_ms(rule, now) if upcoming is not None and upcoming <= now else upcoming
+    if isinstance(rule, ForeignRule):
+        # A user's schedule may have a phase, too. It is kept, unless the walk would be too long.
+        for following in islice(occurrences(rule, nominal), MOST_COUNTED):
+            if following > now:
+                return following
+    return next_ms(rule, now)
 
 
 def pull_back(
@@ -241,90 +228,63 @@ def unsent(rule: Rule, following: int, now: int, last: int) -> int | None:
     return after if names_times and is_near else following
 
 
-class _Walked:
-    """Occurrences that were looked at one by one, with the methods of a rule that can count."""
-
-    def __init__(self, times: Sequence[int], following: int | None) -> None:
-        self._times = times
-        self._following = following
-
-    def next_ms(self, ms: int) -> int | None:
-        place = bisect_right(self._times, ms)
-        return self._times[place] if place < len(self._times) else self._following
-
-    def count_ms(self, after: int, until: int) -> int:
-        return bisect_right(self._times, until) - bisect_right(self._times, after)
-
-    def last_ms(self, after: int, until: int) -> int:
-        return self._times[bisect_right(self._times, until) - 1]
-
-
 class Missed(NamedTuple):
-    """Missed occurrences of a rule from ``nominal`` to ``until``, both included.
+    """Missed occurrences of a rule, one after the other.
 
-    ``following`` is the occurrence after ``last``. All in milliseconds since 1970.
+    Parameters:
+        first, last_but_one, last: nominal times; ``last_but_one`` is ``first`` if there is one.
+        number: how many there are; with :data:`MOST_COUNTED` there may be more.
+        following: the occurrence after them, if any.
     """
 
-    rule: Rule
-    nominal: int
-    until: int
-    number: int
+    first: int
+    last_but_one: int
     last: int
+    number: int
     following: int | None
-    counted: Every | CountedRule | _Walked
 
     @property
-    def unfinished(self) -> bool:
-        """Whether further missed occurrences are left to the next round."""
-        return self.following is not None and self.following <= self.until
-
-    def count_before(self, floor: int) -> int:
-        """Return the number of missed occurrences before ``floor``."""
-        if self.nominal >= floor:
-            return 0
-        return 1 + self.counted.count_ms(self.nominal, min(floor - 1, self.until))
-
-    def last_before(self, floor: int) -> int:
-        """Return the last missed occurrence before ``floor``; there must be one."""
-        return self.counted.last_ms(self.nominal, min(floor - 1, self.until))
-
-    def since(self, floor: int) -> Iterator[int]:
-        """Yield the missed occurrences from ``floor`` on."""
-        ms: int | None = self.nominal
-        if self.nominal < floor:
-            ms = self._next(self.last_before(floor))
-        while ms is not None and ms <= self.last:
-            yield ms
-            ms = self._next(ms)
-
-    def _next(self, ms: int) -> int | None:
-        if isinstance(self.counted, _Walked):
-            return self.counted.next_ms(ms)
-        return next_ms(self.rule, ms)  # remembered, because many entries have the same rule
+    def range(self) -> Range:
+        return Range(self.first, self.last, self.number)
 
 
-def missed_of(rule: Rule, nominal: int, until: int, walk_on: WalkOn) -> Missed:
-    """Return the missed occurrences of ``rule`` from ``nominal``, which is one, to ``until``.
+def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> Missed:
+    """Return the missed occurrences of ``rule`` from ``first``, which is one, to ``until``.
 
     A rule with arithmetic counts them, so a year costs no more than a minute. Others are looked at
-    one by one, as long as ``walk_on`` allows it; the rest is left to the next round.
+    one by one, at most ``most`` of them. If there are more, the latest is searched from the end.
     """
-    following = _after(rule, nominal, until)
+    following = next_ms(rule, first)
     if isinstance(rule, Every | CountedRule) and following is not None and following <= until:
-        last = rule.last_ms(nominal, until)
-        number = 1 + rule.count_ms(nominal, until)
-        return Missed(rule, nominal, until, number, last, next_ms(rule, last), rule)
-    walked = [nominal]
-    while following is not None and following <= until and walk_on(walked):
-        walked.append(following)
-        following = _after(rule, following, until)
-    counted = _Walked(walked, following)
-    return Missed(rule, nominal, until, len(walked), walked[-1], following, counted)
+        last = rule.last_ms(first, until)
+        number = 1 + rule.count_ms(first, until)
+        last_but_one = first if number == 2 else rule.last_ms(first, last - 1)
+        return Missed(first, last_but_one, last, number, next_ms(rule, last))
+    times = [*_times(rule, first, until, most)]
+    last = times[-1]
+    last_but_one = times[max(len(times) - 2, 0)]
+    following = next_ms(rule, last)
+    if following is not None and following <= until:
+        last_but_one = last
+        last = _find_latest(rule, last, following - last, until)
+        following = next_ms(rule, until)
+    return Missed(first, last_but_one, last, len(times), following)
 
 
-def _after(rule: Rule, ms: int, until: int) -> int | None:
-    """Return the occurrence after ``ms``. A question that is past is asked again from ``until``."""
-    following = next_ms(rule, ms)
-    if isinstance(following, Question) and following <= until:
-        return next_ms(rule, until)
-    return following
+def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:
+    """Yield the occurrences from ``first``, which is one, to ``until``, at most so many."""
+    return takewhile(lambda ms: ms <= until, islice(chain([first], occurrences(rule, first)), most))
+
+
+def _find_latest(rule: Rule, since: int, gap: int, until: int) -> int:
+    """Return the latest occurrence up to ``until``; ``since`` is one before it.
+
+    The search goes back by the gap between two occurrences, and then by twice as much each time. If
+    some occurrences lie much closer than others, it may return an earlier one.
+    """
+    while until - gap > since:
+        first = next_ms(rule, until - gap)
+        if first is not None and first <= until:
+            return max(_times(rule, first, until, MOST_COUNTED))
+        gap *= 2
+    return max(_times(rule, since, until, MOST_COUNTED))

@@ -100,11 +100,11 @@ def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
 
     It is the shortest among the first 17 occurrences after ``from_ms``.
     """
-    occurrences = islice(_occurrences(rule, from_ms), _SAMPLE)
-    return min((later - earlier for earlier, later in pairwise(occurrences)), default=None)
+    first_ones = islice(occurrences(rule, from_ms), _SAMPLE)
+    return min((later - earlier for earlier, later in pairwise(first_ones)), default=None)
 
 
-def _occurrences(rule: Rule, ms: int) -> Iterator[int]:
+def occurrences(rule: Rule, ms: int) -> Iterator[int]:
     """Yield the occurrences later than an instant that are known in advance."""
     following = next_ms(rule, ms)
     while following is not None and not isinstance(following, Question):
@@ -138,7 +138,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
 def _last_before(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence before ``until``; ``since`` is an occurrence before it."""
     latest = since
-    for following in _occurrences(rule, since):
+    for following in occurrences(rule, since):
         if following >= until:
             break
         latest = following

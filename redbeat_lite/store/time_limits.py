@@ -1,4 +1,4 @@
-"""Limits of the time that a caller waits for a server, or for a walk over missed runs."""
+"""Limits of the time that a caller waits for a server."""
 
 from __future__ import annotations
 
@@ -8,29 +8,17 @@ from typing import TypeVar
 
 from redis.exceptions import NoPermissionError
 
-from .._base.clock import elapsed
 from .._base.forks import forks_allowed
-from ..rules.misfire import WalkOn, by_count
 from .connections import FAULTS
 from .keys import ForeignKey
 
 _T = TypeVar("_T")
-
-# Seconds of a walk over missed runs while a person or a program waits. One step of a valid rrule
-# can take 25 ms. The beat has limits of its own.
-_BRIEF = 1.0
 
 # Seconds of the first pause between two attempts. Each pause is twice as long as the one before it.
 _FIRST = 0.2
 
 # Longest pause between two attempts, in seconds.
 _LONGEST = 4.0
-
-
-def brief_walk() -> WalkOn:
-    """Return a limit that ends all walks over missed runs of one call a second from now."""
-    ends = elapsed() + _BRIEF
-    return lambda walked: by_count(walked) and elapsed() < ends
 
 
 def retry_for(ask: Callable[[], _T], seconds: float) -> _T:

@@ -14,8 +14,6 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import upcoming
-from ..rules.misfire import WalkOn
-from ..store.time_limits import brief_walk
 from .call import Call, EntryFilter, SharedParts
 from .http import Response
 
@@ -120,9 +118,7 @@ def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, 
     entries = [*islice(sample, most)]
     # This also loads the last runs of the entries, which the lanes need.
     heat = _heat(site, window.now, entries)
-    # The coming runs of all lanes together may take one second.
-    walk_on = brief_walk()
-    lanes = [_lane(site, entry, window, sample.freezes, walk_on) for entry in entries]
+    lanes = [_lane(site, entry, window, sample.freezes) for entry in entries]
     return {**heat, "lanes": lanes, "marks": _marks(site, window)}
 
 
@@ -155,7 +151,6 @@ def _lane(
     entry: Entry,
     window: Window,
     freezes: Freezes,
-    walk_on: WalkOn,
 ) -> Lane:
     """Return the lane of one entry."""
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
@@ -166,7 +161,6 @@ def _lane(
         until=window.end,
         limit=_NEXT,
         zone=site.zone,
-        walk_on=walk_on,
         freezes=freezes,
     )
     places = [window.place(to_ms(run.at)) for run in runs]

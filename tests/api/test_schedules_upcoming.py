@@ -17,7 +17,6 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from redbeat_lite.operate.coming_runs import runs_between
-from redbeat_lite.store import time_limits
 from redbeat_lite.store.records import Stored
 from redbeat_lite.store.store import Store
 from tests.support.commands import round_trips
@@ -45,12 +44,6 @@ def assert_the_firsts_are_of(expected: list[Upcoming], schedules: Schedules, unt
     assert sorted(each for each, _ in found) == sorted({each.name: each for each in expected[::-1]}.values())
     assert [each.at for each, _ in found] == sorted(each.at for each, _ in found)
     assert all(each.name == entry.name and entry.version == 1 for each, entry in found)
-
-
-@pytest.fixture
-def no_time_to_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine so busy that the second is over at once; what is found by arithmetic does not need it."""
-    monkeypatch.setattr(time_limits, "_BRIEF", -1.0)
 
 
 class TestUpcoming:
@@ -97,7 +90,6 @@ class TestUpcoming:
         assert {each.name for each in expected} == {"jittered", "cron", "berlin", "late", "short", "thrice", "once"}
         assert sum(each.at != each.nominal for each in expected) > 20
 
-    @pytest.mark.usefixtures("no_time_to_walk")
     @pytest.mark.parametrize("misfire", ["coalesce", "skip", "all", Misfire("all", limit=2), Misfire("all", grace=25)])
     def test_after_an_outage_is_what_the_beat_then_does(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, misfire: Misfire
@@ -111,13 +103,12 @@ class TestUpcoming:
         fired = all_that_fires(inner_beat, end, clock, client)
         assert expected == sorted(fired)
 
-    @pytest.mark.usefixtures("no_time_to_walk")
     @pytest.mark.parametrize(
         ("schedule", "misfire", "later", "first"),
         [
             pytest.param(every(3600), "skip", 7323, 2, id="skip"),
             pytest.param(every(3600), Misfire("all", grace=300), 7323, 2, id="a grace"),
-            pytest.param(rrule("FREQ=HOURLY"), "coalesce", 11_400, 3, id="walked, had there been time"),
+            pytest.param(rrule("FREQ=HOURLY"), "coalesce", 11_400, 2, id="walked"),
         ],
     )
     def test_what_its_jitter_still_holds_back_is_not_left_out(
@@ -157,7 +148,7 @@ class TestUpcoming:
         ]
         assert schedules.upcoming(NOW) == []
 
-    @pytest.mark.usefixtures("small_pages", "no_time_to_walk")
+    @pytest.mark.usefixtures("small_pages")
     def test_the_first_of_many_are_the_first_of_each(self, schedules: Schedules, clock: Clock) -> None:
         """However far it reads, it misses none: what each entry does is told by itself."""
         chosen = Random(7)

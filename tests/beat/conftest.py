@@ -20,11 +20,10 @@ from tests.support.in_process import (
     no_leaks,
     schedules,
     small_pages,
-    unhurried,
 )
 from tests.support.server import Server
 
-__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules", "small_pages", "unhurried"]
+__all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules", "small_pages"]
 
 
 @pytest.fixture(params=WAYS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, schedstate
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
 from redbeat_lite.beat.dispatch import dispatcher, planner
@@ -32,44 +32,42 @@ class Stopwatch:
         return self.seconds
 
 
-class Minutely(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
-    """A schedule of somebody's own, which has to be asked for each occurrence and takes its time to answer."""
+class Slow(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """A user's own schedule: each ten seconds, and it takes its time to answer."""
 
     watch = Stopwatch()
-    takes = 0.001
+    clock: Clock | None = None
+    takes = 1.5
+    asked = 0
 
-    def __init__(self, second: int) -> None:
-        super().__init__()
-        self.second = second
-
-    def next_after(self, instant: datetime) -> datetime:
+    def is_due(self, last_run_at: datetime) -> Any:
+        Slow.asked += 1
         self.watch.seconds += self.takes
-        this = instant.replace(second=self.second, microsecond=0)
-        return this if this > instant else this + timedelta(minutes=1)
+        rest = 10 - (self.now() - last_run_at).total_seconds()
+        if self.clock is not None:
+            self.clock.forward(self.takes)
+        return schedstate(rest <= 0, rest if rest > 0 else 10)
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopwatch]:
     """What planning takes for its time: only what the schedules of this module take."""
-    monkeypatch.setattr(planner, "elapsed", Minutely.watch)
-    register_schedule(Minutely, lambda found: found.second, Minutely, name="tests.Minutely")
-    yield Minutely.watch
-    Minutely.watch.seconds, Minutely.takes = 0.0, 0.001
+    monkeypatch.setattr(planner, "elapsed", Slow.watch)
+    register_schedule(Slow, lambda found: None, lambda stored: Slow(), name="tests.Slow")
+    yield Slow.watch
+    Slow.watch.seconds, Slow.clock = 0.0, None
 
 
 class Batches(list[list[str]]):
-    """The names of the entries that each batch of a beat moved on; how long its planning took; what it told."""
+    """The names of the entries that each batch of a beat moved on, and what it told."""
 
-    def __init__(self, beat: Scheduler, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, beat: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        self.seconds: list[float] = []
         self.told: list[str] = []
         commit, progress = LeaderStore.commit, beat.leader.progress
 
         def noted(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
-            self.append([advance.name.decode() for advance in advances])
-            self.seconds.append(watch.seconds)
-            watch.seconds = 0.0
+            self.append(sorted(advance.name.decode() for advance in advances))
             return commit(store, term, advances, *args)
 
         def heard(doing: object, within: float = 0.0) -> None:
@@ -81,72 +79,41 @@ class Batches(list[list[str]]):
 
 
 @pytest.fixture
-def batches(inner_beat: Scheduler, watch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> Batches:
-    return Batches(inner_beat, watch, monkeypatch)
+def batches(inner_beat: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    return Batches(inner_beat, monkeypatch)
 
 
-def test_of_rules_that_are_walked_are_planned_in_bounded_batches_that_keep_what_they_have_done(
-    schedules: Schedules,
-    inner_beat: Scheduler,
-    clock: Clock,
-    client: redis.Redis,
-    batches: Batches,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """An hour of six entries is 0.36 s of work, here, and each half of a batch has 0.08 s for it."""
-    schedules.add_many(Entry(f"heavy{second}", "add", Minutely(second), expires=None) for second in range(6))
-    schedules.add("light", "add", every(3600), options={"queue": "light"})
-    inner_beat.run_due()
-    clock.set(NOW.replace(second=30) + timedelta(minutes=60))
-    inner_beat.run_due()
-    assert "light" in batches[0]
-    assert len(batches) == 3
-    assert max(batches.seconds) < 0.2, "twice that, and a few steps of each"
-    assert "planning 'heavy0'" in batches.told
-    assert len(of_entry(client, "light", "light")) == 1
-    first, *_ = queued(client)
-    assert first.entry == "heavy0", "one is walked to its end in the first batch"
-    for second in range(6):
-        [message] = of_entry(client, f"heavy{second}")
-        assert message.scheduled_at == clock.now.replace(second=second)
-        entry = schedules[f"heavy{second}"]
-        assert (entry.total_run_count, entry.skipped_count) == (1, 59)
-    lines = [record for record in caplog.records if "heavy" in record.getMessage()]
-    assert len(lines) == 6 + 3, "three of them in two parts, and no line each time that somebody else has the turn"
-
-
-@pytest.mark.parametrize(("giant", "small", "second"), [("a", "b", 20), ("b", "a", 40)])
-def test_one_with_very_much_to_catch_up_with_does_not_take_every_turn(
-    schedules: Schedules,
-    inner_beat: Scheduler,
-    clock: Clock,
-    client: redis.Redis,
-    batches: Batches,
-    giant: str,
-    small: str,
-    second: int,
-) -> None:
-    """A day is eighteen turns, here, and an hour one."""
-    schedules.add(giant, "add", Minutely(second), expires=None)
-    clock.forward(23 * 3600)
-    schedules.add_many(Entry(f"{small}{number}", "add", Minutely(second + 1), expires=None) for number in range(3))
-    clock.forward(3600)
-    inner_beat.run_due()
-    *others, last = [message.entry for message in queued(client)]
-    assert (sorted(filter(None, others)), last) == ([f"{small}{number}" for number in range(3)], giant)
-    assert max(batches.seconds) < 0.2
-
-
-def test_where_each_step_is_slow_the_rest_of_a_batch_is_left_to_the_next(
+@pytest.mark.usefixtures("watch")
+def test_a_slow_schedule_of_a_user_is_asked_once_a_turn_after_its_neighbours(
     schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, batches: Batches
 ) -> None:
-    schedules.add_many(Entry(f"slow{number}", "add", Minutely(10 + number), expires=None) for number in range(6))
+    """An entry of each second waits for one question, and not for all of them."""
+    slow = [f"slow{number}" for number in range(4)]
+    schedules.add_many(Entry(name, "add", Slow(), expires=None) for name in slow)
+    schedules.add("quick", "add", every(1), expires=None)
     inner_beat.run_due()
-    Minutely.takes = 0.6
-    clock.set(NOW.replace(second=30) + timedelta(minutes=1))
+    clock.forward(10)
+    Slow.asked, Slow.clock = 0, clock
     inner_beat.run_due()
-    assert batches == [["slow0", "slow5"], ["slow1", "slow4"], ["slow2", "slow3"]]
-    assert len(queued(client)) == 6
+    assert [len(batch) for batch in batches[:8]] == [1] * 8
+    assert batches[:8:2] == [["quick"]] * 4
+    assert sorted(name for [name] in batches[1:8:2]) == slow
+    assert Slow.asked == 4
+    assert "asking the schedule of 'slow0'" in batches.told
+    assert len(queued(client)) == 4 + len(of_entry(client, "quick"))
+
+
+@pytest.mark.usefixtures("watch")
+def test_quick_schedules_of_users_are_asked_in_one_turn(
+    schedules: Schedules, inner_beat: Scheduler, clock: Clock, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"quick{number}" for number in range(9)]
+    schedules.add_many(Entry(name, "add", Slow(), expires=None) for name in names)
+    inner_beat.run_due()
+    clock.forward(10)
+    monkeypatch.setattr(Slow, "takes", 0.001)
+    inner_beat.run_due()
+    assert batches == [names]
 
 
 def test_backlogs_that_fill_every_batch_take_turns_with_the_others(

@@ -79,7 +79,6 @@ def test_what_befalls_a_beat_before_the_second_commit_loses_and_doubles_nothing(
 def test_the_messages_of_a_batch_are_queued_in_the_order_in_which_they_were_due(
     setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.planner._LONGEST", 60)  # a slow machine has smaller batches
     setup.schedules.add_many(Entry(f"e{number:03}", "t", every(1000 + number)) for number in range(BATCH + 1))
     setup.beat.run_due()
     clock.forward(1800)

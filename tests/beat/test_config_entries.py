@@ -85,7 +85,6 @@ class TestForms:
         assert (entry.jitter, entry.start_at, entry.max_runs) == (2.0, fields["start_at"], 4)
         assert entry.description == "why"
 
-    @pytest.mark.usefixtures("unhurried")
     def test_a_schedule_that_cannot_be_stored_is_kept_by_its_beat(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
     ) -> None:
@@ -127,7 +126,6 @@ class TestForms:
         assert "only the configuration of 'proj' has all of its parts" in (elsewhere["a"].last_error or "")
         assert queued(client) == []
 
-    @pytest.mark.usefixtures("unhurried")
     def test_a_schedule_that_cannot_be_stored_is_resumed_by_any_app_and_planned_by_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
     ) -> None:

@@ -47,7 +47,6 @@ def test_a_broker_in_another_database_is_written_in_one_batch(
 ) -> None:
     # A slow machine has smaller batches.
     monkeypatch.setattr("redbeat_lite.beat.dispatch.batch_sender._BATCH", 60)
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.planner._LONGEST", 60)
     apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(500))
     clock.forward(60)
     apart.beat.run_due()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
-from unittest import mock
 
 import pytest
 import redis
@@ -15,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
-from redbeat_lite.beat.dispatch import batch_sender, dispatcher, planner
+from redbeat_lite.beat.dispatch import batch_sender, dispatcher
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
@@ -63,10 +62,9 @@ class Line:
         found = ends(sorted((score, name) for name, (score, _) in self.due.items()), SIZE)
         states = {name: EntryState.new(self.due[name][1]).encode().encode() for _, name in found}
         due = [Stored(name.encode(), score, HOURLY, states[name]) for score, name in found]
-        with mock.patch.object(planner, "elapsed", return_value=0.0):
-            jobs, bad = self.planner.plan(due, self.now, Freezes(), MOST)
-        assert (bad, bool(jobs)) == ([], bool(due))
-        for job in jobs:
+        batch = self.planner.plan(due, self.now, Freezes(), MOST)
+        assert (batch.bad, bool(batch.jobs)) == ([], bool(due))
+        for job in batch.jobs:
             self.done += len(job.plan.emit)
             assert job.plan.emit[0] == job.state.nominal, "its own runs stay in order"
             assert job.plan.next is not None
@@ -75,7 +73,7 @@ class Line:
                 del self.due[job.stored.name.decode()]
             else:
                 self.due[job.stored.name.decode()] = job.due, job.plan.next
-        return {job.stored.name.decode(): self.done for job in jobs}
+        return {job.stored.name.decode(): self.done for job in batch.jobs}
 
 
 @examples(60)
@@ -179,7 +177,6 @@ def test_where_a_batch_takes_long_the_next_one_has_fewer_messages(
     # A message takes 10 ms up to the thousandth, and nothing from there on.
     for module in (dispatcher, batch_sender):
         monkeypatch.setattr(module, "elapsed", lambda: min(sum(sizes()), 1000) / 100)
-    monkeypatch.setattr(planner, "elapsed", lambda: 0.0)
     clock.forward(3600)
     inner_beat.run_due()
     assert sizes() == [500, *6 * [100], 500, 400]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Entry, every
-from redbeat_lite.beat.dispatch import planner as planner_module
+from redbeat_lite.beat import decoded_entries
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
@@ -40,15 +40,16 @@ def planner(**instead: Any) -> Planner:
 
 
 def planned(own: Planner, due: Stored) -> Entry:
-    [job], bad = own.plan([due], NOW, Freezes())
-    assert bad == []
+    batch = own.plan([due], NOW, Freezes())
+    assert batch.bad == []
+    [job] = batch.jobs
     return job.entry
 
 
 @pytest.mark.parametrize("part", [10, pytest.param(1, marks=pytest.mark.soak)])
 def test_thirty_thousand_entries_in_turn_are_decoded_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a tenth of them, with a tenth of the memory."""
-    monkeypatch.setattr(planner_module, "_CACHE", planner_module._CACHE // part)
+    monkeypatch.setattr(decoded_entries, "_MOST_BYTES", decoded_entries._MOST_BYTES // part)
     own = planner()
     everybody = [stored(f"e{number}") for number in range(30_000 // part)]
     first = [planned(own, each) for each in everybody]
@@ -77,19 +78,8 @@ def test_long_messages_make_short_batches() -> None:
     """Each is there several times over until it is sent: in this process, on its way, in the script, in the queue."""
     own = planner()
     due = [stored(f"e{number}", size=50_000, misfire="all") for number in range(50)]
-    jobs, bad = own.plan(due, NOW + 99 * 60_000, Freezes())
-    assert bad == []
-    assert 1 < len(jobs) < 10
-    assert {len(job.plan.emit) for job in jobs} == {100}
-    assert len(own.plan(due, NOW, Freezes())[0]) == 50
-
-
-def test_whoever_asks_what_takes_so_long_is_told_the_entry() -> None:
-    """Once is enough for a batch that takes no time; what is told then goes with the times."""
-    told: list[object] = []
-    asked: list[str] = []
-    own = planner(progress=told.append, tasks=lambda name: asked.append(str(told[-1])))
-    locked = encode(Entry("any", "add", every(60), once=True)).encode()
-    own.plan([Stored(name, NOW, locked, STATE) for name in (b"a", b"b", b"c")], NOW, Freezes())
-    assert asked == ["planning 'a'", "planning 'c'", "planning 'b'"]
-    assert len(told) == 2, "once for each end"
+    batch = own.plan(due, NOW + 99 * 60_000, Freezes())
+    assert batch.bad == []
+    assert 1 < len(batch.jobs) < 10
+    assert {len(job.plan.emit) for job in batch.jobs} == {100}
+    assert len(own.plan(due, NOW, Freezes()).jobs) == 50

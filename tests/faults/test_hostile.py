@@ -184,7 +184,6 @@ def test_a_text_of_megabytes_is_set_aside_and_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A slow machine has smaller batches, and reads the long name with each of them.
-    monkeypatch.setattr("redbeat_lite.beat.dispatch.planner._LONGEST", 60)
     schedules, keys, megabytes = Schedules(app), scheduler.store.keys, 5_000_000
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
     scheduler.run_due()

@@ -87,14 +87,14 @@ DISPATCH = (
     Mutation(
         name="planner lets entries that are not through keep their place",
         file=_PLANNER,
-        old="        _take_turns(jobs, now)\n",
-        new="",
+        old="            job.due = now\n",
+        new="            pass\n",
         promise="test_delivery.py::TestBacklogs::test_entries_that_make_up_for_much_take_turns",
         room=("tests/beat/test_backlogs.py", "tests/beat/test_planner.py"),
     ),
     Mutation(
         name="planner keeps a decoded entry by its name alone",
-        file=_PLANNER,
+        file="beat/decoded_entries.py",
         old="if cached is not None and cached[0] == stored.definition:",
         new="if cached is not None:",
         promise="test_edits.py::TestEdits::test_every_message_after_an_edit_is_made_by_it",

@@ -56,7 +56,7 @@ ENTRIES = (
     Mutation(
         name="a resumption sends what was missed during the pause",
         file=_LIFECYCLE,
-        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)",
+        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone)",
         new="nominal = state.nominal",
         promise="test_guarantees.py::TestIsolation::test_a_resumption_sends_nothing_that_the_pause_held_back",
         room=(*_LIFE, "tests/beat/test_tick_misfires.py"),
@@ -124,8 +124,8 @@ ENTRIES = (
     Mutation(
         name="a resumption never catches up",
         file=_LIFECYCLE,
-        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone, walk_on)",
-        new="nominal = ahead(entry, state, now, zone, walk_on)",
+        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone)",
+        new="nominal = ahead(entry, state, now, zone)",
         promise="test_guarantees.py::TestIsolation::test_a_resumption_that_catches_up_sends_what_the_pause_held_back",
         acceptance=("tests/acceptance/test_wakeup.py",),
         room=_LIFE,

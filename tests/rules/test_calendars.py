@@ -15,7 +15,7 @@ from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.rules import Rule, cron, rrule, rule_of
 from redbeat_lite.rules.calendars import MAX_DAYS, CalendarRule, without
 from redbeat_lite.rules.clock_changes import CountedRule
-from redbeat_lite.rules.misfire import WALK, by_count, missed_of
+from redbeat_lite.rules.misfire import MOST_COUNTED, missed_of
 from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -151,8 +151,8 @@ def test_years_in_a_row_are_passed_over_by_a_few_questions_and_walked_for_a_boun
     if isinstance(base, CountedRule):
         assert (first, last, number) == (begin, end - 1000, (end - begin) // 1000)
     else:
-        assert (first, last, number) == (begin, begin + WALK * 1000, WALK + 1)
-    assert asked[0] < WALK + 100
+        assert (first, last, number) == (begin, end - 1000, MOST_COUNTED)
+    assert asked[0] < MOST_COUNTED + 100
 
 
 def test_what_is_walked_is_bounded_for_all_days_together() -> None:
@@ -161,14 +161,15 @@ def test_what_is_walked_is_bounded_for_all_days_together() -> None:
     assert isinstance(rule, CalendarRule)
     begin = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
     numbers = [number for _, _, number in rule.left_out(begin - 1, begin + 40 * 86_400_000)]
-    assert (numbers[0], sum(numbers)) == (1440, WALK + len(days))
+    assert numbers == [MOST_COUNTED]
 
 
 def test_what_was_missed_holds_nothing_that_is_left_out() -> None:
     rule = without(rule_of(cron("0 9 * * *"), BERLIN), weekends())
     friday = to_ms(datetime(2026, 3, 27, 9, tzinfo=BERLIN))
-    missed = missed_of(rule, friday, friday + 4 * 86_400_000, by_count)
-    assert [from_ms(ms).astimezone(BERLIN).day for ms in missed.since(0)] == [27, 30, 31]
+    missed = missed_of(rule, friday, friday + 4 * 86_400_000)
+    days = [from_ms(ms).astimezone(BERLIN).day for ms in (missed.first, missed.last_but_one, missed.last)]
+    assert (days, missed.number) == ([27, 30, 31], 3)
 
 
 def test_a_rule_with_a_calendar_is_another_rule() -> None:

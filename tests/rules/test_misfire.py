@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, schedule
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.rules import at, cron, every, next_ms, rrule, rule_of
-from redbeat_lite.rules.misfire import CHUNK, WALK, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
+from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
 from tests.support.cases import together
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
@@ -134,20 +134,35 @@ def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfir
         assert done.next == next_ms(rule, T + YEAR)
 
 
-def test_a_rule_that_cannot_be_counted_is_walked_in_rounds() -> None:
+@together("misfire", [Misfire(), Misfire("coalesce", grace=3600)])
+def test_of_a_rule_that_cannot_count_a_thousand_missed_runs_are_counted(misfire: Misfire) -> None:
     rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
-    now = T + 3 * WALK * MINUTE
-    emitted, skipped, rounds, nominal = [], 0, 0, T
-    while nominal <= now:
-        done = plan_misfires(rule, nominal, now, Misfire())
-        emitted += done.emit
-        skipped, rounds, nominal = skipped + done.skipped, rounds + 1, done.next or now + 1
-    assert (emitted, skipped, rounds) == ([now], 3 * WALK, 4)
+    now = T + 3 * MOST_COUNTED * MINUTE
+    done = plan_misfires(rule, T, now, misfire)
+    assert (done.emit, done.skipped, done.next) == ((now,), MOST_COUNTED - 1, now + MINUTE)
 
 
-def test_a_limit_holds_for_a_rule_that_is_walked_in_rounds() -> None:
+def test_of_a_rule_that_cannot_count_none_is_sent_that_is_too_late() -> None:
     rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
-    now = T + 3 * WALK * MINUTE
+    now = T + 3 * MOST_COUNTED * MINUTE
+    done = plan_misfires(rule, T, now, Misfire("all", grace=120))
+    assert done.emit == (now - 2 * MINUTE, now - MINUTE, now)
+    assert (done.skipped, done.next) == (MOST_COUNTED, now + MINUTE)
+
+
+def test_of_bursts_that_cannot_be_counted_no_run_is_sent_twice() -> None:
+    """The latest of them is searched in steps, which are longer than the gaps in a burst."""
+    rule = rule_of(rrule("FREQ=SECONDLY;BYHOUR=3"), UTC)
+    now = T + 9 * 86_400_000
+    done = plan_misfires(rule, next_ms(rule, T) or 0, now, Misfire())
+    [sent] = done.emit
+    assert now - 86_400_000 < sent < now
+    assert done.next == next_ms(rule, now)
+
+
+def test_a_limit_holds_for_a_rule_that_cannot_count() -> None:
+    rule = rule_of(rrule("FREQ=MINUTELY"), UTC)
+    now = T + 3 * MOST_COUNTED * MINUTE
     done = plan_misfires(rule, T, now, Misfire("all", limit=2))
     assert done.emit == minutes(0, 1)
     assert done.next == now + MINUTE
@@ -189,18 +204,30 @@ def test_looking_ahead_keeps_the_phase_of_an_interval() -> None:
     assert ahead_ms(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T) is None
 
 
-def test_a_schedule_of_somebody_elses_is_planned_too() -> None:
+def test_a_users_schedule_is_asked_once_and_makes_up_for_one_run() -> None:
+    asked = []
+
     class Odd(BaseSchedule):
         def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+            asked.append(self.now())
             rest = 7 - (self.now() - last_run_at).total_seconds()
-            return rest <= 0, max(rest, 0)
+            return rest <= 0, rest if rest > 0 else 7
 
-    assert plan_misfires(rule_of(Odd(), UTC), T, T + 20_000, Misfire("all")).emit == (T, T + 7000, T + 14_000)
+    rule = rule_of(Odd(), UTC)
+    first = plan_misfires(rule, T, T + 20_000, Misfire("all"))
+    assert first.emit == (T,)
+    assert first.next == T + 27_000
+    assert len(asked) == 1
+    second = plan_misfires(rule, first.next, T + 27_000, Misfire("all"))
+    assert (second.emit, second.next) == ((T + 27_000,), T + 34_000)
+    assert len(asked) == 2
+    assert plan_misfires(rule, T, T + 20_000, Misfire("skip")).emit == ()
 
 
 def test_the_rounded_interval_of_celery_is_planned_too() -> None:
     rule = rule_of(schedule(3600, relative=True), UTC)
-    assert plan_misfires(rule, T + 10, T + 2 * 3_600_000, Misfire("all")).emit == (T + 10, T + 3_600_000, T + 7_200_000)
+    done = plan_misfires(rule, T + 10, T + 2 * 3_600_000, Misfire("all"))
+    assert (done.emit, done.next) == ((T + 10,), T + 3 * 3_600_000)
 
 
 @pytest.mark.parametrize(

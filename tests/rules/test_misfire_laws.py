@@ -156,25 +156,3 @@ def test_a_plan_is_the_same_in_any_process(rule: Rule, nominal: int, late: int, 
     )
     assert Misfire.of(misfire.encode()) == misfire
     assert from_ms(nominal).tzinfo is UTC
-
-
-walked = st.sampled_from(
-    [rule_of(rrule(text), BERLIN) for text in ("FREQ=MINUTELY;INTERVAL=7", "FREQ=DAILY;BYHOUR=2,3;BYMINUTE=30")]
-)
-
-
-@examples(40)
-@given(walked, starts, st.integers(0, 1500), misfires, st.integers(1, 40), st.none() | st.integers(1, 30))
-def test_however_a_walk_is_cut_into_rounds_it_comes_to_the_same(
-    rule: Rule, nominal: int, late: int, misfire: Misfire, steps: int, runs_left: int | None
-) -> None:
-    now = nominal + late * 7 * 60_000
-    whole = plan_misfires(rule, nominal, now, misfire, runs_left=runs_left)
-    emitted, skipped, following, _ = finish(
-        rule, nominal, now, misfire, runs_left, walk_on=lambda found: len(found) < steps
-    )
-    if len(whole.emit) < CHUNK:
-        assert tuple(emitted) == whole.emit
-        assert following == whole.next
-    if misfire.limit is None and runs_left is None and len(whole.emit) < CHUNK:
-        assert skipped == whole.skipped

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
-from redbeat_lite.store import records, time_limits
+from redbeat_lite.store import records
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
 
@@ -80,12 +80,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in [*sys.modules.items()]:
         if name.startswith("redbeat_lite.") and getattr(module, "PAGE", 0) == 1000:
             monkeypatch.setattr(module, "PAGE", 100)
-
-
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missed occurrences are walked through for as long as it takes: a busy machine would have none left at the end."""
-    monkeypatch.setattr(time_limits, "_BRIEF", 600.0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ..._base.times import from_ms
 from ...entries import lifecycle
 from ...entries.message import may_lose_retries
 from ...entries.stored_entry import shown_name
-from ...entries.words import counted
+from ...entries.words import counted_missed
 from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...store.records import Bad
 from ..beat_state import BeatState
@@ -86,7 +86,7 @@ class BatchLog:
                 )
             return
         if plan.skipped:
-            missed = counted(plan.skipped, "occurrence", "occurrences")
+            missed = counted_missed(plan.skipped)
             policy = job.entry.misfire.policy
             logger.warning("beat: %r missed %s, left out by its policy %r", name, missed, policy)
         if plan.next is None:

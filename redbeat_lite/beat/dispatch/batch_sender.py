@@ -24,7 +24,7 @@ from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog
 from .once_locks import OnceLocks
-from .planner import LEAST, MAX_ERROR, MOST, Job
+from .planner import LEAST, MAX_ERROR, MOST, Batch, Job
 from .publisher import BrokerDown, Publisher
 from .redis_batch import refused_for_all
 
@@ -69,7 +69,7 @@ class BatchSender:
         #: Most messages of the next batch, by the time that the last one took.
         self.most = MOST
 
-    def quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
+    def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
         """Put entries that cannot be used in quarantine, unless they have changed meanwhile."""
         if bad:
             results = self._store.quarantine(term, bad)
@@ -77,14 +77,18 @@ class BatchSender:
                 entry for entry, is_done in zip(bad, results, strict=True) if is_done
             )
 
-    def send(self, term: Term, now: int, jobs: list[Job]) -> None:
+    def send(self, term: Term, now: int, batch: Batch) -> None:
         """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
+
+        Entries that cannot be used are quarantined.
 
         Raises:
             BrokerDown: the broker cannot be reached; what was not sent stays due.
             Refrozen: the freezes have changed, so nothing was advanced.
             Lost: another process leads.
         """
+        self._quarantine(term, batch.bad)
+        jobs = batch.jobs
         messages = sum(len(job.plan.emit) for job in jobs)
         if not messages:
             self.commit(term, now, jobs)

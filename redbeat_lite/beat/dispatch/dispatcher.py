@@ -58,10 +58,13 @@ class Dispatcher:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
-            jobs, bad = self._planner.plan(due, now, self._freezing.known, self._sender.most)
-            self._sender.quarantine(term, bad)
+            freezes = self._freezing.known
+            batch = self._planner.plan(due, now, freezes, self._sender.most)
             with suppress(Refrozen):  # The next peek brings the new freezes.
-                self._sender.send(term, now, jobs)
+                self._sender.send(term, now, batch)
+                if batch.asking:
+                    now = self._leader.clock.now_ms()
+                    self._sender.send(term, now, self._planner.ask(batch.asking, now, freezes))
 
     def _lost_parts(self, due: Sequence[Stored]) -> bool:
         """Return whether the schedule must be mended first, because an entry lacks a part."""

@@ -5,8 +5,8 @@ The planner talks to no server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any
 
@@ -20,13 +20,15 @@ from ...entries.entry import Entry
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
-from ...entries.stored_entry import entry_of, shown_name, state_of
+from ...entries.stored_entry import shown_name, state_of
 from ...once.claims import Claim, queue_of
 from ...policies import Once
 from ...rules import every
+from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
 from ...store.json_values import MAX_BYTES, dumps
 from ...store.records import Bad, Command, Stored
+from ..decoded_entries import DecodedEntries
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
@@ -41,22 +43,8 @@ LEAST = 100
 #: exist, here and in the server, until the batch is sent.
 _MAX_BYTES = 8_000_000
 
-#: Seconds in which entries of half a batch may look for missed occurrences one by one.
-_WALKING = 0.08
-
-#: Missed occurrences that an entry may look at after that.
-_FEW = 3
-
-#: Seconds after which the rest of half a batch is left to the next one.
-_LONGEST = 0.12
-
-#: Seconds from one sign of progress to the next, while entries are planned.
-_REPORT = 0.1
-
-#: Most bytes of decoded entries that are kept between ticks: some 45,000 entries with few
-#: arguments. If more entries take turns, all are dropped, because the oldest would be the next to
-#: be needed.
-_CACHE = 64_000_000
+#: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
+_ASKING = 0.05
 
 #: If two runs are at least this many ms apart, the later one may take over the once-lock of an
 #: earlier one that has not started.
@@ -64,10 +52,6 @@ _FAR = 60_000
 
 #: Clock tolerance in ms for that takeover.
 _EARLY = 1000
-
-#: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
-_CACHED = 1000
-_PER_BYTE = 4
 
 
 @dataclass(slots=True)
@@ -95,6 +79,16 @@ class Job:
         return task_id(self.entry.name, self.state.generation, nominal)
 
 
+@dataclass(slots=True)
+class Batch:
+    """Planned entries, and those that cannot be used."""
+
+    jobs: list[Job] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+    #: Entries with a user's own schedule class, to be planned when the others have been sent.
+    asking: list[Stored] = field(default_factory=list)
+
+
 class Planner:
     """Plans batches, and remembers decoded entries between them.
 
@@ -120,87 +114,88 @@ class Planner:
         self._zone = zone
         self._tasks = tasks
         self._completed = completed
-        self._prefix = prefix
         self._slack = slack
         self._progress = progress
-        self._decoded: dict[bytes, tuple[bytes, Entry]] = {}
-        self._room = _CACHE
+        self._decoded = DecodedEntries(lambda entry: check_destination(entry.options, prefix))
 
-    def plan(
-        self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST
-    ) -> tuple[list[Job], list[Bad]]:
-        """Plan a batch at ``now`` (epoch ms); return its jobs, and the entries that cannot be used.
+    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST) -> Batch:
+        """Plan a batch at ``now`` (epoch ms) with at most so many messages; the rest stays due.
 
-        Stops when the batch is full, or has taken long enough; the rest stays due. ``due`` has the
-        oldest and the newest due entries in turn. Each of the two gets half of the batch, so that
-        neither waits for the other.
+        ``due`` has the oldest and the newest due entries in turn. Each of the two gets half of the
+        messages, so that neither waits for the other.
         """
-        bad: list[Bad] = []
-        oldest = self._plan_half(due[::2], now, freezes, most / 2, bad)
-        left = due[::2][len(oldest) + len(bad) :]
-        # The new half gets at most as much work as the old half did, so a backlog drains in at most
-        # twice the time it would take alone.
-        work = sum(max(len(job.plan.emit), 1) for job in oldest)
-        newest = self._plan_half(
-            [*due[1::2], *reversed(left)], now, freezes, max(work, LEAST / 2), bad
-        )
-        jobs = [*oldest, *reversed(newest)]
-        _take_turns(jobs, now)
-        return jobs, bad
+        self._progress("planning")
+        batch = Batch()
+        oldest = due[::2]
+        planned = self._plan_half(oldest, now, freezes, most / 2, batch)
+        number = len(batch.jobs)
+        newest = [*due[1::2], *reversed(oldest[planned:])]
+        self._plan_half(newest, now, freezes, most / 2, batch)
+        # Messages are sent in the order of their due times.
+        batch.jobs[number:] = reversed(batch.jobs[number:])
+        return batch
 
     def _plan_half(
-        self, due: Iterable[Stored], now: int, freezes: Freezes, most: float, bad: list[Bad]
-    ) -> list[Job]:
-        time = _Time()
-        progress = _PlanningText()
-        jobs: list[Job] = []
+        self, due: Sequence[Stored], now: int, freezes: Freezes, most: float, batch: Batch
+    ) -> int:
+        """Plan entries until so many messages are planned; return the number of entries."""
         messages = 0
         size = 0
-        reported = -_REPORT
-        for stored in due:
-            spent = time.spent
-            if messages >= most or size >= _MAX_BYTES or spent >= _LONGEST:
-                break
-            progress.stored = stored
-            if spent - reported >= _REPORT:
-                reported = spent
-                self._progress(progress)
+        for number, stored in enumerate(due):
+            if messages >= most or size >= _MAX_BYTES:
+                return number
             try:
-                jobs.append(
-                    self._plan_entry(stored, now, time, freezes, has_a_turn=spent < _WALKING)
-                )
-                emitted = len(jobs[-1].plan.emit)
-                messages += emitted
-                size += emitted * len(stored.definition or b"")
+                job = self._plan_entry(stored, now, freezes, may_ask=False)
             except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
-                bad.append(quarantined(stored, exc, now))
-        return jobs
+                batch.bad.append(quarantined(stored, exc, now))
+                continue
+            if job is None:
+                batch.asking.append(stored)
+                continue
+            batch.jobs.append(job)
+            messages += len(job.plan.emit)
+            size += len(job.plan.emit) * len(stored.definition or b"")
+        return len(due)
+
+    def ask(self, entries: Sequence[Stored], now: int, freezes: Freezes) -> Batch:
+        """Plan entries with a user's own schedule class, as many as the time of a turn allows."""
+        batch = Batch()
+        until = elapsed() + _ASKING
+        for stored in entries:
+            self._progress(f"asking the schedule of {shown_name(stored)!r}")
+            try:
+                job = self._plan_entry(stored, now, freezes, may_ask=True)
+                assert job is not None
+                batch.jobs.append(job)
+            except Exception as exc:  # noqa: BLE001 - a user's class may raise anything
+                batch.bad.append(quarantined(stored, exc, now))
+            if elapsed() >= until:
+                break
+        return batch
 
     def _plan_entry(
-        self, stored: Stored, now: int, time: _Time, freezes: Freezes, *, has_a_turn: bool
-    ) -> Job:
+        self, stored: Stored, now: int, freezes: Freezes, *, may_ask: bool
+    ) -> Job | None:
+        """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later."""
         state = state_of(stored)
+        unchanged = Plan((), state.nominal, 0)
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
             # The beat of another app or of a newer version may know the entry. The stand-in is
             # never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
-            unchanged = Plan((), state.nominal, 0)
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
-            unchanged = Plan((), state.nominal, 0)
             return Job(stored, entry, state, unchanged, frozen_until, frozen=True)
-        plan = lifecycle.plan(entry, state, now, self._zone, time.is_left_for)
-        if not has_a_turn and not plan.emit and plan.next is not None and plan.next <= now:
-            # It begins in another batch. A few steps now would only add a line to the log.
-            plan = Plan((), state.nominal, 0)
-        job = Job(stored, entry, state, plan)
+        if not may_ask and isinstance(entry.rule(self._zone), (ForeignRule, AnsweringRule)):
+            return None
+        job = Job(stored, entry, state, lifecycle.plan(entry, state, now, self._zone))
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
         if entry.once is not None:
-            job.claims = [self.claim(job, entry.once, nominal, now) for nominal in plan.emit]
+            job.claims = [self.claim(job, entry.once, nominal, now) for nominal in job.plan.emit]
         return job
 
     def _look_ahead(self, job: Job, now: int) -> None:
@@ -209,35 +204,19 @@ class Planner:
         plan = job.plan
         if plan.emit:
             job.life = life_ms(entry, plan, now, self._slack)
-        if plan.next is not None and plan.next > now and not entry.jitter:
-            job.due = int(plan.next)
-            return
         job.due = lifecycle.score(entry, plan.next, self._zone)
+        if job.due is not None and job.due < now:
+            # An unfinished entry is requeued behind all that are due.
+            job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
-            nominal = lifecycle.ahead(entry, job.state, now, self._zone, _few)
+            nominal = lifecycle.ahead(entry, job.state, now, self._zone)
             job.instead = (nominal, lifecycle.score(entry, nominal, self._zone))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return the entry that is stored; raise if it cannot be used here."""
-        entry = self._completed(self._decoded_entry(stored))
+        entry = self._completed(self._decoded.decode(stored))
         if entry.unstored:
             raise ConfigOwned(f"only the configuration of {entry.owner!r} has all of its parts")
-        return entry
-
-    def _decoded_entry(self, stored: Stored) -> Entry:
-        cached = self._decoded.get(stored.name)
-        if cached is not None and cached[0] == stored.definition:
-            return cached[1]
-        entry = entry_of(stored)
-        definition = stored.definition or b""
-        check_destination(entry.options, self._prefix)
-        if cached is not None:
-            self._room += _size(cached[0])
-        self._room -= _size(definition)
-        if self._room < 0:
-            self._decoded.clear()
-            self._room = _CACHE - _size(definition)
-        self._decoded[stored.name] = (definition, entry)
         return entry
 
     def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
@@ -271,51 +250,6 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
     return max(plan.next - now - _EARLY, 1) + delay
-
-
-def _take_turns(jobs: Iterable[Job], now: int) -> None:
-    """Requeue unfinished entries behind all that are due; those that sent something come last.
-
-    Each gets a due time of its own, in steps of a millisecond up to now, so they stay due in this
-    order.
-    """
-    left = [job for job in jobs if job.due is not None and job.due <= now]
-    left.sort(key=lambda job: job.plan.next != job.state.nominal)
-    for due, job in enumerate(left, now - len(left) + 1):
-        job.due = due
-
-
-class _Time:
-    """Time that planning half a batch takes."""
-
-    def __init__(self) -> None:
-        self._began = elapsed()
-
-    @property
-    def spent(self) -> float:
-        """Return the seconds since planning began."""
-        return elapsed() - self._began
-
-    def is_left_for(self, walked: Sequence[int]) -> bool:
-        """Return whether an entry that has looked at these missed occurrences may look for more."""
-        return _few(walked) or self.spent < _WALKING
-
-
-class _PlanningText:
-    """Text for the watchdog, made only if it is logged."""
-
-    stored: Stored
-
-    def __str__(self) -> str:
-        return f"planning {shown_name(self.stored)!r}"
-
-
-def _few(walked: Sequence[int]) -> bool:
-    return len(walked) < _FEW
-
-
-def _size(definition: bytes) -> int:
-    return _CACHED + _PER_BYTE * len(definition)
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
