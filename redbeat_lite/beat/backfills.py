@@ -157,7 +157,7 @@ class BackfillPlanner:
         if cached_entry is entry and cached is not None:
             return cached
         changed = copy(entry)
-        changed.message_template = None
+        changed.own_part = None
         headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
         changed._put(expect=False, options={**entry.options, "headers": headers})
         once = entry.once

@@ -47,7 +47,7 @@ STATUSES = get_args(Status)
 
 #: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
 #: be made again.
-_NOT_PICKLED = ("app", "_rule", "message_template", "read_rows")
+_NOT_PICKLED = ("app", "_rule", "own_part", "read_rows")
 
 
 @public
@@ -97,9 +97,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     #: Texts in place of the fields that could not be stored, by field; only a config entry has
     #: some.
     unstored: Mapping[str, str] = MappingProxyType({})
-    #: Template of the entry's messages, with the values for it; see
+    #: Part that all messages of the entry have in common; see
     #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
-    message_template: tuple[Any, Any] | None = None
+    own_part: tuple[str, dict[str, str]] | None = None
     _rule: tuple[tzinfo, Rule] | None = None
 
     def __init__(

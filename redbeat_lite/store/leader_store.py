@@ -76,9 +76,17 @@ class LeaderStore(Store):
         Raises:
             Refrozen: the freezes have another revision.
         """
-        keys = self.keys
-        where = (keys.leader, keys.due, keys.entries, keys.state, keys.meta, keys.of_backfills.due)
-        reply = self._run("schedule/peek", where, (*term, now, limit, _REPLY_BYTES, revision))
+        reply = self.backend.scripts.run(
+            "schedule/peek",
+            self.keys,
+            backfills_due=self.keys.of_backfills.due,
+            token=term.token,
+            term=term.number,
+            now=now,
+            limit=limit,
+            most_bytes=_REPLY_BYTES,
+            revision=revision,
+        )
         check_term(reply)
         self.backfill_due = score_of(reply[0])
         if len(reply) > 2:
@@ -106,25 +114,32 @@ class LeaderStore(Store):
         Raises:
             Refrozen: the freezes have another revision, so nothing was advanced.
         """
-        keys = self.keys
-        where = [keys.leader, keys.due, keys.entries, keys.state, keys.meta]
-        lists: dict[str, int] = {}
+        others: dict[str, int] = {}
         new_deadlines = [advance.deadlines for advance in advances]
-        place: int | str = ""
-        encoded = ""
-        if any(new_deadlines):
-            place = lists.setdefault(deadlines, 6)
-            encoded = json.dumps(new_deadlines)
-        args: list[Any] = [*term, random_hex(), place, encoded, revision]
+        has_deadlines = any(new_deadlines)
+        if has_deadlines:
+            others[deadlines] = 1
+        args: list[Any] = []
         for name, guard, state, score, commands, ranges, _ in advances:
             args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
             for command, target, value in (*commands, *ranges):
                 if command == "publish":
                     args += (f"publish {target}", value)
                     continue
-                number = lists.setdefault(target, len(where) + len(lists) + 1)
-                args += (f"{command} {number}", value)
-        reply = self._run("schedule/commit", where + list(lists), args)
+                place = others.setdefault(target, len(others) + 1)
+                args += (f"{command} {place}", value)
+        reply = self.backend.scripts.run(
+            "schedule/commit",
+            self.keys,
+            others=list(others),
+            token=term.token,
+            term=term.number,
+            call=random_hex(),
+            deadlines="1" if has_deadlines else "",
+            new_deadlines=json.dumps(new_deadlines) if has_deadlines else "",
+            revision=revision,
+            advances=args,
+        )
         check_term(reply)
         results = [
             text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]

@@ -34,8 +34,8 @@ def test_every_run_gives_a_check_in_that_its_message_refers_to(
         before, *after = seen["modes"]
         assert before.endswith("(exactly once), prepared")
         assert set(after) == {
-            "in one step with the schedule (exactly once), each made in full, because the scheduler's apply_entry or "
-            "send_task is not Celery's own"
+            "in one step with the schedule (exactly once), each made in full, because apply_entry is not the function "
+            "of celery.beat"
         }
     check_ins: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for check_in in seen["check_ins"]:

@@ -132,16 +132,18 @@ def test_only_the_first_entry_of_its_kind_goes_the_full_way(
 
 
 @needs_batches
-def test_an_entry_keeps_its_shape_where_there_are_too_many(
+def test_a_template_is_dropped_where_there_are_too_many(
     publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates._MAX_TEMPLATES", 2)
     entries = [Entry(f"e{n}", "plain", every(3600), options={"shadow": f"own {n}"}) for n in range(5)]
     names = in_full(publishers[0], monkeypatch)
-    for number in range(3):
-        for entry in entries:
+    for entry in entries:
+        for number in range(3):
             publish(publishers[0], occurrence(entry, number))
     assert names == [entry.name for entry in entries]
+    assert publishers[0]._templates is not None
+    assert len(publishers[0]._templates._templates) <= 2
 
 
 @needs_batches

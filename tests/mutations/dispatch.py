@@ -15,7 +15,7 @@ _LOCKS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_terms.py")
 
 _COMMIT = "store/scripts/lua/schedule/commit.lua"
 _PEEK = "store/scripts/lua/schedule/peek.lua"
-_LEADS = "if not leads(KEYS[1], ARGV[1], ARGV[2]) then"
+_LEADS = "if not leads(leader, token, term) then"
 _SENDER = "beat/dispatch/batch_sender.py"
 _STEPS = "beat/dispatch/entry_steps.py"
 _PUBLISHER = "beat/dispatch/publisher.py"
@@ -26,8 +26,8 @@ DISPATCH = (
     Mutation(
         name="commit advances entries that were edited since they were planned",
         file=_COMMIT,
-        old="if found and string.find(found, guards[n], 1, true) == 1 then",
-        new="if found then",
+        old="if stored and string.find(stored, guards[n], 1, true) == 1 then",
+        new="if stored then",
         promise="test_guarantees.py::TestEdits::test_an_edited_entry_never_fires_by_its_old_rule",
         acceptance=_KILLS,
         room=(*_WAYS, *_SCRIPTS),
@@ -44,7 +44,7 @@ DISPATCH = (
     Mutation(
         name="commit sends although a freeze has begun",
         file=_COMMIT,
-        old="if ARGV[6] ~= '|' and ARGV[6] ~= string.match(freezes, '^[^|]*') then",
+        old="if revision ~= '|' and revision ~= string.match(freezes, '^[^|]*') then",
         new="if false then",
         promise="test_guarantees.py::TestIsolation::test_a_frozen_schedule_sends_nothing",
         room=_FREEZES,
@@ -52,7 +52,7 @@ DISPATCH = (
     Mutation(
         name="commit that is sent twice is done twice",
         file=_COMMIT,
-        old="if string.find(last, ARGV[3], 1, true) == 1 then",
+        old="if string.find(last, call, 1, true) == 1 then",
         new="if false then",
         promise="test_delivery.py::TestLostReplies::test_a_message_whose_reply_was_lost_keeps_its_once_lock",
         acceptance=("tests/faults/test_proxied.py",),
@@ -148,8 +148,8 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although its expiry differs",
         file="beat/dispatch/message_templates.py",
-        old="if entry.message_template is None or entry.message_template[0].terms != terms:",
-        new="if entry.message_template is None:",
+        old="        occurrence.life is None,\n",
+        new="",
         promise="test_delivery.py::TestBrokers::test_the_last_message_of_an_entry_does_not_expire",
         room=("tests/beat/test_tick_ends.py", *_PREPARED),
     ),

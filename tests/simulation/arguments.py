@@ -103,8 +103,8 @@ class Arguments:
     def flag(self) -> str:
         return self._choice("0", "1")
 
-    def eight(self) -> str:
-        return "8"
+    def third(self) -> str:
+        return "3"
 
     def nothing(self) -> str:
         return ""
@@ -201,13 +201,13 @@ class Arguments:
         return f"{self.now()} 0 {self._stored(KEYS.state, self._entry) or ''}"
 
     def push(self) -> str:
-        return self._mostly("lpush 6", "publish c", "recorded 7")
+        return self._mostly("lpush 1", "publish c", "recorded 2")
 
     def keep(self) -> list[str]:
         return ["pexpire 6", self.lease()]
 
     def uuid_push(self) -> str:
-        return self._choice("range 7", "recorded 7")
+        return self._choice("range 2", "recorded 2")
 
     def range(self) -> str:
         if self._random.random() < 0.5:

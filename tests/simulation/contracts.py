@@ -105,13 +105,13 @@ CONTRACTS: dict[str, list[Contract]] = {
     "schedule/commit": [
         Contract(
             "leader due entries state meta queue rows deadlines",
-            "token term uuid eight nothing revision",
+            "token term uuid third nothing revision",
             each_arg="name advance state push json keep uuid_push range",
             items=1,
         ),
         Contract(
             "leader due entries state meta queue rows deadlines",
-            "token term uuid eight runs revision",
+            "token term uuid third runs revision",
             each_arg="name lone state",
             items=1,
         ),

@@ -368,17 +368,17 @@ class Mutation(NamedTuple):
 MUTATIONS = {
     "a commit does not compare the state": Mutation(
         "schedule/commit",
-        {"if found and string.find(found, guards[n], 1, true) == 1 then": "if found then"},
+        {"if stored and string.find(stored, guards[n], 1, true) == 1 then": "if stored then"},
         "request late",
     ),
     "a commit does not compare the term": Mutation(
         "schedule/commit",
-        {"if not leads(KEYS[1], ARGV[1], ARGV[2]) then": "if false then"},
+        {"if not leads(leader, token, term) then": "if false then"},
         "request late",
     ),
     "freezes are not looked at": Mutation(
         "schedule/peek",
-        {"if string.match(freezes, '^[^|]*') ~= ARGV[6] then": "if false then"},
+        {"if string.match(freezes, '^[^|]*') ~= revision then": "if false then"},
         "cut",
     ),
     "edits do not compare": Mutation(

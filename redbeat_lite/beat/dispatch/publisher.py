@@ -253,15 +253,15 @@ class Publisher:
         name = occurrence.entry.name
         if not astray or name in self._astray:
             return commands
+        # The server may have lost which queue is bound to the exchange.
         assert self._batch is not None
         self._batch.declare_again()
         _declare_broadcasts(self._app, self._producer.channel)
         commands, astray = self._make_message(occurrence)
         if astray:
             self._astray.add(name)
-            logger.warning(
-                "beat: %r goes nowhere, as in Celery: no queue is bound to %s", name, astray
-            )
+            text = "beat: %r goes nowhere, as in Celery: no queue is bound to %s"
+            logger.warning(text, name, astray)
         return commands
 
     def _make_message(self, occurrence: Occurrence) -> tuple[list[Command], str]:

@@ -1,38 +1,41 @@
 -- needs leads
--- What is due, with all that is needed to plan it; changes nothing.
--- KEYS[1] leader  KEYS[2] due  KEYS[3] entries  KEYS[4] state  KEYS[5] meta  KEYS[6] due of the backfills
--- ARGV[1] token  ARGV[2] term  ARGV[3] now_ms  ARGV[4] limit
--- ARGV[5] bytes of texts after which the rest is left to the next call  ARGV[6] revision of the freezes that is known
+-- Return due entries with all that is needed to plan them; change nothing.
+-- KEYS: leader due entries state meta backfills_due
+-- ARGS: token term now limit most_bytes revision
+--   now: epoch ms
+--   limit: most entries
+--   most_bytes: of definitions and states; the rest is left to the next call
+--   revision: of the freezes that the leader knows
 -- returns {0} this term is over
---       | {-2, freezes} they are of another revision; '' where none are stored
---       | {first, {name, score, ...}, {definition, ...}, {state, ...}} at most limit entries: the oldest, the newest,
---           the second oldest, and so on, so that a backlog and new entries both make progress
---       | {first, {name, score}} nothing is due; the first entry to come, or {first, {}} when none is stored
--- where first is the score of the first backfill, 'inf' when none is stored
-if not leads(KEYS[1], ARGV[1], ARGV[2]) then
+--       | {-2, freezes} the freezes have another revision; '' if none are stored
+--       | {backfill, {name, score, ...}, {definition, ...}, {state, ...}} the oldest entry, the newest, the second
+--           oldest, and so on, so that a backlog and new entries both make progress
+--       | {backfill, {name, score}} nothing is due; the next entry to come, or {backfill, {}} if none is stored
+-- where backfill is the score of the first backfill, 'inf' if none is stored
+if not leads(leader, token, term) then
   return {0}
 end
-local freezes = redis.call('HGET', KEYS[5], 'freezes') or ''
-if string.match(freezes, '^[^|]*') ~= ARGV[6] then
+local freezes = redis.call('HGET', meta, 'freezes') or ''
+if string.match(freezes, '^[^|]*') ~= revision then
   return {-2, freezes}
 end
-local first = redis.call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')[2] or 'inf'
-local number = math.min(redis.call('ZCOUNT', KEYS[2], '-inf', ARGV[3]), ARGV[4])
+local backfill = redis.call('ZRANGE', backfills_due, 0, 0, 'WITHSCORES')[2] or 'inf'
+local number = math.min(redis.call('ZCOUNT', due, '-inf', now), limit)
 if number <= 0 then
-  return {first, redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')}
+  return {backfill, redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')}
 end
 local half = math.floor(number / 2)
-local oldest = redis.call('ZRANGE', KEYS[2], '-inf', ARGV[3], 'BYSCORE', 'LIMIT', 0, number - half, 'WITHSCORES')
-local newest = redis.call('ZRANGE', KEYS[2], ARGV[3], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half, 'WITHSCORES')
+local oldest = redis.call('ZRANGE', due, '-inf', now, 'BYSCORE', 'LIMIT', 0, number - half, 'WITHSCORES')
+local newest = redis.call('ZRANGE', due, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, half, 'WITHSCORES')
 
-local SLICE = 50 -- entries read at a time: what they hold is known only then
-local room = tonumber(ARGV[5])
+local SLICE = 50 -- Entries that are read at a time, because their size is known only then.
+local room = tonumber(most_bytes)
 local ranked, definitions, states = {}, {}, {}
 
 local function add(target, texts)
-  for _, each in ipairs(texts) do
-    target[#target + 1] = each
-    room = room - (each and #each or 0)
+  for _, text in ipairs(texts) do
+    target[#target + 1] = text
+    room = room - (text and #text or 0)
   end
 end
 
@@ -43,10 +46,10 @@ for at = 0, number - 1, SLICE do
     names[#names + 1] = ranks[i]
     ranked[#ranked + 1], ranked[#ranked + 2] = ranks[i], ranks[i + 1]
   end
-  add(definitions, redis.call('HMGET', KEYS[3], unpack(names)))
-  add(states, redis.call('HMGET', KEYS[4], unpack(names)))
+  add(definitions, redis.call('HMGET', entries, unpack(names)))
+  add(states, redis.call('HMGET', state, unpack(names)))
   if room <= 0 then
     break
   end
 end
-return {first, ranked, definitions, states}
+return {backfill, ranked, definitions, states}
