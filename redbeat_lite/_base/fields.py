@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
