@@ -143,9 +143,6 @@ class Store:
     def _client(self) -> Any:
         return self.backend.client
 
-    def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return self.backend.scripts.run(name, keys, args)
-
     # -- reading entries by name -------------------------------------------------------------------
 
     def read(self, names: Sequence[str | bytes]) -> list[Stored]:

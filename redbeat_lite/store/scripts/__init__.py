@@ -205,7 +205,7 @@ class Call(NamedTuple):
 
     name: str
     keys: Sequence[str]
-    args: Sequence[Any] = ()
+    args: Sequence[Any]
 
     @classmethod
     def of(cls, script: str, /, *sources: object, **values: Any) -> Call:
@@ -241,15 +241,11 @@ class Scripts:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def run(self, script: str, /, *sources: Any, **values: Any) -> Any:
-        """Run ``lua/<script>.lua``; return its reply, in which strings are bytes.
+    def run(self, script: str, /, *sources: object, **values: Any) -> Any:
+        """Run ``lua/<script>.lua`` with the arguments of :meth:`Call.of`, and return its reply.
 
-        Parameters:
-            sources, values: as :meth:`Call.of` takes them. A script that counts its arguments takes
-                its KEYS and its ARGV instead.
+        Strings in the reply are bytes.
         """
-        if not _head(script).keys.names:
-            return self.send(Call(script, *sources))
         return self.send(Call.of(script, *sources, **values))
 
     def send(self, call: Call) -> Any:
