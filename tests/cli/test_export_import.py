@@ -17,9 +17,9 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.api import writer
 from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.operate.texts import next_run
+from redbeat_lite.store import store as entry_store
 from redbeat_lite.store.records import Edit, Stored
 from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
@@ -577,7 +577,7 @@ class TestPlan:
                 raise KeyboardInterrupt
             return put(store, edits)
 
-        with mock.patch.object(Store, "put", interrupted), mock.patch.object(writer, "PAGE", 7):
+        with mock.patch.object(Store, "put", interrupted), mock.patch.object(entry_store, "AT_ONCE", 7):
             cli("apply", path, "--prune", code=1)
         assert 0 < sum(name.startswith("new") for name in schedules) < 40, "it broke off in the middle"
         cli("apply", path, "--prune")
