@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Self, get_args
 
-from msgspec import Struct, json
+from msgspec import json
 
 from .._base.public import public
 from .._base.times import from_ms
@@ -68,19 +68,6 @@ class Incident:
     until: datetime | None = None
 
 
-class StoredCase(Struct, kw_only=True, omit_defaults=True):
-    """JSON of an incident in Redis. Instants are texts, because Lua would round them."""
-
-    text: str
-    since: str
-    count: int
-    told: bool = False
-    generation: str = ""
-    note: str | None = None
-    nominal: str | None = None
-    until: str | None = None
-
-
 class Case(NamedTuple):
     """Incident with all that Redis holds of it. Instants are in epoch milliseconds.
 
@@ -126,18 +113,8 @@ class Case(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
-        """Return the JSON of this incident."""
-        stored = StoredCase(
-            text=self.text[:_MAX_TEXT],
-            since=str(self.since),
-            count=self.times,
-            told=self.announced,
-            generation=self.generation,
-            note=self.note or None,
-            nominal=None if self.nominal is None else str(self.nominal),
-            until=None if self.until is None else str(self.until),
-        )
-        return dumps(stored)
+        """Return the JSON of this incident: a list of its fields."""
+        return dumps(self._replace(text=self.text[:_MAX_TEXT], note=self.note or None))
 
     @classmethod
     def decode(cls, field: str, raw: bytes) -> Self:
@@ -150,23 +127,7 @@ class Case(NamedTuple):
         Raises:
             one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
         """
-        # The field of a closed incident begins with a number and a colon.
-        kind, _, name = field.lstrip("0123456789").removeprefix(":").partition(":")
-        if kind not in KINDS:
-            raise ValueError(f"{kind[:30]} is no kind of incident")
-        stored = json.decode(raw, type=StoredCase)
-        case = cls(
-            kind,
-            name,
-            since=int(stored.since),
-            text=stored.text,
-            times=stored.count,
-            nominal=None if stored.nominal is None else int(stored.nominal),
-            note=stored.note,
-            announced=stored.told,
-            until=None if stored.until is None else int(stored.until),
-            generation=stored.generation,
-        )
+        case = json.decode(raw, type=cls)
         case.shown()  # This raises if an instant is out of range.
         if case.field != field:
             raise ValueError("the field is of another incident")
