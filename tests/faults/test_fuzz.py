@@ -178,9 +178,9 @@ def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptu
 
     @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
     def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:
-        jobs, bad = planner.plan([Stored(name, NOW, definition, state)], NOW, Freezes())
-        assert len(jobs) + len(bad) == 1
-        for each in bad:
+        batch = planner.plan([Stored(name, NOW, definition, state)], NOW, Freezes())
+        assert len(batch.jobs) + len(batch.bad) + len(batch.asking) == 1
+        for each in batch.bad:
             assert json.loads(each.record)["error"]
 
 
