@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redbeat_lite import Scheduler
+from redbeat_lite.settings import RENEWALS_PER_LEASE
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup, make_app
@@ -127,7 +128,7 @@ class Scenario:
             slack += PUBLISH_MS
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults
         delivery = "exactly" if is_exact else "at least"
-        self.story.record(kind="setup", late=LATE_MS, slack=slack, delivery=delivery)
+        self.story.record(kind="setup", late=LATE_MS + self._deafness_ms, slack=slack, delivery=delivery)
         for name in setup.config:
             self._add_config_entry(name)
         for _ in range(setup.beats):
@@ -145,6 +146,13 @@ class Scenario:
         self._calm(timeline)
         self.story.record(kind="end", at=self.story.now)
         self._checks.end()
+
+    @property
+    def _deafness_ms(self) -> int:
+        """Milliseconds after which a beat that hears nothing knows of a new entry: at its next renewal."""
+        if not {"deaf", "half open"} & set(self.setup.faults):
+            return 0
+        return round(1000 * self.setup.lease / RENEWALS_PER_LEASE)
 
     def _storm(self, timeline: Timeline) -> None:
         """Let the faults happen."""
