@@ -127,6 +127,11 @@ class Check(NamedTuple):
     turn: str
 
 
+# Seconds within which a run must be created. Then the sweeper looks for it, and forgets it if it
+# does not exist.
+_CREATION = 10.0
+
+
 class Index:
     """Ids of the runs under one prefix: unended runs for the sweeper, ended runs for people.
 
@@ -146,6 +151,16 @@ class Index:
     def check_later(self, run_id: str) -> None:
         """Have the sweeper check a run one period from now."""
         self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
+
+    def announce(self, run_id: str) -> int:
+        """Have the sweeper look for a run that is about to be created; return when, epoch ms."""
+        instant = self._now() + round(1000 * _CREATION)
+        self._client.zadd(self._open, {run_id: instant})
+        return instant
+
+    def forget_time(self) -> None:
+        """Ask the server for its time again at the next use."""
+        self._asked_at = float("-inf")
 
     def reopen(self, run_id: str) -> None:
         """Move a resumed run from the ended runs back to the unended ones."""
@@ -232,12 +247,36 @@ class PipelineStore:
         Returns:
             ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
             ended, and its record has expired); and the steps to publish.
+
+        Raises:
+            TimeoutError: the call came to the server so late that no sweeper would find the run.
         """
         # The params have a field of their own, so that publishing does not read them.
         definition = definition.but(params={})
-        joins_line = bool(entry) and definition.overlap != "allow"
         # Write the index first, because the sweeper would never find a run that is not in it.
-        self.index.check_later(run_id)
+        until_ms = self.index.announce(run_id)
+        word, outbox = self._create(run_id, definition, params, entry, attempt, until_ms)
+        if word == b"late":
+            # The time that we estimate may be wrong.
+            self.index.forget_time()
+            raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
+        if word in (b"run", b"wait"):
+            # A sweep between these two writes may have seen no run, and removed it from the index.
+            self.index.check_later(run_id)
+            self._cache_definition(run_id, definition)
+        return text(word), _outbox(outbox)
+
+    def _create(
+        self,
+        run_id: str,
+        definition: Definition,
+        params: str,
+        entry: str,
+        attempt: str,
+        until_ms: int,
+    ) -> tuple[bytes, Any]:
+        """Create a run unless the server's time is past ``until_ms``; return the script's reply."""
+        joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
             "pipeline/start",
             run_id,
@@ -252,12 +291,9 @@ class PipelineStore:
             entry=entry,
             attempt=attempt,
             waits=int(joins_line),
+            until_ms=until_ms,
         )
-        if word in (b"run", b"wait"):
-            # A sweep between these two writes may have seen no run, and removed it from the index.
-            self.index.check_later(run_id)
-            self._cache_definition(run_id, definition)
-        return text(word), _outbox(outbox)
+        return word, outbox
 
     def remove_published(self, run_id: str, published: Outbox) -> None:
         """Remove steps from the outbox, now that they are published.

@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
+from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.pipeline_keys import index_key
@@ -195,6 +195,20 @@ def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
         patch.setattr(Scripts, "run", pause)
         start(app, "slow")
     assert listed(app) == ["slow"]
+
+
+def test_a_start_that_arrives_when_the_sweeper_has_looked_creates_no_run(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would publish the steps of a run that the sweeper has forgotten."""
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline_store, "_CREATION", -1.0)
+        with pytest.raises(TimeoutError, match="too late"):
+            start(app, "late")
+    with pytest.raises(PipelineNotFound):
+        PipelineRun(app, "late").status()
+    start(app, "late")
+    assert listed(app) == ["late"]
 
 
 @pytest.mark.soak

@@ -140,6 +140,9 @@ class Arguments:
     def instant(self) -> str:
         return self._choice("0", "0", str(self._server.database.now + 60_000), self.now())
 
+    def until(self) -> str:
+        return str(self._server.database.now + self._random.choice((-1000, 60_000, 60_000, 60_000)))
+
     def name(self) -> str:
         self._entry = self._random.choice(NAMES)
         return self._entry

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup
 from tests.simulation.network import Loss
 from tests.simulation.rules import interval
@@ -98,6 +99,28 @@ def test_a_job_survives_connections_that_are_lost_while_a_queue_is_declared(loss
     assert laws(scenario) == []
     assert len(lost) == losses
     assert scenario.story.counts["jobs failed"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_job_ends_whose_start_arrives_after_its_caller_gave_up() -> None:
+    """Found by seed 5524: a sweeper had forgotten the job before it existed, and nobody published its steps."""
+    scenario = Scenario(4, busy())
+    start = _sha("pipeline/start").encode()
+    late = []
+
+    def delay_start(process: Process, commands: list[list[bytes]]) -> Loss | None:
+        if process.name != "jobs" or commands[0][:2] != [b"EVALSHA", start] or late:
+            return None
+        late.append(commands)
+        return Loss.LATE_REQUEST
+
+    def begin() -> None:
+        scenario.network.draw_loss = delay_start
+        scenario.network._delay = lambda _process: 7.0  # type: ignore[method-assign]
+
+    at(scenario, 0.0, begin)
+    assert laws(scenario) == []
+    assert len(late) == 1
 
 
 # -- what is broken on purpose -------------------------------------------------------------------------
