@@ -134,7 +134,8 @@ def name(most: int) -> Kind:
 
 
 def _text(value: Any) -> str:
-    return require(isinstance(value, str) and storable(value) == value, value)  # type: ignore[no-any-return]
+    text: str = require(isinstance(value, str) and storable(value) == value, value)
+    return text
 
 
 #: Text of any length without control characters.

@@ -44,7 +44,8 @@ _COUNT = whole(0)
 
 
 def _rate(value: Any) -> float:
-    return require(type(value) in (int, float) and SLOWEST <= value <= FASTEST, value)  # type: ignore[no-any-return]
+    rate: float = require(type(value) in (int, float) and SLOWEST <= value <= FASTEST, value)
+    return rate
 
 
 def _instants(value: Any) -> tuple[int, ...]:
