@@ -38,18 +38,19 @@ Order of entries
 ================
 
 Peek takes the oldest due entry, the newest, the second oldest, and so on. The planner gives each of
-the two ends half of the batch::
+the two ends half of the messages of a batch. So a backlog delays no new entry, and drains in at
+most twice the time that it would take alone. An entry that sends many missed runs is planned in
+several batches. After each, it is requeued behind all that are due.
 
-    work(newest half) <= max(work(oldest half), LEAST / 2)
-
-So a backlog delays no new entry, and drains in at most twice the time that it would take alone. An
-entry that misses many runs is planned in several batches. After each, it is requeued behind all
-that are due.
-
-A batch is bounded by the number of its messages, by their bytes, and by the time that planning
-takes. The number follows the speed of the broker, so that publishing takes 0.15 s::
+A batch is bounded by the number of its messages and by their bytes. The number follows the speed of
+the broker, so that publishing takes 0.15 s::
 
     most messages = 0.15 s * messages of the last batch / seconds that it took
+
+No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
+user's own schedule class may take any time to answer. So entries with such a class are planned when
+the others of their batch have been sent, and it is asked once for a run. At least one is asked in a
+turn, and others until 0.05 s are over.
 
 Races
 =====

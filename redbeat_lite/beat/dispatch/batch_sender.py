@@ -121,8 +121,7 @@ class BatchSender:
         """
         tried: list[Job] = []
         at_once = self._publisher.at_once
-        # Copied messages skip this check, because the commit makes it.
-        with self._publisher.batch(self._check_lead_for) as publish:
+        with self._publisher.batch() as publish:
             self._log.note_mode(self._publisher.mode)
             for job in jobs:
                 if at_once and self._leader.stop.requested:
@@ -145,12 +144,11 @@ class BatchSender:
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
         locks = {claim.task_id: once_headers(claim) for claim in job.acquired}
         for nominal in job.plan.emit:
+            self._check_lead(f"publishing {job.entry.name!r}")
             task_id = job.id_of(nominal)
             extra = locks.get(task_id)
             try:
                 commands = publish(Occurrence(job.entry, task_id, nominal, job.life, extra))
-            except Lost:
-                raise
             except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
                 self._keep_failure(job, exc)
                 return
@@ -203,9 +201,6 @@ class BatchSender:
         if refused_all is not None:
             self.commit(term, now, answered)
             raise _refuses_all(refused_all)
-
-    def _check_lead_for(self, occurrence: Occurrence) -> None:
-        self._check_lead(f"publishing {occurrence.entry.name!r}")
 
     def _check_lead(self, doing: str) -> None:
         """Report progress; raise Lost if this process does not lead any more."""

@@ -81,7 +81,6 @@ class Publisher:
         self._templates: Templates | None = None
         #: Why the messages of this batch are made in full, although they might be prepared.
         self._in_full: str | None = None
-        self._before: Callable[[Occurrence], None] = lambda occurrence: None
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
@@ -194,16 +193,11 @@ class Publisher:
         return connection
 
     @contextmanager
-    def batch(
-        self, before: Callable[[Occurrence], None] = lambda occurrence: None
-    ) -> Iterator[Callable[[Occurrence], list[Command]]]:
+    def batch(self) -> Iterator[Callable[[Occurrence], list[Command]]]:
         """Publish a batch: yield a function that publishes one occurrence.
 
         The function returns the commands that are still to be sent.
-
-        ``before`` is called before each message that is made in full, and may raise to prevent it.
         """
-        self._before = before
         if self._templates is not None:
             channel = type(self._producer.channel)
             self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
@@ -248,7 +242,6 @@ class Publisher:
         return commands
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
-        self._before(occurrence)
         commands, astray = self._make_message(occurrence)
         name = occurrence.entry.name
         if not astray or name in self._astray:
@@ -277,10 +270,7 @@ class Publisher:
             raise
 
     def _take(self) -> tuple[list[Command], str]:
-        if self._batch is None:
-            return [], ""
-        astray = self._batch.astray
-        return self._batch.take(), astray
+        return ([], "") if self._batch is None else self._batch.take()
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""

@@ -62,9 +62,8 @@ class RedisBatch:
         self._client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
-        #: Destination of a message since the last :meth:`take` that no queue is bound to; else
-        #: empty.
-        self.astray = ""
+        #: Destination of a message since the last :meth:`take` that no queue is bound to.
+        self._astray = ""
         channel.create_publish_batch = lambda max_size: self
         self._drawn = random_hex(12)
         self._numbers = count()
@@ -95,7 +94,7 @@ class RedisBatch:
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
         if len(self._commands) == before:
             exchange = kwargs.get("exchange")
-            self.astray = f"exchange {exchange!r} with routing key {kwargs.get('routing_key')!r}"
+            self._astray = f"exchange {exchange!r} with routing key {kwargs.get('routing_key')!r}"
         return result
 
     def declare_again(self) -> None:
@@ -108,11 +107,12 @@ class RedisBatch:
         # Kombu's client adds the prefix only when it sends.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
-    def take(self) -> list[Command]:
-        commands = self._commands
+    def take(self) -> tuple[list[Command], str]:
+        """Return the collected commands, and a destination that no queue is bound to, if any."""
+        taken = self._commands, self._astray
         self._commands = []
-        self.astray = ""
-        return commands
+        self._astray = ""
+        return taken
 
     def flush(self) -> None:
         """Do nothing: every message was taken right after it was published."""
