@@ -48,31 +48,22 @@ class Deadlines:
             return []
         entry = job.entry
         deadlines: list[int] = []
-        start = expect.start_ms
-        finish = expect.finish_ms
         before = job.state.last
         put_off = 0
         if entry.jitter or entry.options:
             put_off = entry.jitter_ms + delay_ms(entry.options, now)
-        most = (finish or start or 0) + put_off  # A run ends after it has begun.
         for nominal in job.plan.emit:
-            due = self.due(entry, nominal, now) if put_off else nominal
-            begins = 0
-            ends = 0
-            has_deadlines = (
-                before is None or (nominal - before) * _AT_ONCE >= most
-            )  # true of most entries
-            # max() would take a quarter of the time of this function.
-            if start is not None and (
-                has_deadlines or _is_sampled(nominal, before, start + put_off)
-            ):
-                begins = now if due + start < now else due + start
-            if finish is not None and (
-                has_deadlines or _is_sampled(nominal, before, finish + put_off)
-            ):
-                ends = now if due + finish < now else due + finish
-            if begins or ends:
-                deadlines += (nominal, begins, ends)
+            due = nominal
+            if put_off:
+                due = self.due(entry, nominal, now)
+            limits = []
+            for allowed in (expect.start_ms, expect.finish_ms):
+                if allowed is None or not _is_sampled(nominal, before, allowed + put_off):
+                    limits.append(0)
+                else:
+                    limits.append(max(due + allowed, now))
+            if any(limits):
+                deadlines += (nominal, *limits)
             before = nominal
         if expect.success_ms is not None:
             deadlines.append(now + put_off + expect.success_ms)
