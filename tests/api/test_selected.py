@@ -196,7 +196,7 @@ def test_entries_of_a_configuration_are_treated_as_one_of_them_is(
     make_beat(app).run_due()
     elsewhere = Schedules(make_app("elsewhere"))
     assert sorted(elsewhere.select(tag="x").pause()) == ["held", "plain"]
-    with pytest.raises(ConfigOwned, match="entry 'held' holds what cannot be stored"):
+    with pytest.raises(ConfigOwned, match="entry 'held' has parts that cannot be stored"):
         elsewhere.select(tag="x").run_now()
     assert queued(client) == []
     assert sorted(elsewhere.select(tag="x").resume()) == ["held", "plain"]
