@@ -240,7 +240,8 @@ def test_a_hostile_key_of_a_once_lock_concerns_its_entry_alone(
     definition["once"] = {"key": template, "scope": "queue"}
     client.hset(keys.entries, "hostile", json.dumps(definition))
     eventually(lambda: scheduler.run_due() is not None and "hostile" in schedules.quarantined(), what="set aside")
-    assert "once.key" in schedules.quarantined()["hostile"]["error"]
+    error = "not readable as JSON" if what == "half of a character" else "once.key"
+    assert error in schedules.quarantined()["hostile"]["error"]
     eventually(lambda: scheduler.run_due() is not None and of_entry(client, "sound"), what="the sound one")
 
 

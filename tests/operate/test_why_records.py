@@ -90,19 +90,3 @@ def test_one_of_many_that_were_edited_differently_is_told(app: Celery, schedules
     night = clock.now.replace(hour=3, minute=0, second=0) - timedelta(days=1)
     found = sentences(why(app, "e14", night))
     assert any(each.startswith("It was edited by alice (api) at ") and each.endswith(": schedule.") for each in found)
-
-
-def test_what_an_earlier_release_has_edited_is_not_known(
-    app: Celery, schedules: Schedules, clock: Clock, client: redis.Redis
-) -> None:
-    schedules.add("a", "add", every(60, align=True))
-    schedules.pause("a", note="moving house")
-    paused = client.hget(KEY + "changed", "a")
-    clock.forward(3600)
-    schedules.resume("a")
-    client.hset(KEY + "changed", "a", paused)  # that release leaves no line
-    [resumed] = [id_ for id_, line in client.xrange(KEY + "changes") if b"resumed" in line[b"change"]]
-    client.xdel(KEY + "changes", resumed)
-    found = sentences(why(app, "a", clock.now - timedelta(minutes=30)))
-    assert "it was paused" not in found[0]
-    assert any(each.endswith("by whom and when is not recorded.") for each in found)

@@ -88,7 +88,7 @@ def test_a_failure_is_one_of_the_entry_until_the_run_is_resumed(lab: Lab, schedu
     found = recorded(schedules, name, "failed")
     assert found.error == "bad: ValueError: as asked"
     assert schedules[name].failures_in_a_row == 1
-    assert "did run for" in str(why(lab, found).verdict)
+    assert " ran for " in str(why(lab, found).verdict)
     key = store_of(lab.app).keys(run.id).run
     lab.client.hset(key, "created", int(lab.client.hget(key, "created")) - 86_400_000)  # as if it had failed long ago
     assert run.resume()
@@ -129,7 +129,7 @@ def test_a_run_that_waits_for_its_turn_says_for_whom(lab: Lab, schedules: Schedu
     line = turns_key("redbeat-lite", name)
     eventually(lambda: lab.client.zcard(line) == 2, what="both stand in line")
     told = {run.task_id: why(lab, run) for run in schedules.runs(name)}
-    assert "did run" not in told[first.id].verdict
+    assert " ran for " not in told[first.id].verdict
     assert "waits for its turn" not in told[first.id].verdict
     assert "it waits for its turn" in told[second.id].verdict
     assert any(first.id in reason.sentence for reason in told[second.id].reasons)

@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Schedules, at
-from tests.promises.gate import VARIABLE, Gate, Gated
+from tests.promises.gate import VARIABLE, Gate
 from tests.support.messages import Message, of_entry, queued
 from tests.support.processes import ROOT, Process, celery, run_celery
 from tests.support.server import Server
@@ -176,13 +176,13 @@ def separate_broker(stage: Stage, broker: Server) -> dict[str, str]:
 
 def plan_a_bad_entry(stage: Stage) -> Process:
     """Start a beat that finds the unreadable entry "bad" due, and then waits at the gate."""
-    stage.schedules.add("bad", "proj.add", at(datetime.now(UTC) - timedelta(hours=1)))
+    begin = datetime.now(UTC) - timedelta(hours=1)
+    stage.schedules.add("bad", "proj.add", at(begin))
     stage.client.hset("{redbeat-lite}:entries", "bad", "rubbish")
-    gated = stage.schedules.add("gated", "proj.add", Gated())
-    # Both are due when the beat looks for the first time.
-    eventually(lambda: datetime.now(UTC) > gated.next_run_at)
+    # For the claim on its once-lock, the beat routes the message while it plans.
+    stage.schedules.add("gated", "proj.gated", at(begin), once=True)
     stage.gate.close()
-    beat = stage.start(*BEAT)
+    beat = stage.start(*BEAT, **GATED)
     stage.gate.holds()
     return beat
 
