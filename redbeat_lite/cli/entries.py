@@ -93,7 +93,8 @@ def list_(
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
     LAST shows the last runs, the newest on the right: ✓ succeeded, ✗ failed, expired or was lost,
-    ▸ runs, ↻ waits for its retry, - was left out, · waits or has no recorded end.
+    ▸ runs, ↻ waits for its retry, - was left out, · waits or has no recorded end. It is empty for
+    an entry that has not run.
 
     Entries of beat_schedule that the beat refuses stand below, unless an option filters.
 
@@ -123,7 +124,7 @@ def list_(
             entry.name,
             _tasks(entry),
             schedule_text(entry.schedule, zone),
-            marks(entry, history, letters=letters),
+            marks(entry, history, letters=letters) or "",
             next_run(entry, zone),
         )
         for entry in page

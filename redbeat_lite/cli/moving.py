@@ -17,6 +17,7 @@ from celery import Celery
 from .._base.clock import wall_ms
 from ..entries.configured import configured
 from ..entries.entry import Entry
+from ..entries.words import span
 from ..interchange.move_in import Carrier, Move, MoveIn, Source, Unreadable
 from ..interchange.shadow import Difference, Shadow
 from ..operate.texts import next_run
@@ -88,7 +89,8 @@ def import_(
       celery -A proj redbeat import --from redbeat --apply
       celery -A proj redbeat import --from django-celery-beat --apply
 
-    Exit code 3: some entries are left out.
+    Exit codes: 0 fine; 1 the request is wrong, or the other scheduler has no entry; 2 the server or
+    the broker cannot be reached; 3 some entries are left out.
     """
     if origin is None:
         if path is None:
@@ -104,7 +106,10 @@ def import_(
         closing(MoveIn(app, replace=replace)) as mover,
     ):
         with showing_progress(f"importing from {source.title}"):
-            moves = mover.plan([*source.read()])
+            entries = [*source.read()]
+            if not entries:
+                raise _no_entry(source)
+            moves = mover.plan(entries)
             if apply:
                 mover.apply(moves)
         echo_json(map(_move_data, moves))
@@ -113,6 +118,12 @@ def import_(
             _report(source, mover, moves, applied=apply)
     if any(move.action == "left out" for move in moves):
         exit_with(INCOMPLETE)
+
+
+def _no_entry(source: Source) -> Failure:
+    """Return the Failure for an empty store, with its place, which may be the wrong one."""
+    advice = f"; {source.advice}" if source.advice else ""
+    return Failure(f"no entry of {source.title} in {source.where}{advice}")
 
 
 def _move_data(move: Move) -> dict[str, Any]:
@@ -129,6 +140,8 @@ def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) 
     """
     say(f"From {source.title}: {source.where}")
     say(f"Into {mover.where}")
+    if applied and source.lock_seconds is not None:
+        _say_lock(source.title, source.lock_seconds)
     say()
     carried = [move.entry for move in moves if move.entry is not None]
     if carried:
@@ -146,15 +159,24 @@ def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) 
     if mover.led:
         what = "sends what is carried over: the other one must not run any more"
         say(f"A beat of redbeat_lite leads, and {what}.")
-    if applied and source.led:
-        hint = "if it still runs, stop it, or both send"
-        say(f"A beat of {source.title} holds its lock: {hint}.")
     counts = Counter(move.action for move in moves)
     done = "carried over" if applied else "to be carried over"
     hint = " Nothing was written; --apply does it." if carried and not applied else ""
     say(f"{len(carried)} {done}, {counts['left out']} left out.{hint}")
     if counts["stored"]:
         say(f"{counts['stored']} stored here already; --replace carries over these, too.")
+
+
+def _say_lock(title: str, seconds: float) -> None:
+    """Print that the lock of the other scheduler's beat is held, and what to do.
+
+    Parameters:
+        seconds: time until the lock expires; negative if it does not expire.
+    """
+    end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
+    say(f"The lock of {title} is held; it {end}.")
+    say(f"If a beat of {title} still runs, stop it: both would send.")
+    say("A beat that was killed leaves its lock behind. If none runs, go on.")
 
 
 def _next(entry: Entry) -> str:
@@ -205,8 +227,10 @@ def shadow(
       celery -A proj redbeat shadow --from redbeat --for 24h
       celery -A proj redbeat shadow --from django-celery-beat --json
 
-    With --json, each difference is a line of JSON, and so is the summary at the end. Exit code 3:
-    there were differences.
+    With --json, each difference is a line of JSON, and so is the summary at the end.
+
+    Exit codes: 0 no difference; 1 the request is wrong; 2 the server cannot be reached; 3 there
+    were differences.
     """
     app = load_app()
     end = None if length is None else time.monotonic() + length
@@ -278,7 +302,7 @@ def _summary(watch: Shadow) -> None:
     }
     echo_json(summary, indent=None)
     differing = ", ".join(f"{number} {kind}" for kind, number in watch.counts.items()) or "none"
-    not_known = f"due and not known of yet: {undecided}"
+    not_known = f"due, outcome not yet seen: {undecided}"
     say(f"{watch.agreed} runs agreed; differences: {differing}; {not_known}")
 
 

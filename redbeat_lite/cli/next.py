@@ -26,7 +26,7 @@ from .command import (
     option,
 )
 from .options import names_of, selected, selecting
-from .output import echo_json, in_json, say, say_more, table, terminal_width, when
+from .output import echo_json, in_json, say, say_more, table, table_width, when
 
 if TYPE_CHECKING:
     from ..entries.entry import Entry
@@ -115,7 +115,7 @@ def _unknown_runs(entries: Iterable[Entry], end: int) -> str:
 def _echo(runs: list[ComingRun]) -> None:
     """Print a table of runs, with the effect of a clock change below a run."""
     rows = [(when(run.at, run.zone), zone_name(run.zone), run.name) for run in runs]
-    header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=terminal_width())
+    header, *lines = table(("AT", "ZONE", "ENTRY"), rows, width=table_width())
     say(header)
     for run, line in zip(runs, lines, strict=True):
         say(line)

@@ -90,7 +90,7 @@ def say(line: str = "", *, err: bool = False, colour: str | None = None) -> None
 def show_progress(text: str) -> None:
     """Print the progress of long work on stderr, over the last such line. Only on a terminal."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{fitted(text)}", err=True, nl=False)
+        click.echo(f"\r\x1b[K{fitted(text, terminal_width())}", err=True, nl=False)
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def echo_table(
             say(line)
         return
     shown = all_rows[:limit]
-    width = terminal_width()
+    width = table_width()
     notes: list[object] = [None for _ in shown]
     if below and max(map(_columns, table(headers, shown, width=sys.maxsize))) > width:
         notes = [row[-1] for row in shown]
@@ -242,6 +242,14 @@ def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
 def terminal_width() -> int:
     """Return the columns of the terminal, or 80 where the output is no terminal."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def table_width() -> int:
+    """Return the columns of the terminal; no bound where the output is no terminal.
+
+    A program that reads a table gets whole values.
+    """
+    return shutil.get_terminal_size((sys.maxsize, 24)).columns
 
 
 def table(
@@ -317,8 +325,8 @@ def wants_colour() -> bool:
 
 
 def fitted(line: str, width: int | None = None) -> str:
-    """Return a line, cut to ``width`` columns, by default those of the terminal."""
-    return _cut(clean(line), terminal_width() if width is None else width)
+    """Return a line, cut to ``width`` columns, by default :func:`table_width`."""
+    return _cut(clean(line), table_width() if width is None else width)
 
 
 def app_zone() -> tzinfo:

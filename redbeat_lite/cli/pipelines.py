@@ -115,7 +115,8 @@ def show(run_id: str) -> None:
 def wait(run_id: str, timeout: float | None) -> None:
     """Wait until a run has ended, and print a line for each change.
 
-    Exit code 3: the run did not succeed, or has not ended in time.
+    Exit codes: 0 the run succeeded; 1 the request is wrong; 2 the server or the broker cannot be
+    reached; 3 the run did not succeed, or has not ended in time.
 
     \b
     Example:

@@ -57,10 +57,10 @@ _DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 def status(timeout: float) -> None:
     """Show who leads, who stands by, and whether anything is late.
 
-    SENT, NOT SENT and LEFT OUT count from when the leader's process first led. LAG is how late the
-    first entry in line is; OVERDUE counts entries that are late by more than a second. REFUSED are
-    entries of beat_schedule with an error. DIFFERING are entries that the leader has stored with
-    another definition than this app.
+    RUNS SENT, RUNS LEFT OUT and FAILED PUBLISHES count from when the leader's process first led.
+    LAG is how late the first entry in line is; OVERDUE counts entries that are late by more than a
+    second. REFUSED are entries of beat_schedule with an error. DIFFERING are entries that the
+    leader has stored with another definition than this app.
 
     \b
     Examples:

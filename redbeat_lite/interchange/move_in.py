@@ -82,7 +82,11 @@ class Source:
     title: str  #: Name of the other scheduler.
     where: str  #: Place that is read, for people.
     lag = 0.0  #: Seconds until the store shows a run that was sent.
-    led = False  #: Whether a beat of the other scheduler led at the last :meth:`read`.
+    advice = ""  #: What to do if the store has no entry, for people.
+
+    #: Time until the lock of the other scheduler's beat expires, as of the last :meth:`read`, in
+    #: seconds. ``None`` if the lock is not held.
+    lock_seconds: float | None = None
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Yield every entry, or raise Unreadable if the store cannot be reached."""
@@ -235,7 +239,7 @@ class MoveIn:
 
     Parameters:
         replace: import entries that are stored here already once more, for a second import right
-            before the switch.
+            before the switch. An entry that has run here since keeps its last run and counter.
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
@@ -266,7 +270,7 @@ class MoveIn:
                 if isinstance(carried, LeftOut):
                     moves.append(Move(carried.name, "left out", None, (carried.reason,)))
                 else:
-                    moves.append(self._move(carried, rows[carried.entry.name]))
+                    moves.append(self._move(carried, rows[carried.entry.name], now))
         return moves
 
     def apply(self, moves: Iterable[Move]) -> None:
@@ -292,13 +296,15 @@ class MoveIn:
         """Close the connections."""
         self._store.backend.close()
 
-    def _move(self, carried: Carried, stored: Stored) -> Move:
+    def _move(self, carried: Carried, stored: Stored, now: int) -> Move:
         """Return what to do with an entry that can be imported.
 
         Parameters:
             stored: the stored entry of this name, if there is one.
+            now: epoch ms.
         """
         entry = carried.entry
+        notes = carried.notes
         action: Literal["add", "replace"] = "add"
         if stored.definition is not None:
             action = "replace"
@@ -309,7 +315,11 @@ class MoveIn:
             if not self._replace:
                 note = "it is stored here already; --replace carries it over again"
                 return Move(entry.name, "stored", None, (note,))
-            if state is not None:
+            if state is not None and _has_run_since(state, entry.known_state):
+                # The import would send those runs once more.
+                _keep_state(entry, existing, state, now, self._zone)
+                notes = (*notes, "has run here since, so its last run and counter stay")
+            elif state is not None:
                 _continue_state(entry, state)
         line = line_of_write(who(), stored, carried.definition, "carried over")
         edit = edit_of(
@@ -321,7 +331,30 @@ class MoveIn:
             line=line,
         )
         entry.due = edit.score
-        return Move(entry.name, action, entry, carried.notes, edit)
+        return Move(entry.name, action, entry, notes, edit)
+
+
+def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
+    """Return whether this scheduler has sent a run after the last one of the other scheduler."""
+    if stored.last is None:
+        return False
+    return imported.last is None or stored.last > imported.last
+
+
+def _keep_state(
+    entry: Entry, existing: Entry | None, stored: EntryState, now: int, zone: tzinfo
+) -> None:
+    """Give an entry the stored state. A pause of the other scheduler is added to it.
+
+    Parameters:
+        existing: the stored entry; ``None`` if it cannot be read.
+        now: epoch ms.
+    """
+    imported = entry.known_state
+    state = lifecycle.revised(existing or entry, stored, entry, now, zone)
+    if imported.paused and not stored.paused:
+        state = replace(state, paused=True, note=imported.note)
+    entry.state = state
 
 
 def _continue_state(entry: Entry, stored: EntryState) -> None:

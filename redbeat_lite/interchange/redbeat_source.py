@@ -67,6 +67,10 @@ class RedBeatSource(Source):
     """
 
     title = "celery-redbeat"
+    advice = (
+        "keep redbeat_redis_url and redbeat_key_prefix in the app's settings until the import is "
+        "done, or give --url and --prefix"
+    )
 
     def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:
         conf = app.conf
@@ -87,7 +91,9 @@ class RedBeatSource(Source):
     def _read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
-        self.led = bool(client.exists(self._lock))
+        # Redis answers -2 if there is no such key, and -1 if it does not expire.
+        milliseconds = client.pttl(self._lock)
+        self.lock_seconds = None if milliseconds == -2 else milliseconds / 1000
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
         for keys in chunks(client.zrange(f"{self._prefix}:schedule", 0, -1), PAGE):
             pipe = client.pipeline(transaction=False)

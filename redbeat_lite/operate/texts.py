@@ -226,9 +226,9 @@ def _leader_lines(
     yield "leader", _process(leader)
     since = f"{in_zone(leader.since, zone)} ({distance(leader.since, status.now)})"
     yield "since", f"{since}, term {leader.term}"
-    yield "sent", leader.sent
-    yield "not sent", leader.failed
-    yield "left out", leader.skipped
+    yield "runs sent", leader.sent
+    yield "runs left out", leader.skipped
+    yield "failed publishes", leader.failed
     yield "dispatch", leader.dispatch or "nothing was sent yet"
     if leader.backfill_left:
         yield "backfills", f"{leader.backfill_left} left to send"

@@ -596,7 +596,7 @@ def test_schedules_are_told_in_a_few_words() -> None:
 def test_what_is_run_by_hand_only_is_told_so(cli: Cli, schedules: Schedules) -> None:
     assert cli("add", "hand", "add", "--manual").out == "added 'hand'; next run: manual\n"
     schedules.add("tick", "add", every(60))
-    assert cli("list", "--status", "manual").lines[1].split() == ["hand", "add", "manual", "-", "manual"]
+    assert cli("list", "--status", "manual").lines[1].split() == ["hand", "add", "manual", "manual"]
     assert cli("show", "hand", "--json").json["status"] == "manual"
     assert cli("next", "hand").out == "'hand' is run by hand only.\n"
     assert "hand" not in cli("next").out

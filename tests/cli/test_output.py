@@ -88,6 +88,19 @@ def test_what_cannot_stand_beside_stands_below_and_names_are_cut_last() -> None:
     assert len(CliRunner(env={"COLUMNS": "99"}).invoke(shown).output.splitlines()) == 3
 
 
+def test_a_table_has_whole_values_where_the_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("not a terminal")
+
+    @click.command()
+    def shown() -> None:
+        echo_table(("NAME", "TASK"), [("report", "x" * 200)])
+
+    monkeypatch.setattr("os.get_terminal_size", refuse)
+    assert "x" * 200 in CliRunner(env={"COLUMNS": None}).invoke(shown).output
+    assert "x" * 80 not in CliRunner(env={"COLUMNS": "80"}).invoke(shown).output
+
+
 def test_a_word_that_others_have_for_a_command_leads_to_ours(cli: Cli) -> None:
     assert "Did you mean thaw?" in cli("unfreeze", code=1).err
     assert isinstance(redbeat, Group)

@@ -168,7 +168,7 @@ class TestList:
         told.row("poll", NOW - 70 * MINUTE, "lost", "old", 0)
         with commands(server) as seen:
             lines = cli("list").lines
-        assert [line.split()[4] for line in lines] == ["NEXT", "-✓✗▸·", "-"]
+        assert [line.split()[4] for line in lines] == ["NEXT", "-✓✗▸·", "2026-03-02"]
         assert len([command for command in seen if "runs:of" in command]) == 1
 
     def test_finds_the_entries_whose_last_run_failed(self, cli: Cli, told: RunRows, schedules: Schedules) -> None:

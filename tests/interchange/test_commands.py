@@ -81,10 +81,12 @@ def test_a_dry_run_tells_and_apply_does_it(peer_app: Celery, server: Server) -> 
     again = redbeat(server, "import", "--from", "redbeat", "--apply", code=3)
     assert "0 carried over, 1 left out.\n3 stored here already; --replace carries over these, too.\n" in again
     assert "often" not in again
-    assert "holds its lock" not in redbeat(server, "import", "--from", "redbeat", "--apply", "--replace", code=3)
-    get_redis(peer_app).set(peer_app.redbeat_conf.lock_key, "a token")
+    assert "lock" not in redbeat(server, "import", "--from", "redbeat", "--apply", "--replace", code=3)
+    get_redis(peer_app).set(peer_app.redbeat_conf.lock_key, "a token", ex=90)
     said = redbeat(server, "import", "--from", "redbeat", "--apply", "--replace", code=3)
-    assert "A beat of celery-redbeat holds its lock: if it still runs, stop it, or both send." in said
+    above, _, _ = said.partition("NAME ")
+    assert "The lock of celery-redbeat is held; it expires in 1 min " in above
+    assert "If none runs, go on." in above
 
 
 def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, server: Server) -> None:
@@ -113,6 +115,9 @@ def test_each_wrong_request_is_one_line(server: Server) -> None:
     said = redbeat(server, "import", "--from", "redbeat", "--url", "http://x", code=1)
     assert "--url: expected" in said
     assert "redbeat_redis_url" not in said
+    said = redbeat(server, "import", "--from", "redbeat", "--apply", code=1)
+    assert f"no entry of celery-redbeat in {server.url}, keys redbeat:*; keep redbeat_redis_url" in said
+    assert len(said.splitlines()) == 1
     url = "redis://127.0.0.1:1/0"
     said = redbeat(server, "import", "--from", "redbeat", "--url", url, code=2)
     assert f"celery-redbeat: cannot read {url}" in said
@@ -124,6 +129,9 @@ def test_a_django_project_is_read_where_its_settings_say(server: Server, tmp_pat
     env = {"DJANGO_SETTINGS_MODULE": settings, "MOVING_DATABASE": database}
     said = redbeat(server, "import", "--from", "django-celery-beat", code=2, **env)
     assert "no such table" in said
+    shutil.copy(connection.settings_dict["NAME"], database)
+    said = redbeat(server, "import", "--from", "django-celery-beat", "--apply", code=1, **env)
+    assert f"no entry of django-celery-beat in database {database}" in said
     at_five = models.CrontabSchedule.objects.create(hour="17", minute="0", timezone="Europe/London")
     models.PeriodicTask(name="tea", task="proj.sync", crontab=at_five).save()
     shutil.copy(connection.settings_dict["NAME"], database)

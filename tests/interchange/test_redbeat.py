@@ -285,6 +285,30 @@ def test_what_is_stored_here_already_is_replaced_only_on_request(peer_app: Celer
     assert schedules["mine"].next_run_at == clock.now + timedelta(seconds=50)
 
 
+def test_a_second_import_sends_nothing_again_that_has_run_here_since(
+    peer_app: Celery, clock: Clock, client: redis.Redis, make_beat: Callable[[Celery], Scheduler]
+) -> None:
+    last = clock.now - timedelta(seconds=50)
+    save(peer_app, "mine", schedule(60), last=last, runs=2)
+    plan(peer_app, apply=True)
+    inner_beat = make_beat(peer_app)
+    clock.set(clock.now + timedelta(seconds=11))
+    inner_beat.run_due()
+    assert len(of_entry(client, "mine")) == 1
+    save(peer_app, "mine", schedule(60), last=last, runs=2, kwargs={"full": True})
+    again = plan(peer_app, apply=True, replace=True)["mine"]
+    assert (again.action, again.notes[-1]) == ("replace", "has run here since, so its last run and counter stay")
+    inner_beat.run_due()
+    entry = Schedules(peer_app)["mine"]
+    assert len(of_entry(client, "mine")) == 1
+    assert (entry.kwargs, entry.total_run_count) == ({"full": True}, 3)
+    assert entry.next_run_at == last + timedelta(seconds=120)
+    save(peer_app, "mine", schedule(60), last=clock.now, runs=5)
+    later = plan(peer_app, apply=True, replace=True)["mine"]
+    assert not [note for note in later.notes if "has run here" in note]
+    assert Schedules(peer_app)["mine"].total_run_count == 5
+
+
 def test_a_pause_outlives_a_definition_that_cannot_be_read(peer_app: Celery, client: redis.Redis) -> None:
     schedules = Schedules(peer_app)
     schedules.add("mine", "shop.sync", every(5))

@@ -202,7 +202,7 @@ def test_it_only_reads(peer_app: Celery, watcher: Watcher, clock: Clock, server:
         "ZRANGE",
         "SMEMBERS",
         "HMGET",
-        "EXISTS",
+        "PTTL",
         "CLIENT",
         "HELLO",
         "PING",

@@ -75,7 +75,16 @@ def test_status_tells_of_live_beats(crew: Crew) -> None:
     assert f"pid {crew.standby.pid} on {host}" in shown.stdout
     assert "term 1" in lines["since"]
     assert lines["lag"].strip().endswith(" s")
-    assert {"sent", "not sent", "left out", "dispatch", "last tick", "overdue", "entries", "quarantined"} < lines.keys()
+    assert {
+        "runs sent",
+        "runs left out",
+        "failed publishes",
+        "dispatch",
+        "last tick",
+        "overdue",
+        "entries",
+        "quarantined",
+    } < lines.keys()
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
     data = json.loads(redbeat(crew.url, "status", "--json").stdout)

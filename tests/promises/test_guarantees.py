@@ -166,8 +166,8 @@ class TestDelivery:
         assert [message.headers["stamped"] for message in messages] == [message.id for message in messages]
 
     def test_a_message_lives_for_the_gap_and_five_seconds(self, stage: Stage) -> None:
-        """A message that nobody takes makes room for the next. It lives for the gap to the next run
-        and five seconds for clocks that differ.
+        """A message that no worker has taken expires after the gap to the next run and five seconds for
+        clocks that differ.
         """
         stage.schedules.add("hourly", "proj.add", every(3600), start_at=datetime.now(UTC))
         stage.schedules.add("soon", "proj.add", every(TICK))

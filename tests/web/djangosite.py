@@ -85,12 +85,21 @@ def configure(*prefixes: str) -> None:
     )
     django.setup()
     [block] = blocks(document("web.md"), "Django")
+    sys.modules["proj"], sys.modules["proj.celery"] = type(sys)("proj"), type(sys)("proj.celery")
+    sys.modules["proj.celery"].app = app  # type: ignore[attr-defined]
     sys.modules["urls"] = type(sys)("urls")
     patterns = sys.modules["urls"].urlpatterns = []  # type: ignore[attr-defined]
     for prefix in prefixes:
-        names: dict[str, Any] = {"app": app}
-        exec(block.text.replace('"redbeat/"', repr(prefix)), names)
+        names: dict[str, Any] = {"__package__": "proj"}
+        exec(without_admin(block.text).replace('"redbeat/"', repr(prefix)), names)
         patterns += names["urlpatterns"]
+
+
+def without_admin(text: str) -> str:
+    """The urls.py without the admin, which the example in ``examples/django`` has."""
+    lines = [line for line in text.splitlines(keepends=True) if "admin" not in line]
+    assert len(text.splitlines()) - len(lines) == 2
+    return "".join(lines)
 
 
 if __name__ == "__main__":
