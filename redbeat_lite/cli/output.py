@@ -44,12 +44,12 @@ _RIGID = frozenset(
     (
         "",
         "AT",
-        "EXPIRES",
         "FREEZE",
         "FROM",
         "ID",
         "KIND",
         "LAST",
+        "LEASE",
         "NEXT RUN",
         "OUTCOME",
         "RUN",

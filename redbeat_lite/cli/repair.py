@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from .._base.times import from_ms
 from ..entries.words import span
 from ..once.locks import locks as locks_of
+from ..operate.texts import distance
 from .command import Group, completed, json_option, load_app, load_schedules, unknown
 from .entries import say_entry
 from .output import echo_fields, echo_json, echo_table, say
@@ -119,17 +121,23 @@ def locks() -> None:
 def list_locks() -> None:
     """List the locks that are held or waited for, the first to expire first.
 
+    LEASE is the time until the lock expires if nobody renews it. A worker renews it while the task
+    runs. With --json, each lock has the id of its task, too.
+
     \b
     Example:
       celery -A proj redbeat locks list
     """
     listed = locks_of(load_app()).list()
     echo_json(listed)
+    now = datetime.now(UTC)
     rows = []
     for lock in listed:
-        expires = None if lock.expires_in is None else span(lock.expires_in)
-        rows.append((lock.key, lock.state, lock.holder or None, expires, len(lock.waiters)))
-    headers = ("KEY", "STATE", "HOLDER", "EXPIRES", "WAIT")
+        since = None if lock.since is None else distance(lock.since, now)
+        lease = None if lock.expires_in is None else span(lock.expires_in)
+        holder = lock.holder or None
+        rows.append((lock.key, lock.state, holder, since, lease, len(lock.waiters)))
+    headers = ("KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT")
     echo_table(headers, rows, empty="No lock is held or waited for.")
 
 

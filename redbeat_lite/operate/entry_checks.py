@@ -215,7 +215,7 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
             "note",
             f"{counted(len(failed), 'entry has', 'entries have')} failed since the last success: "
             f"{listed(failed)}",
-            "Their runs are sent, but they fail, expire or are lost.",
+            "Runs were sent, but they failed, expired or were lost.",
             "celery -A ... redbeat runs NAME shows the errors. To be alerted at once, let the "
             "entries expect something.",
             failed,

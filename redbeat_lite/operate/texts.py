@@ -166,7 +166,8 @@ def run_time(run: Run) -> str | None:
 def remark(run: Run) -> str | None:
     """Return the error of a run, or another remark about it; ``None``: there is none."""
     if run.until is not None:
-        return f"{run.count} runs within {span((run.until - run.scheduled_at).total_seconds())}"
+        seconds = (run.until - run.scheduled_at).total_seconds()
+        return f"{run.count} occurrences within {span(seconds)}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and no worker has reported its end"
     if run.outcome == "failed" and run.retry_at is not None:

@@ -243,6 +243,7 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
         yield Reason("next", "It has no next run, because it is run by hand only.", None, RULE)
     elif state.paused:
         yield current_pause(case, entry)
+        yield Reason("next", "It has no next run until it is resumed.", None, STATE)
     elif not entry.enabled:
         yield Reason("next", "It has no next run, because it is disabled.", None, STATE)
     elif state.nominal is None:

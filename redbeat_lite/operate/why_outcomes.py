@@ -125,12 +125,12 @@ def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield which workers consume the queue now, because past reports are not recorded."""
+    """Yield which workers last reported the queue, because earlier reports are not recorded."""
     queue = f"queue {case.queue!r}"
     if case.takers:
-        verb = "takes" if len(case.takers) == 1 else "take"
-        takers = f"{listed(case.takers)} {verb} from {queue} now"
-        sentence = f"Of the workers that report, {takers}."
+        report = "it last reported" if len(case.takers) == 1 else "they last reported"
+        takers = f"{listed(case.takers)} took from {queue}"
+        sentence = f"{takers} when {report}, within the last minute."
         yield Reason("workers", sentence, None, "worker reports")
         return
     sentence = (

@@ -107,7 +107,8 @@ def test_locks_are_listed_and_cleared(shell: Shell, live: Schedules) -> None:
     live.add("locked", "proj.add", every(3600), once=True)
     live.run_now("locked")
     plain, data = shell.both("locks", "list")
-    assert plain.lines[0].split()[:3] == ["KEY", "STATE", "HOLDER"]
+    assert plain.lines[0].split() == ["KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT"]
+    assert " s ago" in plain.lines[1]
     [lock] = data
     assert (lock["state"], lock["holder"]) == ("queued", "entry locked")
     assert shell("locks", "clear", lock["key"]).out == f"cleared '{lock['key']}'\n"

@@ -128,7 +128,7 @@ def test_it_asks_the_records_and_the_workers(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it."
     )
     [reason] = found["reasons"]
-    assert reason["sentence"] == "Of the workers that report, 'w1@a' takes from queue 'celery' now."
+    assert reason["sentence"] == "'w1@a' took from queue 'celery' when it last reported, within the last minute."
     runs[0] = Run("nightly", NIGHT, "succeeded", began_at=NIGHT + hour, seconds=5.0)
     assert [reason["kind"] for reason in cli("why", "nightly", "03:00", "--json").json["reasons"]] == [
         "succeeded",

@@ -101,7 +101,7 @@ HISTORIES = {
     ),
     "it waits for busy workers": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it.\n"
-        "Of the workers that report, 'w1@a', 'w2@b' take from queue 'celery' now.",
+        "'w1@a', 'w2@b' took from queue 'celery' when they last reported, within the last minute.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "takers": ("w1@a", "w2@b")},
     ),
     "it expired where no worker takes it": History(
@@ -113,7 +113,7 @@ HISTORIES = {
     "it expired before a busy worker": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: it was sent, and its message expired before a "
         "worker began it.\n"
-        "Of the workers that report, 'w1@a' takes from queue 'celery' now.",
+        "'w1@a' took from queue 'celery' when it last reported, within the last minute.",
         known={"runs": (run(NIGHT, "expired"),), "takers": ("w1@a",)},
     ),
     "it was revoked": History(
