@@ -74,7 +74,8 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
     else:
         explanation = _explain_span(case, entry, from_ms(last), Span(last, last + 1))
         nominal = entry.known_state.nominal
-        is_outstanding = nominal is not None and nominal <= last
+        is_paused = entry.known_state.paused
+        is_outstanding = nominal is not None and nominal <= last and not is_paused
     reasons = [*explanation.reasons]
     for reason in upcoming(case, entry):
         # If the explained occurrence has not been sent yet, it is also the next one.

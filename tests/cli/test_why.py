@@ -54,7 +54,8 @@ def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     assert " ".join(said.out.split()) == (
         "answer 'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused. "
         "because It is paused: until the disk is replaced; who did that, and when, is not recorded. "
-        "(state of the entry)"
+        "(state of the entry) "
+        "next It has no next run until it is resumed. (state of the entry)"
     )
 
 

@@ -157,7 +157,8 @@ HISTORIES = {
     ),
     "the last one waits, as it is paused": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
+        "It has no next run until it is resumed.",
         at=None,
         state={**MISSED, "paused": True},
         known={"runs": (RAN,), "changes": (change(t(1, 12), "paused"), ADDED)},
