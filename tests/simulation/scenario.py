@@ -226,7 +226,7 @@ class Scenario:
         for key in (_KEYS.due, _KEYS.of_backfills.due):
             due: Any = self.server.database.find(key.encode())
             scores = [] if due is None else due.scores.values()
-            instants += [round(score) for score in scores if now < score < float("inf")]
+            instants += [round(score) for score in scores if now <= score < float("inf")]
         return 1000 * min(instants, default=now + 3_600_000)
 
     # -- processes ---------------------------------------------------------------------------------
