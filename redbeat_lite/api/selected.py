@@ -28,7 +28,7 @@ READ = 2_000
 
 
 class Sample:
-    """Sample of a selection: the entries that are due first and match, in due order.
+    """Sample of a selection: the first matching entries in the order of their due times.
 
     A sample searches up to 20,000 names and reads up to 2,000 entries. If the pattern without the
     stars at its end is the name of an entry, the sample has this entry, whenever it is due.

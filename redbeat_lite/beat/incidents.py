@@ -191,9 +191,9 @@ class IncidentWatch:
         return queues
 
     def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
-        """Pause entries whose runs have failed too often.
+        """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
-        An entry that was paused, resumed or replaced since then is left as it is.
+        It changes no entry that somebody has paused, resumed or replaced since those runs.
 
         Parameters:
             failed: name of an entry -> the deadline of its last failure.

@@ -64,7 +64,7 @@ class _Track:
         return entry.max_runs == 1 or isinstance(entry.schedule, At)
 
     def ran_since(self, before: _Track) -> bool:
-        """Return whether the entry has run since another look. An edited entry starts anew."""
+        """Return whether the entry has run since an earlier look, and was not edited since then."""
         is_edited = self._carried.definition != before._carried.definition
         return not is_edited and self.foreign.runs > before.foreign.runs
 

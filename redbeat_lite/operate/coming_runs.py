@@ -81,10 +81,10 @@ def runs_between(
 
 
 def _advanced(entry: Entry, start: int, zone: tzinfo) -> Entry:
-    """Return the entry in its state shortly before ``start``, in epoch ms.
+    """Return the entry with the state that it has shortly before ``start``, in epoch ms.
 
-    So the runs before ``start`` need not be calculated. If the entry counts its runs, they must be,
-    and the entry is returned as it is.
+    So nobody calculates the runs before ``start``. An entry with ``max_runs`` counts these runs, so
+    it is returned unchanged.
     """
     if entry.due is None or entry.max_runs is not None:
         return entry

@@ -33,7 +33,8 @@ TTL = 7 * 86_400.0
 #: Most seconds of a ttl: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
-#: What happens to a run that an entry starts while another run of the entry has not ended.
+#: Policy for an entry that starts a run while its run before has not ended: start it all the same,
+#: leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 OVERLAPS = get_args(Overlap)
 

@@ -29,8 +29,8 @@ _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 #: Kinds of incident about a run that has not begun. At most one of them is open per entry.
 _MISSED: tuple[Kind, ...] = ("missed", "not_consumed")
 
-#: Kind of incident -> field of the expectation that it is about. Kinds that are not in this table
-#: are decided anew at each look, from ``Seen.states``.
+#: Kind of incident -> field of the expectation that it is about. Each look decides about the kinds
+#: that are not in this table from ``Seen.states``.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",

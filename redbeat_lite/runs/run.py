@@ -70,8 +70,8 @@ RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEAD
 #: that the last run of a monthly entry is still there at the next one.
 LIFE_MS = 35 * 86_400_000
 
-#: What one ``replace`` adds to the number of an attempt. A replacement has the id of its task and
-#: counts its retries from 0, so this exceeds any count of retries.
+#: Number that one ``Task.replace`` adds to the number of an attempt. The task that replaces another
+#: one has its id and counts retries from 0. So this number is larger than any count of retries.
 NESTING = 1_000_000
 
 #: Most bytes of an error, and of the name of a worker.
@@ -124,7 +124,7 @@ class Run:
 
 
 class Row(NamedTuple):
-    """Stored state of one run, or of a range of runs that the beat decided against.
+    """Stored state of one run, or of a range of runs that the beat did not send.
 
     Its text is ``task id|letter|begin|duration|attempt|feed id``, with numbers in hexadecimal, some
     60 bytes. Rows lie in a sorted set by nominal time, so the text of a run does not have it. A

@@ -1,4 +1,4 @@
-"""The Lua scripts, which make every atomic write to the schedule, locks, pipelines and runs.
+"""Lua scripts. They make all atomic writes to the schedule, to locks, to pipelines and to runs.
 
 Why scripts
 ===========
