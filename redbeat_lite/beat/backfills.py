@@ -321,7 +321,10 @@ class Backfills:
             self._sender.send(term, now, Batch(bad=[bad]))
             return
         job = self._planner.plan(stored, backfill, now, self._state.freezes)
-        self._sender.send(term, now, Batch([job]))
+        batch = Batch([job])
+        if not self._sender.send(term, now, batch):
+            # The plan is still right, because all runs of a backfill are past.
+            self._sender.send(term, now, batch)
 
 
 def _task_id(backfill: Backfill, nominal: int) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -292,6 +293,30 @@ def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
 def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
     assert edit_whose_reply_is_lost({}) == []
     assert "refused" in edit_whose_reply_is_lost({"if kept then": "if false then"})
+
+
+def test_runs_that_become_due_while_the_broker_is_connected_count_as_missed() -> None:
+    """Found by seed 80163: the beat sent a run that it had planned five seconds before, and the latest one, too."""
+    scenario = quiet(1)
+    # The last of these comes first: the beat connects to the broker again when a look for due entries has failed.
+    late = [[b"PING"], [b"EVALSHA", scripts._sha("schedule/peek").encode()]]
+
+    def delay(_: Process, commands: list[list[bytes]]) -> Loss | None:
+        if not late or late[-1] != commands[0][:2]:
+            return None
+        late.pop()
+        return Loss.LATE_REPLY
+
+    def begin() -> None:
+        scenario.network.draw_loss = delay
+        scenario.network._delay = lambda _process: 7.0  # type: ignore[method-assign]
+
+    at(scenario, 10.9, begin)
+    story = scenario.run()
+    assert late == []
+    assert story.violations == []
+    sent = [record["nominal"] for record in story.records if record["kind"] == "sent"]
+    assert max(later - earlier for earlier, later in pairwise(sent)) > 8000
 
 
 def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:

@@ -60,6 +60,8 @@ Races
 - An entry is edited after peek. Its state has another version then, and the commit leaves it alone.
   A message that the commit would have sent is not sent.
 - Another leader takes over after peek. The commit compares token and term, and does nothing.
+- The broker connection has to be opened after peek, and that takes seconds. More runs may be due by
+  then, so nothing is sent, and the next peek brings the entries again.
 - The freezes change after peek. Peek and commit compare the revision, and do nothing until the
   leader has read them.
 

@@ -34,6 +34,9 @@ logger = get_logger(f"celery.{__name__}")
 #: end.
 _BATCH = 0.15
 
+#: Seconds after which a plan is too old to be sent, because more runs may be due since.
+_OLD_PLAN = 1.0
+
 
 class Steps(Protocol):
     """Next steps of entries, or of backfills."""
@@ -77,10 +80,13 @@ class BatchSender:
                 entry for entry, is_done in zip(bad, results, strict=True) if is_done
             )
 
-    def send(self, term: Term, now: int, batch: Batch) -> None:
+    def send(self, term: Term, now: int, batch: Batch) -> bool:
         """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
 
         Entries that cannot be used are quarantined.
+
+        Returns ``False`` if opening the broker connection took so long that the batch must be
+        planned again. Nothing was sent then.
 
         Raises:
             BrokerDown: the broker cannot be reached; what was not sent stays due.
@@ -92,11 +98,14 @@ class BatchSender:
         messages = sum(len(job.plan.emit) for job in jobs)
         if not messages:
             self.commit(term, now, jobs)
-            return
+            return True
+        planned = elapsed()
         try:
             self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
-            self._publisher.connect(self._store, term)
+            is_new = self._publisher.connect(self._store, term)
             began = elapsed()
+            if is_new and began - planned > _OLD_PLAN:
+                return False
             self._locks.acquire(jobs)
             # Sent messages are committed before any other is sent.
             self.commit(term, now, self.make_messages(term, now, jobs))
@@ -111,6 +120,7 @@ class BatchSender:
             self._locks.release_unsent(jobs)
         in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
         self.most = max(LEAST, min(MOST, int(in_time)))
+        return True
 
     # -- messages ----------------------------------------------------------------------------------
 

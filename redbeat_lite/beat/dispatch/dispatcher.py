@@ -61,8 +61,8 @@ class Dispatcher:
             freezes = self._freezing.known
             batch = self._planner.plan(due, now, freezes, self._sender.most)
             with suppress(Refrozen):  # The next peek brings the new freezes.
-                self._sender.send(term, now, batch)
-                if batch.asking:
+                is_sent = self._sender.send(term, now, batch)
+                if is_sent and batch.asking:
                     now = self._leader.clock.now_ms()
                     self._sender.send(term, now, self._planner.ask(batch.asking, now, freezes))
 

@@ -123,8 +123,8 @@ class Publisher:
             return "prepared"
         return f"each made in full, because {self._in_full}"
 
-    def connect(self, store: LeaderStore, term: Term) -> None:
-        """Open the broker connection, if it is not open.
+    def connect(self, store: LeaderStore, term: Term) -> bool:
+        """Open the broker connection, if it is not open. Return whether it was opened.
 
         If the broker is the database of the schedule, the commit will send the messages.
 
@@ -134,7 +134,7 @@ class Publisher:
         """
         if self._producer is not None:
             self._follow()
-            return
+            return False
         mark = store.mark(term)
         connection = None
         try:
@@ -163,6 +163,7 @@ class Publisher:
         self._why_apart = why_apart
         if self._prepare and batch is not None:
             self._templates = Templates(self._app, batch.next_tag)
+        return True
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""
