@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.network import Network
@@ -41,7 +41,8 @@ class Broker:
         #: Messages that were sent, and how often one was taken.
         self.sent = 0
         self.deliveries = 0
-        #: When each message was taken.
+        #: When each message of the queue was put there, and when each message was taken.
+        self._put_at: dict[bytes, int] = {}
         self._taken: dict[bytes, int] = {}
         self._waits: list[Wait] = []
         #: Whether the next message that is taken is also delivered to somebody else.
@@ -60,6 +61,7 @@ class Broker:
         if not queue or not self.is_working:
             return None
         raw: bytes = queue.pop()
+        self._put_at.pop(raw, None)
         database.drop_empty(QUEUE)
         if self.draw_second_delivery():
             seconds = self._random.random() * self._random.choice(_UNTIL_AGAIN)
@@ -108,11 +110,14 @@ class Broker:
         for wait in waits:
             wait.wake()
 
-    @property
-    def length(self) -> int:
-        """Number of messages that nobody has taken."""
-        queue: Any = self.server.database.find(QUEUE)
-        return 0 if queue is None else len(queue)
+    def note_put(self, raws: Iterable[bytes]) -> None:
+        """Note that messages were put into the queue."""
+        self._put_at.update(dict.fromkeys(raws, self._world.now_us))
+
+    def waiting_since(self, instant_us: int) -> int:
+        """Return the number of messages that were put into the queue before an instant and that nobody has taken."""
+        queue: Any = self.server.database.find(QUEUE) or ()
+        return sum(self._put_at.get(raw, 0) < instant_us for raw in queue)
 
     def held_since(self, instant_us: int) -> list[str]:
         """Return the tags of messages that were taken before an instant and are not acknowledged yet."""
@@ -141,6 +146,7 @@ class Broker:
         payload["properties"]["delivery_info"]["redelivered"] = True
         queue: Any = self.server.database.create(QUEUE, deque)
         marked = json.dumps(payload).encode()
+        self.note_put([marked])
         if is_next:
             queue.append(marked)
         else:

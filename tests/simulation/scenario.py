@@ -355,6 +355,7 @@ class Scenario:
         if key == QUEUE:
             self._pushed.extend(values)
             self.broker.sent += len(values)
+            self.broker.note_put(values)
 
     def _note_message(self, process: Process, message: Message) -> None:
         if message.entry is None or message.scheduled_at is None or not process.name.startswith("beat"):

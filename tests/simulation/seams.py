@@ -151,9 +151,10 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
 
 
 def _replace_worker_state(stack: ExitStack, world: World, requests: Requests) -> None:
-    """Give each worker requests of its own, and let it see which of its children are dead."""
+    """Give each worker requests and revoked ids of its own, and let it see which of its children are dead."""
     stack.enter_context(patch.object(celery.worker.request, "task_accepted", requests.accept))
     stack.enter_context(patch.object(celery.worker.request, "task_ready", requests.end))
+    stack.enter_context(patch.object(celery.worker.request, "revoked_tasks", requests.revoked))
     stack.enter_context(patch.object(celery.app.trace, "gethostname", lambda: _host(world)))
     stack.enter_context(patch.object(keeper, "state", requests))
     for module in (keeper, request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup
+from tests.simulation.broker import QUEUE
+from tests.simulation.checks import Checks
 from tests.simulation.network import Loss
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
@@ -121,6 +124,30 @@ def test_a_job_ends_whose_start_arrives_after_its_caller_gave_up() -> None:
     at(scenario, 0.0, begin)
     assert laws(scenario) == []
     assert len(late) == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_that_is_run_again_has_the_same_trace_although_tasks_have_expired() -> None:
+    """Found by seed 80163: workers of the second run knew from the first one which tasks had expired."""
+    scenario, again = Scenario(1, busy("freeze worker")), Scenario(1, busy("freeze worker"))
+    scenario.run()
+    again.run()
+    assert scenario.requests.revoked.ids
+    assert again.trace() == scenario.trace()
+
+
+def test_a_message_waits_if_no_worker_takes_it_within_a_second() -> None:
+    """Seed 70180 ended when a message was on its way to a worker, and another one had been sent just then."""
+    scenario = Scenario(1, busy())
+    scenario.start_worker()
+    scenario.broker.server.database.put(QUEUE, deque([b"message"]))
+    scenario.broker.note_put([b"message"])
+    checks = Checks(scenario)
+    checks._check_broker()
+    assert scenario.story.violations == []
+    scenario.world.now_us += 2 * MICROS
+    checks._check_broker()
+    assert [violation.law for violation in scenario.story.violations] == ["delivered"]
 
 
 # -- what is broken on purpose -------------------------------------------------------------------------

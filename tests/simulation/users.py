@@ -197,16 +197,21 @@ class User:
         seconds = self._random.uniform(1.0, 10.0)
         if self._setup.is_long and self._random.random() < 0.5:
             seconds *= 3 * _HOUR
-        name = self._any_name() if self._random.random() < 0.5 else "*"
+        self.freeze(self._any_name() if self._random.random() < 0.5 else "*", seconds)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """Freeze an entry, or everything, which is ``*``."""
         key = f"freeze {self._calls}"
-        details: dict[str, Any] = {"freeze": key} if name == "*" else {"freeze": key, "entries": [name]}
+        until = self._story.now + round(1000 * seconds)
+        details: dict[str, Any] = {"freeze": key, "until": until}
+        if name != "*":
+            details["entries"] = [name]
 
         def freeze() -> None:
             self._freezes[key] = self.schedules.freezes.add(name, seconds=seconds).id
 
         record = self._call("freeze", None, freeze, **details)
         if record["ok"] is not False:
-            until = record["began"] + round(1000 * seconds)
             began, returned = until - FREEZE_TOLERANCE_MS, until + FREEZE_TOLERANCE_MS
             self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True, freeze=key)
             self.instants.append(until)

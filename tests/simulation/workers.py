@@ -36,17 +36,19 @@ class Requests:
         self._world = world
         self._received: dict[str, list[Any]] = {}
         self._active: dict[str, list[Any]] = {}
+        self.revoked = Revoked(self)
 
     @property
     def requests(self) -> dict[str, Any]:
-        return {request.id: request for request in self._received.get(self._host, [])}
+        return {request.id: request for request in self._received.get(self.host, [])}
 
     @property
     def active_requests(self) -> list[Any]:
-        return list(self._active.get(self._host, []))
+        return list(self._active.get(self.host, []))
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
+        """The name of the worker that runs now."""
         process = self._world.current
         return "" if process is None else process.name
 
@@ -60,6 +62,21 @@ class Requests:
         for requests in (self._received, self._active):
             if request in requests.get(request.hostname, ()):
                 requests[request.hostname].remove(request)
+
+
+class Revoked:
+    """Task ids that were revoked or have expired: each worker knows those that it has seen itself."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        #: Names of workers, and ids.
+        self.ids: set[tuple[str, str]] = set()
+
+    def add(self, task_id: str) -> None:
+        self.ids.add((self._requests.host, task_id))
+
+    def __contains__(self, task_id: str) -> bool:
+        return (self._requests.host, task_id) in self.ids
 
 
 class Channel:
