@@ -122,7 +122,7 @@ def list_locks() -> None:
     """List the locks that are held or waited for, the first to expire first.
 
     LEASE is the time until the lock expires if nobody renews it. A worker renews it while the task
-    runs. With --json, each lock has the id of its task, too.
+    runs.
 
     \b
     Example:
@@ -136,8 +136,9 @@ def list_locks() -> None:
         since = None if lock.since is None else distance(lock.since, now)
         lease = None if lock.expires_in is None else span(lock.expires_in)
         holder = lock.holder or None
-        rows.append((lock.key, lock.state, holder, since, lease, len(lock.waiters)))
-    headers = ("KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT")
+        waiting = len(lock.waiters)
+        rows.append((lock.key, lock.state, holder, since, lease, waiting, lock.task_id))
+    headers = ("KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT", "TASK")
     echo_table(headers, rows, empty="No lock is held or waited for.")
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import URL, blocks, document
 from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -94,6 +96,35 @@ def test_the_example_of_django_works(start: Callable[..., Process], env: dict[st
         return "succeeded" in run_python("-c", runs, cwd=here, env={**os.environ, **env}).stdout
 
     eventually(is_recorded, what="the record of the run")
+
+
+def test_the_section_on_django_leads_a_new_project_to_a_running_task(
+    start: Callable[..., Process], env: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    def run(*words: str, text: str = "") -> str:
+        command = [sys.executable, *words]
+        whole = {**os.environ, **env}
+        done = subprocess.run(command, cwd=tmp_path, env=whole, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    section = [*blocks(document("howto.md"), "Use it with Django")]
+    *files, in_shell = [block.text for block in section if block.language == "python"]
+    [lines] = [block.text for block in section if block.language == "text"]
+    worker_line, beat_line, list_line, run_line = map(shlex.split, lines.splitlines())
+    run("-m", "django", "startproject", "shop", ".")
+    for text in files:
+        name = re.match(r"# (\S+)\n", text)
+        assert name, "a file begins with its name"
+        with (tmp_path / name[1]).open("a") as file:  # only the settings exist
+            file.write(text.replace(URL, server.url))
+    worker = start(worker_line, tmp_path)
+    start(beat_line, tmp_path).says(r"beat: leading \(term 1\), 2 entries$")
+    assert re.findall(r"^\S+", run("-m", *list_line), re.MULTILINE)[1:] == ["celery.backend_cleanup", "cleanup"]
+    run("-m", *run_line)
+    worker.says("cleaned up")
+    run("manage.py", "shell", text=in_shell)
+    assert "hello" in run("-m", *list_line)
 
 
 def test_a_wrong_setting_does_not_stop_the_commands_of_django_and_is_one_line_of_its_beat(

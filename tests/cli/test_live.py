@@ -107,10 +107,11 @@ def test_locks_are_listed_and_cleared(shell: Shell, live: Schedules) -> None:
     live.add("locked", "proj.add", every(3600), once=True)
     live.run_now("locked")
     plain, data = shell.both("locks", "list")
-    assert plain.lines[0].split() == ["KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT"]
+    assert plain.lines[0].split() == ["KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT", "TASK"]
     assert " s ago" in plain.lines[1]
     [lock] = data
     assert (lock["state"], lock["holder"]) == ("queued", "entry locked")
+    assert lock["task_id"][:8] in plain.lines[1]  # narrow terminals cut it
     assert shell("locks", "clear", lock["key"]).out == f"cleared '{lock['key']}'\n"
     assert shell("locks", "list", "--json").json == []
     assert "no lock 'x' is held" in shell("locks", "clear", "x", code=1).err
