@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
@@ -15,6 +15,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+from click_didyoumean import DYMMixin
 
 from .._base.actors import by_way
 from .._base.errors import EntryNotFound, RedbeatError
@@ -93,7 +94,8 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         tolerate_any_text()
-        with _logging_to_stderr(), by_way("cli"):
+        _show_warnings()
+        with by_way("cli"):
             try:
                 return super().invoke(ctx)
             except Exception as exc:
@@ -103,8 +105,8 @@ class Command(click.Command):
                 raise failure from exc
 
 
-class Group(click.Group):
-    """A group of commands.
+class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no types
+    """A group of commands, which suggests similar names for an unknown one.
 
     A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
     means that the server cannot be reached.
@@ -112,8 +114,6 @@ class Group(click.Group):
 
     command_class = Command
     group_class = type
-    #: Name of a command in other programs -> the command of this group.
-    synonyms: Mapping[str, str] = {}
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_SUMMARY)
@@ -126,15 +126,6 @@ class Group(click.Group):
         with _explaining_usage(ctx):
             return super().invoke(ctx)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        commands = self.list_commands(ctx)
-        if args[0] in commands or args[0].startswith("-"):
-            return super().resolve_command(ctx, args)
-        # Synonyms count, too: "unpuase" is nearer to unpause, which means resume, than to pause.
-        near = get_close_matches(args[0], [*commands, *self.synonyms], n=1, cutoff=0.78)
-        hint = f" Did you mean {self.synonyms.get(near[0], near[0])}?" if near else ""
-        raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-
 
 class _StderrHandler(logging.Handler):
     """Handler that prints log records as lines on stderr."""
@@ -143,23 +134,15 @@ class _StderrHandler(logging.Handler):
         say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
 
 
-@contextmanager
-def _logging_to_stderr() -> Iterator[None]:
-    """Print warnings of the log within the block, unless the app has set up logging.
+def _show_warnings() -> None:
+    """Print warnings of the log, unless the app has set up logging.
 
     For example, a warning names the entries that a list leaves out. Without a handler, Celery's
     loggers would print nothing.
     """
     root = logging.getLogger()
-    if root.handlers:
-        yield
-        return
-    handler = _StderrHandler(logging.WARNING)
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
+    if not root.handlers:
+        root.addHandler(_StderrHandler(logging.WARNING))
 
 
 @contextmanager

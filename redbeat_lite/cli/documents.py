@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,7 @@ from ..operate.texts import next_run
 from ..rules import decode_schedule, schedule_text
 from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
-from .output import (
-    app_zone,
-    echo_json,
-    echo_table,
-    fitted,
-    json_text,
-    say,
-    showing_progress,
-    unicode_json,
-)
+from .output import app_zone, echo_json, echo_table, say
 
 #: File mode by which only the owner can read an export, because it has the arguments of tasks.
 _PRIVATE = 0o600
@@ -95,17 +86,14 @@ def apply(path: Path, prune: bool) -> None:
     app = load_app()
     file_plan = _plan(app, path, prune)
     _show(file_plan)
-    with showing_progress(f"writing {counted(len(file_plan.changes), 'change', 'changes')}"):
-        apply_plan(app, file_plan)
+    apply_plan(app, file_plan)
     if file_plan.changes:
         say("Applied.")
 
 
 def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
     """Read a file of entries, and compare it with the store."""
-    document = _read_file(path)
-    with showing_progress(f"comparing {counted(len(document.records), 'entry', 'entries')}"):
-        return make_plan(app, document, prune=prune)
+    return make_plan(app, _read_file(path), prune=prune)
 
 
 def _show(file_plan: FilePlan) -> None:
@@ -122,9 +110,9 @@ def _show(file_plan: FilePlan) -> None:
     echo_json(data)
     for change in file_plan.changes:
         for line in _change_lines(change):
-            say(fitted(line))
+            say(line)
     for name, note in file_plan.notes.items():
-        say(fitted(f"  {name}: left alone, {note}"))
+        say(f"  {name}: left alone, {note}")
     count_by_action = Counter(change.action for change in file_plan.changes)
     counts = ", ".join(f"{count_by_action[action]} to {action}" for action in _SIGNS)
     say(f"{counts}; {file_plan.same} the same.")
@@ -185,33 +173,25 @@ def export_(path: Path | None, **_selection: str | None) -> None:
     records = chain(first, records)
     place = ""
     if path is None or str(path) == "-":
-        sys.stdout.writelines(_document(export, records, json_text))
+        sys.stdout.writelines(_document(export, records))
     else:
         place = f" to {path}"
-        with showing_progress(f"exporting{place}"):
-            _write(path, _document(export, records, unicode_json))
+        _write(path, _document(export, records))
     exported = counted(export.number, "entry", "entries")
     say(f"exported {exported}{place}, {len(export.left_out)} left out", err=True)
     for entry in export.left_out:
         say(f"left out {entry['name']!r}: {entry['reason']}", err=True)
 
 
-def _document(
-    export: Export, records: Iterable[dict[str, Any]], text: Callable[..., str]
-) -> Iterator[str]:
-    """Yield the parts of an export's JSON, with each entry on its own line.
-
-    Parameters:
-        text: function that returns a value as JSON.
-    """
-    yield text(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
+def _document(export: Export, records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the parts of an export's JSON, with each entry on its own line."""
+    yield json.dumps(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
     separator = ""
     for record in records:
-        yield f"{separator}\n    {text(record)}"
+        yield f"{separator}\n    {json.dumps(record)}"
         separator = ","
-    end = "\n  ],\n" if separator else "],\n"
-    left_out = text({"left_out": export.left_out}, indent=2).removeprefix("{\n")
-    yield f"{end}{left_out}\n"
+    left_out = json.dumps({"left_out": export.left_out}, indent=2).removeprefix("{\n")
+    yield f"\n  ],\n{left_out}\n"
 
 
 def _write(path: Path, texts: Iterable[str]) -> None:
@@ -257,11 +237,9 @@ def import_export(path: Path, *, apply: bool, replace: bool) -> None:
         replace: overwrite stored entries.
     """
     restore = Restore(load_app(), replace=replace)
-    document = _read_file(path)
-    with showing_progress(f"importing {counted(len(document.records), 'entry', 'entries')}"):
-        restored = restore.plan(document)
-        if apply:
-            restore.apply(restored)
+    restored = restore.plan(_read_file(path))
+    if apply:
+        restore.apply(restored)
     echo_json(
         {"name": entry.name, "action": entry.action, "note": entry.note} for entry in restored
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -16,10 +15,9 @@ from redis.exceptions import ResponseError
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import CorruptEntry, EntryExists, RedbeatError
 from .._base.text import describe, text_of
-from ..api.schedules import Schedules
 from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
-from ..entries.selection import Selection, matches
+from ..entries.selection import Selection
 from ..entries.words import counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
@@ -57,7 +55,7 @@ from .options import (
     task_option,
     to_change,
 )
-from .output import app_zone, echo_fields, echo_json, echo_table, in_json, is_unicode, say, when
+from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, when
 
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
@@ -96,8 +94,6 @@ def list_(
     ▸ runs, ↻ waits for its retry, - was left out, · waits or has no recorded end. It is empty for
     an entry that has not run.
 
-    Entries of beat_schedule that the beat refuses stand below, unless an option filters.
-
     \b
     Examples:
       celery -A proj redbeat list
@@ -107,7 +103,8 @@ def list_(
     schedules = load_schedules()
     conditions = (source, status, failed, selection["tag"], selection["task"])
     if any(conditions) or selection["name"]:
-        entries = _matching(source, status, failed)
+        marked = schedules.freezes.marked(selected())
+        entries = _matching(marked, source, status, failed)
         page = [*islice(entries, offset, offset + limit)]
         more = next(entries, None) is not None
     else:
@@ -118,27 +115,27 @@ def list_(
         echo_json([_as_data(entry, history) for entry in page])
         return
     zone = app_zone()
-    letters = plain or not is_unicode(sys.stdout)
     rows = [
         (
             entry.name,
+            marks(entry, history, letters=plain) or "",
+            next_run(entry, zone),
             _tasks(entry),
             schedule_text(entry.schedule, zone),
-            marks(entry, history, letters=letters) or "",
-            next_run(entry, zone),
         )
         for entry in page
     ]
-    empty = None if rows else why_nothing_listed(len(schedules), status)
-    echo_table(("NAME", "TASK", "SCHEDULE", "LAST", "NEXT RUN"), rows, empty=empty)
+    empty = "" if rows else why_nothing_listed(len(schedules), status)
+    echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
     if more:
         say(f"There are more: --offset {offset + limit}")
-    if not any(conditions):
-        _say_refused(schedules, selection["name"] or "*")
 
 
-def _matching(source: str | None, status: str | None, failed: bool) -> Iterator[Entry]:
-    for entry in load_schedules().freezes.marked(selected()):
+def _matching(
+    entries: Iterable[Entry], source: str | None, status: str | None, failed: bool
+) -> Iterator[Entry]:
+    """Yield the entries that have this source and status; ``None``: any."""
+    for entry in entries:
         has_status = status in (None, entry.status)
         if status == "failing":
             has_status = entry.last_error is not None
@@ -158,8 +155,8 @@ def why_nothing_listed(stored: int, status: str | None = None) -> str:
         return "No entry has a failed publish. Entries whose last run failed: list --failed"
     if stored:
         return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
-    why = "No entry is stored. A beat stores those of beat_schedule when it leads. To add another:"
-    return f"{why}\ncelery -A ... redbeat add NAME TASK --every 30s"
+    why = "No entry is stored. A beat stores those of beat_schedule when it leads."
+    return f"{why} To add another: celery -A ... redbeat add NAME TASK --every 30s"
 
 
 def _tasks(entry: Entry) -> str:
@@ -170,16 +167,6 @@ def _tasks(entry: Entry) -> str:
 
 def _as_data(entry: Entry, history: int) -> dict[str, Any]:
     return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
-
-
-def _say_refused(schedules: Schedules, pattern: str) -> None:
-    """Print the entries of ``beat_schedule`` that the beat refuses, with their errors."""
-    errors = schedules.refused().items()
-    rows = [(name, error) for name, error in errors if matches(name, pattern)]
-    if rows:
-        say()
-        # Fields, because a table would cut the errors.
-        echo_fields([("REFUSED", "WHY"), *rows])
 
 
 @command()

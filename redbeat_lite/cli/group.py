@@ -19,7 +19,7 @@ _SECTIONS = {
         ".holds": "freeze freezes thaw calendars",
         ".backfills": "backfill backfills",
     },
-    "What comes": {".next": "next_", ".watch": "watch"},
+    "What comes": {".coming": "next_ watch"},
     "What became of runs": {".history": "runs why log", ".status": "incidents ack"},
     "Beats": {".status": "status health doctor"},
     "Repair": {".repair": "quarantine locks", ".pipelines": "pipelines"},
@@ -35,39 +35,9 @@ _COMMANDS = {
     for name in names.split()
 }
 
-#: Command -> names of the same command in other programs.
-_WORDS = {
-    "resume": "unpause enable",
-    "pause": "disable stop",
-    "runs --failed": "failed failures errors",
-    "runs": "history results",
-    "log": "changes audit who",
-    "status": "leader beats info state",
-    "next": "upcoming preview",
-    "list": "entries schedule schedules ls",
-    "backfill": "rerun replay catchup",
-    "remove": "delete rm",
-    "health": "check ping",
-    "add": "create new",
-    "edit": "update change set",
-    "run": "trigger start execute",
-    "show": "describe get inspect",
-    "web": "ui page dashboard",
-    "watch": "monitor top",
-    "export": "backup dump",
-    "import": "restore load",
-    "ack": "acknowledge",
-    "thaw": "unfreeze",
-    "why": "explain",
-    "plan": "diff",
-}
-_SYNONYMS = {word: command for command, words in _WORDS.items() for word in words.split()}
-
 
 class _LazyGroup(Group):
     """A group that imports the module of a command when that command is called."""
-
-    synonyms = _SYNONYMS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS]

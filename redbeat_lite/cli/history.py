@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,12 @@ import click
 
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
-from ..api.schedules import Schedules
-from ..beat.status import status as read_status
 from ..entries.change_words import change_words
 from ..operate.option_values import parse_instant, parse_span, parse_time_of_day, past_instant
 from ..operate.texts import remark, run_time
 from ..rules.zones import portable
 from ..runs.run import NOT_DONE, Outcome
-from ..settings import Settings
 from .command import (
-    bare_app,
     command,
     entry_names,
     json_option,
@@ -32,7 +28,7 @@ from .command import (
     option,
 )
 from .options import names_of, selected, selecting
-from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, say_more, when
+from .output import app_zone, echo_fields, echo_json, echo_table, say, say_more, when
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -82,38 +78,17 @@ def runs(
     name = None if entries.selection.is_all else names_of(entries)
     shown = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(shown[:limit])
-    if not shown and not in_json():
-        is_filtered = bool(outcomes or first or last)
-        say("No run matches." if is_filtered else _why_no_runs(name))
-        return
-    is_one = isinstance(name, str)
-    headers = ["SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE"]
     rows = []
     for run in shown:
-        took = run_time(run)
         tries = run.attempts or None
-        row = [run.scheduled_at, run.name, run.outcome, took, tries, run.worker, remark(run)]
-        if is_one:
-            del row[1]
-        rows.append(row)
-    if is_one:
-        headers.remove("ENTRY")
-    echo_table(headers, rows, limit=limit, below=True)
-
-
-def _why_no_runs(name: str | Collection[str] | None) -> str:
-    """Return a sentence that says why no run of these entries is recorded."""
-    app = bare_app()
-    if isinstance(name, str):
-        entry = Schedules(app)[name]
-        if not entry.total_run_count:
-            return f"{name!r} has not run yet."
-        history = Settings.from_app(app).history if entry.history is None else entry.history
-        if not history:
-            return f"No run is recorded: the history of {name!r} is 0."
-    if read_status(app).clocks:
-        return "No run is recorded yet."
-    return "No run is recorded: no worker with install() has reported."
+        took = run_time(run)
+        note = remark(run)
+        rows.append((run.scheduled_at, run.name, run.outcome, took, tries, run.worker, note))
+    headers = ("SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
+    empty = "No run is recorded. Workers record runs if their app has called install(app)."
+    if outcomes or first or last:
+        empty = "No run matches."
+    echo_table(headers, rows, empty=empty, limit=limit)
 
 
 @command()

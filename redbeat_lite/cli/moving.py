@@ -35,16 +35,7 @@ from .command import (
     together,
 )
 from .documents import import_export
-from .output import (
-    app_zone,
-    echo_json,
-    echo_table,
-    in_json,
-    say,
-    show_progress,
-    showing_progress,
-    when,
-)
+from .output import app_zone, echo_json, echo_table, in_json, say, when
 
 #: Other schedulers whose entries can be imported.
 _ORIGINS = ("redbeat", "django-celery-beat")
@@ -105,13 +96,12 @@ def import_(
         closing(_source(app, origin, url, prefix)) as source,
         closing(MoveIn(app, replace=replace)) as mover,
     ):
-        with showing_progress(f"importing from {source.title}"):
-            entries = [*source.read()]
-            if not entries:
-                raise _no_entry(source)
-            moves = mover.plan(entries)
-            if apply:
-                mover.apply(moves)
+        entries = [*source.read()]
+        if not entries:
+            raise _no_entry(source)
+        moves = mover.plan(entries)
+        if apply:
+            mover.apply(moves)
         echo_json(map(_move_data, moves))
         # The report asks both servers for more, so JSON does without it.
         if not in_json():
@@ -251,7 +241,6 @@ def shadow(
     except KeyboardInterrupt:
         pass
     finally:
-        show_progress("")
         source.close()
     _summary(watch)
     if watch.counts:
@@ -280,11 +269,7 @@ def _differences(
             if is_first:
                 say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
             is_first = False
-            show_progress("")
             yield from differences
-            if not in_json():
-                number = sum(watch.counts.values())
-                show_progress(f"{watch.agreed} runs agreed, {number} differences")
         left = pause if end is None else end - time.monotonic()
         if left <= 0:
             return

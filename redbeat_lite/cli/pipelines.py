@@ -20,7 +20,7 @@ from .command import (
     option,
     unknown,
 )
-from .output import echo_fields, echo_json, echo_table, fitted, say
+from .output import echo_fields, echo_json, echo_table, say
 
 #: Most runs that are searched for an id by its beginning.
 _LISTED = 1000
@@ -69,7 +69,7 @@ def list_(running: bool, failed: bool, limit: int) -> None:
         rows.append((run.id, run.state, _stage(run), steps, run.created_at, what))
     headers = ("RUN", "STATE", "STAGE", "STEPS", "STARTED", "WHAT")
     empty = "No run matches." if states else "No run is recorded."
-    echo_table(headers, rows, empty=empty, limit=limit, below=True)
+    echo_table(headers, rows, empty=empty, limit=limit)
 
 
 @pipelines.command()
@@ -124,7 +124,7 @@ def wait(run_id: str, timeout: float | None) -> None:
     """
     run = PipelineRun(bare_app(), _status(run_id).id)
     try:
-        status = run.wait(timeout, lambda status: say(fitted(progress_line(status))))
+        status = run.wait(timeout, lambda status: say(progress_line(status)))
     except TimeoutError as exc:
         say(f"Error: {exc}", err=True)
         exit_with(INCOMPLETE)

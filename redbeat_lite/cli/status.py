@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from .._base.errors import EntryNotFound, RedbeatError
 from ..beat.status import Status
 from ..beat.status import status as read_status
 from ..entries.words import counted, listed, local
-from ..operate.clean_text import clean
 from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
 from ..operate.texts import status_lines
@@ -32,23 +30,13 @@ from .command import (
     option,
     unknown,
 )
-from .output import (
-    app_zone,
-    echo_fields,
-    echo_json,
-    echo_table,
-    say,
-    showing_progress,
-    terminal_width,
-)
+from .output import app_zone, echo_fields, echo_json, echo_table, say
 
 if TYPE_CHECKING:
-    from ..operate.examination import Finding
     from ..runs.incident import Incident
 
-#: Severity of a finding -> exit code; severity of a finding -> colour of its first line.
+#: Severity of a finding -> exit code.
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
-_DOCTOR_COLOURS = {"error": "red", "warning": "yellow"}
 
 
 @command()
@@ -129,7 +117,7 @@ def incidents(only_open: bool, limit: int) -> None:
     echo_json(shown[:limit])
     headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
     empty = "No incident is open." if only_open else "No incident is open, and none was closed."
-    echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit, below=True)
+    echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit)
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
@@ -236,28 +224,13 @@ def doctor() -> None:
     # Import this only here, because it would slow down the probe by health.
     from ..operate.doctor import examine
 
-    with showing_progress("looking at the schedule"):
-        findings = examine(load_app())
+    findings = examine(load_app())
     echo_json(findings)
     for finding in findings:
-        _say_finding(finding)
+        say(f"{finding.severity.upper()} {finding.check}: {finding.what}")
+        echo_fields([("  why:", finding.why), ("  do:", finding.todo)])
+        say()
     number_of = Counter(finding.severity for finding in findings)
     counts = [counted(number_of[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
     say(", ".join(counts))
     exit_with(_DOCTOR_CODES[findings[0].severity] if findings else 0)
-
-
-def _say_finding(finding: Finding) -> None:
-    """Print a finding in lines that fit the terminal. Only the first line has a colour."""
-    heading = f"{finding.severity.upper()} {finding.check}: {finding.what}"
-    colour = _DOCTOR_COLOURS.get(finding.severity)
-    for text in (heading, f"  why: {finding.why}", f"  do:  {finding.todo}"):
-        lines = textwrap.wrap(
-            clean(text),
-            width=terminal_width(),
-            subsequent_indent=" " * 7,
-            break_on_hyphens=False,
-        )
-        for line in lines:
-            say(line, colour=colour if line == lines[0] and text == heading else None)
-    say()

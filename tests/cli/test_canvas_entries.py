@@ -22,7 +22,7 @@ def joined(schedules: Schedules) -> Schedules:
 
 
 def test_show_writes_it_as_celery_does_and_list_names_its_tasks(cli: Cli, joined: Schedules) -> None:
-    assert cli("list").lines[1].split()[1:3] == ["add,", "gone"]
+    assert cli("list").lines[1].split()[3:5] == ["add,", "gone"]
     [line] = [line for line in cli("show", "joined").lines if line.startswith("task ")]
     assert line.split(None, 1)[1] == "%add([add(1, 2), gone()])"
     assert "subtask_type" not in cli("show", "joined").out

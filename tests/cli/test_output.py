@@ -1,12 +1,9 @@
-"""What holds for all commands: whole help, colours where they are wanted, a word where a list is empty or cut."""
+"""What holds for all commands: whole help, whole values, a word where a list is empty or cut."""
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 import pytest
@@ -16,11 +13,9 @@ from click.testing import CliRunner
 
 from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
-from redbeat_lite.cli.command import Group
-from redbeat_lite.cli.output import echo_table, showing_progress, table, wants_colour
+from redbeat_lite.cli.output import echo_table
 from tests.cli.conftest import Cli
 from tests.support.cases import together
-from tests.support.waiting import eventually
 
 
 def commands(group: click.Group = redbeat, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -69,43 +64,29 @@ def test_an_empty_list_says_why(cli: Cli, words: list[str], why: str) -> None:
     assert cli(*words).out.startswith(why)
 
 
-def test_what_cannot_stand_beside_stands_below_and_names_are_cut_last() -> None:
-    names, long = ["billing:customer-0", "b"], "a reason of some fifty columns, which has two lines"
+@click.command()
+def shown() -> None:
+    long = "a reason of some fifty columns, which has two lines"
+    rows = [("billing:customer-0", "fetch", long), ("x\x1b[2J\x07\u202ey", "t", None)]
+    echo_table(("NAME", "TASK", "WHAT"), rows)
 
-    @click.command()
-    def shown() -> None:
-        rows = zip(names, ("proj.tasks.fetch", "t"), (long, None), strict=True)
-        echo_table(("NAME", "TASK", "WHAT"), rows, below=True)
 
-    assert CliRunner(env={"COLUMNS": "30"}).invoke(shown).output.splitlines() == [
-        "NAME                TASK",
-        "billing:customer-0  proj.task…",
-        "    a reason of some fifty",
-        "    columns, which has two",
-        "    lines",
-        "b                   t",
+def test_the_last_column_is_broken_between_words_and_nothing_moves_the_cursor() -> None:
+    assert CliRunner(env={"COLUMNS": "52"}).invoke(shown).output.splitlines() == [
+        "NAME                TASK   WHAT",
+        "billing:customer-0  fetch  a reason of some fifty",
+        "                           columns, which has two",
+        "                           lines",
+        "x [2J y             t      -",
     ]
-    assert len(CliRunner(env={"COLUMNS": "99"}).invoke(shown).output.splitlines()) == 3
 
 
-def test_a_table_has_whole_values_where_the_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_one_line_where_the_output_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("not a terminal")
 
-    @click.command()
-    def shown() -> None:
-        echo_table(("NAME", "TASK"), [("report", "x" * 200)])
-
     monkeypatch.setattr("os.get_terminal_size", refuse)
-    assert "x" * 200 in CliRunner(env={"COLUMNS": None}).invoke(shown).output
-    assert "x" * 80 not in CliRunner(env={"COLUMNS": "80"}).invoke(shown).output
-
-
-def test_a_word_that_others_have_for_a_command_leads_to_ours(cli: Cli) -> None:
-    assert "Did you mean thaw?" in cli("unfreeze", code=1).err
-    assert isinstance(redbeat, Group)
-    assert {meant.split()[0] for meant in redbeat.synonyms.values()} <= {*redbeat.list_commands(click.Context(redbeat))}
-    assert not {*redbeat.synonyms} & {path[0] for path in ALL}
+    assert len(CliRunner(env={"COLUMNS": None}).invoke(shown).output.splitlines()) == 3
 
 
 def test_a_cut_list_says_so(cli: Cli, schedules: Schedules) -> None:
@@ -125,51 +106,6 @@ def test_times_are_those_of_the_apps_zone(cli: Cli, schedules: Schedules) -> Non
     assert "--at 2030-01-01T09:00:00+01:00" in shown
     assert "2029-01-01 01:00:00+01:00" in shown
     assert "+00:00" not in shown
-
-
-def test_colours_are_of_words_of_ours_and_fit() -> None:
-    rows = [("failed", "✓✗", "paused"), ("b", "-", "2026-01-01 00:00:00+00:00")]
-    plain = table(("NAME", "LAST", "NEXT RUN"), rows, width=60)
-    painted = table(("NAME", "LAST", "NEXT RUN"), rows, width=60, paint=True)
-    assert [click.unstyle(line).rstrip() for line in painted] == plain
-    assert painted[1].startswith("failed "), "the name of an entry is no word of ours"
-    assert click.style("✗", fg="red") in painted[1]
-    assert click.style("paused", fg="yellow")[:5] in painted[1]
-    assert "\x1b" not in "".join(table(("NAME", "LAST", "NEXT RUN"), rows, width=20, paint=True))
-
-
-@together(
-    "env, is_terminal, wanted",
-    [
-        ({"TERM": "xterm"}, True, True),
-        ({"TERM": "xterm"}, False, False),
-        ({"TERM": "dumb"}, True, False),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
-        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
-    ],
-)
-def test_colours_are_for_a_terminal_that_wants_them(
-    monkeypatch: pytest.MonkeyPatch, env: dict[str, Any], is_terminal: bool, wanted: bool
-) -> None:
-    isatty: Callable[[], bool] = lambda: is_terminal  # noqa: E731
-    with monkeypatch.context() as patch:
-        patch.delenv("NO_COLOR", raising=False)
-        for name, value in env.items():
-            patch.setenv(name, value)
-        patch.setattr(sys.stdout, "isatty", isatty)
-        assert wants_colour() is wanted
-
-
-def test_long_work_shows_that_it_lives_where_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    err = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", err)
-    with showing_progress("comparing"):
-        pass
-    assert err.getvalue() == "", "no terminal"
-    monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
-    with showing_progress("comparing"):
-        eventually(lambda: "comparing: 1 s" in err.getvalue())
-    assert err.getvalue().endswith("\r\x1b[K"), "and leaves the line empty"
 
 
 def test_json_is_asked_for_by_each_command_where_a_shell_keeps_the_context_above(

@@ -620,8 +620,8 @@ class TestCommand:
         grave = redbeat(server.url, "doctor")
         assert grave.returncode == 4
         assert grave.stdout.startswith("ERROR eviction: the server evicts keys when memory runs out")
-        assert "\n  why: The schedule is among the keys" in grave.stdout
-        assert "\n  do:  Set maxmemory-policy noeviction" in grave.stdout
+        assert "\n  why:  The schedule is among the keys" in grave.stdout
+        assert "\n  do:   Set maxmemory-policy noeviction" in grave.stdout
         assert grave.stdout.endswith("1 error, 1 warning, 0 notes\n")
         assert max(map(len, grave.stdout.splitlines())) <= 80
 
