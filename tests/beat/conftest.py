@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.beat.incidents import Stage
-from tests.beat.ways import WAYS, Setup
+from tests.beat.ways import SENDERS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import (
     MakeApp,
@@ -26,11 +26,11 @@ from tests.support.server import Server
 __all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "schedules", "small_pages"]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=SENDERS)
 def setup(
     request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
 ) -> Iterator[Setup]:
-    """An app, its schedules and a beat, in each of the ways."""
+    """An app, its schedules and a beat, in each of the ways to send."""
     setup = Setup(request.param, make_app, make_beat, server)
     yield setup
     setup.broker.close()

@@ -13,7 +13,7 @@ from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from tests.beat.ways import WAYS, Setup
+from tests.beat.ways import SENDERS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp
 from tests.support.kombus import needs_batches
@@ -85,7 +85,7 @@ class TestOneEntryThatFails:
         assert len(queued(setup.broker)) == 6
 
     @needs_batches
-    @pytest.mark.parametrize("setup", [way for way in WAYS if "one by one" not in way], indirect=True)
+    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one by one"], indirect=True)
     def test_after_its_message_was_made_leaves_no_part_of_it_to_the_next(self, setup: Setup, clock: Clock) -> None:
         class Late(Task):
             def apply_async(self, *args: Any, **options: Any) -> Any:

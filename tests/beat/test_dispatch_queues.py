@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from redbeat_lite import Schedules, every
-from tests.beat.ways import WAYS, Setup
+from tests.beat.ways import SENDERS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -90,7 +90,7 @@ class TestQueues:
         beat.run_due()
         assert (client.llen("sport"), client.llen("all")) == (2, 1)
 
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("way", SENDERS)
     def test_sent_events_are_sent(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, way: str
     ) -> None:

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import Entry, every, locks
 from redbeat_lite.store.records import Lost
-from tests.beat.ways import WAYS, Setup, exactly_once
+from tests.beat.ways import SENDERS, WAYS, Setup, every_way, exactly_once
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import BATCHES
@@ -19,6 +19,7 @@ from tests.support.server import Server
 
 
 class TestEveryWay:
+    @every_way
     @pytest.mark.parametrize("count", [70, pytest.param(700, marks=pytest.mark.soak)])
     def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock, count: int) -> None:
         setup.beat._parts.dispatcher._batch_size = count * 5 // 7  # They do not fit into one batch.
@@ -30,6 +31,7 @@ class TestEveryWay:
         assert len({message.id for message in messages}) == len(messages) == 3 * count
         assert all(entry.total_run_count == 3 for entry in setup.schedules.values())
 
+    @every_way
     def test_says_how_it_sends(self, setup: Setup, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
         setup.schedules.add("a", "t", every(10))
@@ -44,6 +46,7 @@ class TestEveryWay:
         else:
             assert (one_step, batches) == (setup.app.conf.get("redbeat_lite_dispatch") != "plain", False)
 
+    @every_way
     def test_after_a_crash_between_publish_and_commit_the_same_ids_go_out(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10)) for number in range(20))
         clock.forward(10)
@@ -161,7 +164,7 @@ class TestEveryWay:
             setup.schedules.clear()
             setup.broker.close()
 
-    @pytest.mark.parametrize("setup", [way for way in WAYS if "one step" not in way], indirect=True)
+    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
     def test_what_is_out_keeps_its_once_lock_where_it_cannot_be_committed(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(10), once=True)
         clock.forward(10)

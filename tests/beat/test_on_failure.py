@@ -76,8 +76,7 @@ def test_failures_in_a_row_pause_an_entry_until_it_is_resumed(entry: Stage) -> N
         (["rejected", "rejected", "rejected"], True),
     ],
 )
-@pytest.mark.parametrize("expect", [None, {"start_within": 30}])
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("expect", "at_once"), [(None, True), ({"start_within": 30}, False)])
 def test_what_is_no_failure_does_not_count_and_a_success_sets_back(
     stage: Stage, outcomes: list[Outcome], is_too_often: bool, expect: Any, at_once: bool
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from celery import signals
 
 from redbeat_lite import Entry, every
-from tests.beat.ways import WAYS, Setup
+from tests.beat.ways import SENDERS, Setup
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -23,7 +23,7 @@ FAST_WAYS = [pytest.param(way, marks=needs_batches) for way in ("one step", "bat
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=SENDERS)
 def traced(
     request: pytest.FixtureRequest, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock
 ) -> Iterator[Setup]:

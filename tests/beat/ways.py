@@ -24,6 +24,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "one by one to another database": {"broker": 1, "redbeat_lite_dispatch": "plain"},
 }
 
+#: The three ways in which a message may go out: by the commit, before it in a batch, or at once. The other ways differ
+#: from one of these only in how a message is made, or in the number of the broker's database.
+SENDERS = ("one step", "one by one", "batches to another database, in full")
+
 
 class Setup:
     """An app, its schedules and a beat, dispatching in one of the ways."""
@@ -71,5 +75,5 @@ class Setup:
         return odd
 
 
-ONE_STEP = [pytest.param(way, marks=needs_batches) for way in ("one step", "one step, in full")]
-exactly_once = pytest.mark.parametrize("setup", ONE_STEP, indirect=True)
+exactly_once = pytest.mark.parametrize("setup", [pytest.param("one step", marks=needs_batches)], indirect=True)
+every_way = pytest.mark.parametrize("setup", WAYS, indirect=True)
