@@ -15,6 +15,7 @@ from ..entries.entry import Entry
 from ..entries.model import NAME
 from ..entries.on_calendar import moved, on
 from ..entries.stored_entry import edit_of, readable_parts
+from ..entries.words import counted
 from ..rules.calendars import Calendar
 from ..store.changes import line_of
 from ..store.records import Edit, Stored
@@ -63,8 +64,10 @@ class Calendars(MutableMapping[str, Calendar]):
             raise InvalidEntry("calendar", "a Calendar", calendar)
         stored, is_new = self._store.put_calendar(name, calendar)
         if is_new:
-            note = f"calendar {stored}, until {stored.until}"
-            self._store.record(line_of(self._who(), "edited", note))
+            days = counted(len(stored.days), "day", "days")
+            note = f"calendar {stored}: {days}, until {stored.until}"
+            action = "added" if stored.revision == 1 else "edited"
+            self._store.record(line_of(self._who(), action, note))
         self._replan(name)
 
     def __delitem__(self, name: str) -> None:

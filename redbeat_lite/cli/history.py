@@ -13,7 +13,13 @@ import click
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..entries.change_words import change_words
-from ..operate.option_values import parse_instant, parse_span, parse_time_of_day, past_instant
+from ..operate.option_values import (
+    parse_instant,
+    parse_length,
+    parse_span,
+    parse_time_of_day,
+    past_instant,
+)
 from ..operate.texts import remark, run_time
 from ..rules.zones import portable
 from ..runs.run import NOT_DONE, Outcome
@@ -32,6 +38,9 @@ from .output import app_zone, echo_fields, echo_json, echo_table, say, say_more,
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
+
+#: Kind of a reason -> its label, if the reason is no cause.
+_LABELS = {"next": "next", "same minute": "also"}
 
 #: Pattern of an instant that is written with seconds.
 _SECONDS = re.compile(r":\d\d:\d\d")
@@ -132,13 +141,14 @@ def why(name: str, instant: str | None) -> None:
 
     Without INSTANT it explains the last time at which the entry should have run, and the next. An
     instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
-    day, such as 03:00, is the last one that has passed. An INSTANT without seconds means its whole
-    minute.
+    day, such as 03:00, is the last one that has passed; 3m is three minutes ago. An INSTANT without
+    seconds means the first run of its minute, and the answer names the others.
 
     \b
     Examples:
       celery -A proj redbeat why nightly
       celery -A proj redbeat why nightly 03:00
+      celery -A proj redbeat why nightly 3m
       celery -A proj redbeat why nightly "2026-12-01 03:00"
     """
     # Import these only here, because they would slow down the other commands.
@@ -160,17 +170,25 @@ def why(name: str, instant: str | None) -> None:
 
 
 def _parse_asked(text: str, zone: tzinfo, now: datetime) -> datetime:
-    """Return the instant that a text names: a time of day, or an instant.
+    """Return the instant that a text names: a time of day, how long ago, or an instant.
 
     Raises:
-        InvalidEntry: the text is neither.
+        InvalidEntry: the text is none of these.
     """
+    length = parse_length(text)
+    if length is not None:
+        then = now - length
+        # A length in seconds stands for a second, and any other one for a minute.
+        return then if text.endswith("s") else then.replace(second=0, microsecond=0)
     try:
         instant = parse_time_of_day(text, zone, now) or parse_instant("instant", text, zone)
     except ValueError:
         instant = None
     if instant is None or not 1970 < instant.year < 9999:
-        expected = "an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00"
+        expected = (
+            "an instant such as 2026-12-01T09:00+01:00, a time of day such as 03:00, or how long "
+            "ago, such as 3m"
+        )
         raise InvalidEntry("instant", expected, text)
     return instant
 
@@ -178,9 +196,9 @@ def _parse_asked(text: str, zone: tzinfo, now: datetime) -> datetime:
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
     """Yield an explanation as pairs of a label and a text."""
     yield "answer", explanation.verdict
-    texts: dict[str, list[str]] = {"because": [], "next": []}
+    texts: dict[str, list[str]] = {"because": [], "also": [], "next": []}
     for reason in explanation.reasons:
-        label = "next" if reason.kind == "next" else "because"
+        label = _LABELS.get(reason.kind, "because")
         texts[label].append(f"{reason.sentence} ({reason.evidence})")
     for label, sentences in texts.items():
         yield label, "\n".join(sentences) or None

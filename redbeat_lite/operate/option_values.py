@@ -53,7 +53,7 @@ def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
         instant = parse_time_of_day(text, zone, datetime.now(UTC))
         if instant is not None:
             return instant
-    length = _length(text)
+    length = parse_length(text)
     if length is not None:
         return datetime.now(UTC) - length
     also = "a time of day such as 03:00, or how long ago"
@@ -66,13 +66,13 @@ def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidEntry: the text is none of these.
     """
-    length = _length(text)
+    length = parse_length(text)
     if length is not None:
         return datetime.now(UTC) + length
     return _instant_or(field, text, zone, "how long from now")
 
 
-def _length(text: str) -> timedelta | None:
+def parse_length(text: str) -> timedelta | None:
     """Return a length of time, at most ``_LONGEST``; ``None`` for any other text."""
     # A number without a unit is no length, because 20261201 is a day.
     seconds = None if text.isdecimal() else seconds_of(text)

@@ -22,6 +22,7 @@ from .why_case import (
     CHANGES,
     RECORD,
     REMOVING,
+    RULE,
     STATE,
     STORING,
     TIMING,
@@ -31,6 +32,7 @@ from .why_case import (
     full,
 )
 from .why_occurrences import (
+    MINUTE,
     Around,
     Span,
     around,
@@ -39,6 +41,7 @@ from .why_occurrences import (
     explain_no_occurrence,
     explain_outside,
     is_fixed,
+    occurrences_in,
     publish_failures,
     skipped,
     stands_in,
@@ -47,20 +50,27 @@ from .why_occurrences import (
 )
 from .why_outcomes import explain_run
 
+#: Most other runs of a minute that an explanation names.
+_MOST_OTHERS = 5
+
 
 def explain(case: Case, instant: datetime | None, *, to_second: bool = False) -> Explanation:
     """Explain why an entry did not run at an instant, or say that it did.
 
     Parameters:
-        instant: aware instant. Without seconds it stands for its whole minute, otherwise for its
-            second. If the clocks of its zone skip it, it stands for the end of the skipped time.
+        instant: aware instant. Without seconds it stands for the first run of its minute, and the
+            explanation names the others; otherwise it stands for its second. If the clocks of its
+            zone skip it, it stands for the end of the skipped time.
             ``None`` stands for the last instant at which the entry should have run, and the
             explanation also names the next run.
         to_second: whether an instant without seconds stands for its second, too.
     """
     entry = case.entry
     if instant is not None:
-        return _explain_span(case, entry, instant, Span.of(instant, to_second))
+        asked = Span.of(instant, to_second)
+        explanation = _explain_span(case, entry, instant, asked)
+        others = _other_runs(case, entry, asked, explanation)
+        return replace(explanation, reasons=(*explanation.reasons, *others))
     if entry is None:
         return _explain_removed(case, None)
     last = _last_occurrence(case, entry)
@@ -76,13 +86,30 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         nominal = entry.known_state.nominal
         is_paused = entry.known_state.paused
         is_outstanding = nominal is not None and nominal <= last and not is_paused
-    reasons = [*explanation.reasons]
+    reasons = [*explanation.reasons, *_left_out_since(case, entry, last)]
     for reason in upcoming(case, entry):
         # If the explained occurrence has not been sent yet, it is also the next one.
         is_known = is_outstanding and reason.kind == "next"
         if reason not in explanation.reasons and not is_known:
             reasons.append(reason)
     return replace(explanation, reasons=tuple(reasons))
+
+
+def _left_out_since(case: Case, entry: Entry, last: int | None) -> Iterator[Reason]:
+    """Yield that the calendar has left out runs since the last occurrence.
+
+    Parameters:
+        last: the last occurrence, in epoch ms; ``None`` if there was none since the entry was
+            stored.
+    """
+    if last is None:
+        change = case.last(None, *STORING)
+        if change is None:
+            return
+        last = to_ms(change.at)
+    words = left_out_words(entry, last + 1, to_ms(case.now), case.zone)
+    if words is not None:
+        yield Reason("calendar", words, None, RULE)
 
 
 def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
@@ -157,9 +184,9 @@ def _explain_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
     In this order: its recorded run, the bounds of the entry, the future, or why it has no run.
     """
     at = from_ms(nominal)
-    for run in case.runs:
-        if run.scheduled_at <= at <= (run.until or run.scheduled_at):
-            return explain_run(case, run, nominal)
+    run = case.run_at(at)
+    if run is not None:
+        return explain_run(case, run, nominal)
     outside = explain_outside(case, entry, nominal)
     if outside is not None:
         return outside
@@ -185,6 +212,8 @@ def _run_in_span(
     if near is not None and near.at is not None:
         if near.at in runs:
             return runs[near.at]
+        if case.run_at(from_ms(near.at)) is not None:
+            return None  # It lies in a range of runs. _explain_occurrence() explains that.
         # The occurrence has no run. Unless the occurrences have moved, another run in the span was
         # made by hand, so it is not the run that the user asks about.
         if entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None:
@@ -193,6 +222,41 @@ def _run_in_span(
         if asked.begin <= ms < asked.end:
             return runs[ms]
     return None
+
+
+def _other_runs(
+    case: Case,
+    entry: Entry | None,
+    asked: Span,
+    explanation: Explanation,
+) -> Iterator[Reason]:
+    """Yield the runs of the asked minute that the explanation is not about.
+
+    Recorded runs have their outcomes. If none of the minute is recorded, the occurrences of the
+    schedule are named.
+    """
+    if explanation.nominal is None or asked.end - asked.begin < MINUTE:
+        return
+    instants = {to_ms(run.scheduled_at) for run in case.runs if run.count == 1}
+    if entry is not None:
+        instants.update(occurrences_in(entry, asked, case.zone))
+    instants.discard(to_ms(explanation.nominal))
+    instants = {ms for ms in instants if asked.begin <= ms < asked.end}
+    recorded = {ms for ms in instants if case.run_at(from_ms(ms)) is not None}
+    others = sorted(recorded or instants)
+    if not others:
+        return
+    times = []
+    for ms in others[:_MOST_OTHERS]:
+        run = case.run_at(from_ms(ms))
+        outcome = "" if run is None else f" {run.outcome}"
+        times.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
+    if len(others) > _MOST_OTHERS:
+        times.append(f"and {len(others) - _MOST_OTHERS} more")
+    verb = "is" if len(others) == 1 else "are"
+    number = counted(len(others), "more occurrence", "more occurrences")
+    sentence = f"There {verb} {number} in this minute: {', '.join(times)}."
+    yield Reason("same minute", sentence, None, RECORD if recorded else RULE)
 
 
 def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:

@@ -189,6 +189,13 @@ class Case:
         """Return the first change after an instant that moved occurrences or stored the entry."""
         return self.first(after, fields=TIMING) or self.first(after, *STORING)
 
+    def run_at(self, instant: datetime) -> Run | None:
+        """Return the recorded run of an instant; it may be a range that contains the instant."""
+        for run in self.runs:
+            if run.scheduled_at <= instant <= (run.until or run.scheduled_at):
+                return run
+        return None
+
     def paused_at(self, instant: datetime) -> Change | None:
         """Return the change that paused the entry, if the entry was certainly paused at an instant.
 

@@ -20,6 +20,10 @@ from ..rules.clock_changes import ZonedRule, first_passing
 from .why_case import CHANGES, RULE, STATE, STORING, Case, Explanation, Reason, full
 
 _DAY = 86_400_000  # ms
+MINUTE = 60_000  # ms
+
+#: Most occurrences of a minute that are computed.
+_MOST = 60
 
 #: How far back, in ms, the previous occurrence is searched, step by step. Few rules are rarer than
 #: 29 February.
@@ -44,7 +48,7 @@ class Span(NamedTuple):
             begin = to_ms(first_passing(zone, instant.replace(tzinfo=None)))
             return cls(begin, begin + 1000)
         begin = to_ms(instant.replace(microsecond=0))
-        return cls(begin, begin + (1000 if instant.second or to_second else 60_000))
+        return cls(begin, begin + (1000 if instant.second or to_second else MINUTE))
 
 
 class Around(NamedTuple):
@@ -97,6 +101,16 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     if first is None or first >= span.end:
         return Around(before, None, first)
     return Around(before, first, next_ms(rule, first))
+
+
+def occurrences_in(entry: Entry, span: Span, zone: tzinfo) -> list[int]:
+    """Return the first occurrences of an entry in a span, by its schedule of today."""
+    instants: list[int] = []
+    near = around(entry, span, zone)
+    while near is not None and near.at is not None and len(instants) < _MOST:
+        instants.append(near.at)
+        near = around(entry, Span(near.at + 1, span.end), zone)
+    return instants
 
 
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
@@ -167,7 +181,12 @@ def _nearest(case: Case, entry: Entry, near: Around) -> str:
     """Return the schedule in words, with the occurrences nearest to the instant."""
     if isinstance(entry.schedule, Manual):
         return "It is run by hand only."
-    instants = [case.when(ms) for ms in (near.before, near.after) if ms is not None]
+    instants = []
+    for ms in (near.before, near.after):
+        if ms is not None:
+            run = case.run_at(from_ms(ms))
+            outcome = "" if run is None else f" ({run.outcome})"
+            instants.append(f"{case.when(ms)}{outcome}")
     nearest = "it has none at all"
     if instants:
         verb = "is" if len(instants) == 1 else "are"

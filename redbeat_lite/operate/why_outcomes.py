@@ -94,7 +94,8 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     source = _SOURCES[run.source]
     facts = []
     if run.worker:
-        facts.append(f"went to {run.worker}")
+        task = f" as task {run.task_id}" if run.task_id else ""
+        facts.append(f"went to {run.worker}{task}")
     if run.began_at:
         facts.append(f"began at {case.when(run.began_at)}")
     if run.seconds is not None:
@@ -111,7 +112,10 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
             label = "It said"
         yield Reason("error", full(f"{label}: {run.error}"), run.began_at, source)
     elif not facts:
-        yield Reason(run.outcome, "Nothing more is recorded of it.", None, source)
+        sentence = "Nothing more is recorded of it."
+        if run.task_id:
+            sentence = f"{sentence[:-1]}: look for task {run.task_id} in the logs of the workers."
+        yield Reason(run.outcome, sentence, None, source)
     if run.began_at is not None:
         yield from case.hindrances(from_ms(nominal), run.began_at)
 
@@ -133,9 +137,12 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         sentence = f"{takers} when {report}, within the last minute."
         yield Reason("workers", sentence, None, "worker reports")
         return
-    sentence = (
-        f"No worker reports that it takes from {queue} now; those without install() do not report."
-    )
+    sentence = f"No worker reports that it takes from {queue} now."
+    if run.outcome != "expired" and run.task_id:
+        sentence += (
+            " A worker without install() reports nothing, so the task may have run or failed: look "
+            f"for task {run.task_id} in the logs of the workers."
+        )
     yield Reason("no worker", sentence, None, "worker reports")
 
 
@@ -174,7 +181,9 @@ def _misfire_words(case: Case) -> str:
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield that the once-lock kept a run from being sent, and when the run before it ran."""
-    sentence = "It is left out while a task with its key is queued or runs."
+    sentence = (
+        "A task with its key was queued or ran, or no worker with install() had released the lock."
+    )
     sentence += _range_words(case, run)
     yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
     for before in case.runs:

@@ -149,7 +149,7 @@ def test_a_new_revision_edits_its_entries_and_no_others(schedules: Schedules) ->
     assert schedules.resume("paused").next_run_at == march(3)
     edited, stored = schedules.changes()[1:3]
     assert (edited.action, {*edited.names}, edited.fields[0][0]) == ("edited", {"a", "paused"}, "calendar")
-    assert (stored.action, stored.note) == ("edited", "calendar closed@2, until 2026-12-31")
+    assert (stored.action, stored.note) == ("edited", "calendar closed@2: 1 day, until 2026-12-31")
 
 
 def test_what_is_due_stays_due_unless_it_is_left_out_now(schedules: Schedules, clock: Clock) -> None:
@@ -270,7 +270,7 @@ def test_two_who_store_at_once_get_a_revision_each(schedules: Schedules, monkeyp
     monkeypatch.setattr(scripts, "run", late)
     schedules.calendars["closed"] = days(4)
     assert [change.note for change in schedules.changes(limit=2)] == [
-        f"calendar closed@{revision}, until 2026-12-31" for revision in (3, 2)
+        f"calendar closed@{revision}: 1 day, until 2026-12-31" for revision in (3, 2)
     ]
     assert (schedules.calendars["closed"].days, str(schedules.calendars["closed"])) == (days(4).days, "closed@3")
 

@@ -72,6 +72,8 @@ def test_a_time_of_day_is_the_last_one_that_has_passed(cli: Cli, nightly: Schedu
     [none] = {asked("13:08")[1], asked("2026-03-01T13:08")[1]}
     assert none == "'nightly' had no occurrence at 2026-03-01 13:08:00+01:00."
     assert asked("13:07")[1] == "'nightly' had no occurrence at 2026-03-02 13:07:00+01:00."
+    assert asked("10h7m") == asked("607m") == asked("03:00"), "a length of time is how long ago"
+    assert asked("36449s") == asked("02:59:50"), "to its second, if it is in seconds"
 
 
 @together("schedule", [5, timedelta(minutes=1), every("1h"), every("1h", align=True), at(NIGHT), manual()])
@@ -87,7 +89,7 @@ def test_a_time_is_read_in_the_zone_of_the_app_if_the_schedule_has_none(
 @together("instant", ["tomorrow", "25:00", "03:0", "0001-01-01", "9999-12-31", "2026-13-01"])
 def test_what_is_no_instant_is_refused_with_what_was_expected(cli: Cli, nightly: Schedules, instant: str) -> None:
     said = cli("why", "nightly", instant, code=1)
-    expected = "an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00"
+    expected = "an instant such as 2026-12-01T09:00+01:00, a time of day such as 03:00, or how long ago, such as 3m"
     assert said.err == f"Error: instant: expected {expected}, got {instant!r}\n"
 
 

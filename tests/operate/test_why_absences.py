@@ -318,7 +318,7 @@ GAPPED = {
     ),
     "it is done": History(
         "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
+        "It went to w1@a as task t, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
         "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
         "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
         at=None,

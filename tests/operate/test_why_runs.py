@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redbeat_lite import cron
+from redbeat_lite import cron, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import backfill_id
 from tests.operate.histories import ADDED, GAP, MISSED, NIGHT, RAN, History, change, run, t
@@ -11,7 +11,7 @@ from tests.support.cases import together
 HISTORIES = {
     "it succeeded": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It went to w1@a, began at 2026-03-02 03:00:01+01:00, took 1 min 2 s and was attempted 2 times.",
+        "It went to w1@a as task t, began at 2026-03-02 03:00:01+01:00, took 1 min 2 s and was attempted 2 times.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 3, 0, 1), seconds=62.4, worker="w1@a", attempts=2),)},
     ),
     "it failed": History(
@@ -34,7 +34,7 @@ HISTORIES = {
     ),
     "it runs": History(
         "'nightly' runs for 2026-03-02 03:00:00+01:00, and has not ended.\n"
-        "It went to w1@a and began at 2026-03-02 03:00:01+01:00.",
+        "It went to w1@a as task t and began at 2026-03-02 03:00:01+01:00.",
         known={"runs": (run(NIGHT, "running", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
     "it is tried again": History(
@@ -96,7 +96,8 @@ HISTORIES = {
     ),
     "it waits, and no worker takes it": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began.\n"
-        "No worker reports that it takes from queue 'slow' now; those without install() do not report.",
+        "No worker reports that it takes from queue 'slow' now. A worker without install() reports nothing, so the "
+        "task may have run or failed: look for task t in the logs of the workers.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),
     "it waits for busy workers": History(
@@ -107,7 +108,7 @@ HISTORIES = {
     "it expired where no worker takes it": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: it was sent, and its message expired before a "
         "worker began it.\n"
-        "No worker reports that it takes from queue 'slow' now; those without install() do not report.",
+        "No worker reports that it takes from queue 'slow' now.",
         known={"runs": (run(NIGHT, "expired"),), "queue": "slow"},
     ),
     "it expired before a busy worker": History(
@@ -117,22 +118,24 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "expired"),), "takers": ("w1@a",)},
     ),
     "it was revoked": History(
-        "'nightly' did not run to its end for 2026-03-02 03:00:00+01:00: its task was revoked.\nIt went to w1@a.",
+        "'nightly' did not run to its end for 2026-03-02 03:00:00+01:00: its task was revoked.\n"
+        "It went to w1@a as task t.",
         known={"runs": (run(NIGHT, "revoked", worker="w1@a"),)},
     ),
     "it was rejected": History(
-        "'nightly' did not run for 2026-03-02 03:00:00+01:00: a worker rejected its message.\nIt went to w1@a.",
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: a worker rejected its message.\n"
+        "It went to w1@a as task t.",
         known={"runs": (run(NIGHT, "rejected", worker="w1@a"),)},
     ),
     "its worker died": History(
         "'nightly' did not run to its end for 2026-03-02 03:00:00+01:00: the process that ran it died.\n"
-        "It went to w1@a and began at 2026-03-02 03:00:01+01:00.",
+        "It went to w1@a as task t and began at 2026-03-02 03:00:01+01:00.",
         known={"runs": (run(NIGHT, "lost", began_at=t(2, 3, 0, 1), worker="w1@a"),)},
     ),
     "nobody told what became of it": History(
         "Whether 'nightly' ran for 2026-03-02 03:00:00+01:00 is not recorded: it was sent, and no worker "
         "has reported its outcome.\n"
-        "Nothing more is recorded of it.",
+        "Nothing more is recorded of it: look for task t in the logs of the workers.",
         known={"runs": (run(NIGHT, "unknown", source="schedule"),)},
     ),
     "it was too late after a time without a leader": History(
@@ -178,18 +181,42 @@ HISTORIES = {
     ),
     "the run before had its once-lock": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its once-lock was held.\n"
-        "It is left out while a task with its key is queued or runs.\n"
+        "A task with its key was queued or ran, or no worker with install() had released the lock.\n"
         "The run before, of 2026-03-01 03:00:00+01:00, began at 2026-03-01 03:00:01+01:00: running.",
         fields={"once": True},
         known={"runs": (run(NIGHT, "left out"), run(t(1, 3), "running", began_at=t(1, 3, 0, 1)))},
     ),
     "its once-lock was held for hours": History(
         "'nightly' did not run for 2026-03-02 03:07:00+01:00: its once-lock was held.\n"
-        "It is left out while a task with its key is queued or runs. So were all 61 occurrences from "
-        "2026-03-02 03:00:00+01:00 to 2026-03-02 04:00:00+01:00.",
+        "A task with its key was queued or ran, or no worker with install() had released the lock. So were all 61 "
+        "occurrences from 2026-03-02 03:00:00+01:00 to 2026-03-02 04:00:00+01:00.",
         at=t(2, 3, 7),
         fields={"once": True, "schedule": cron("* * * * *")},
         known={"runs": (run(t(2, 3), "left out", until=t(2, 4), count=61),)},
+    ),
+    "the first run of its minute was left out with those before it, and the second was sent": History(
+        "'nightly' did not run for 2026-03-02 02:59:16+01:00: its once-lock was held.\n"
+        "A task with its key was queued or ran, or no worker with install() had released the lock. So were all 3 "
+        "occurrences from 2026-03-02 02:58:36+01:00 to 2026-03-02 02:59:16+01:00.\n"
+        "There are 2 more occurrences in this minute: 02:59:36 succeeded, 02:59:56 left out.",
+        at=t(2, 2, 59),
+        fields={"once": True, "schedule": every(20)},
+        state={"nominal": t(2, 13, 7, 16), "last": t(2, 2, 59, 36)},
+        known={
+            "runs": (
+                run(t(2, 2, 59, 56), "left out", until=t(2, 3, 5, 16), count=17),
+                run(t(2, 2, 59, 36), "succeeded"),
+                run(t(2, 2, 58, 36), "left out", until=t(2, 2, 59, 16), count=3),
+            )
+        },
+    ),
+    "no run of its minute is recorded": History(
+        "Whether 'nightly' ran at 2026-03-02 02:59:00+01:00 is not recorded any more.\n"
+        "No run of it is recorded.\n"
+        "There are 11 more occurrences in this minute: 02:59:05, 02:59:10, 02:59:15, 02:59:20, 02:59:25, and 6 more.",
+        at=t(2, 2, 59),
+        fields={"schedule": every(5)},
+        state={"nominal": t(2, 13, 7, 5), "last": t(2, 13, 7)},
     ),
     "it ran late after a time without a leader": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
@@ -214,24 +241,28 @@ HISTORIES = {
         },
     ),
     "an extra run of the same minute is another": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed.\nNothing more is recorded of it.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed.\n"
+        "Nothing more is recorded of it: look for task t in the logs of the workers.\n"
+        "There is 1 more occurrence in this minute: 03:00:30 succeeded.",
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"), run(NIGHT, "failed"))},
     ),
     "an extra run of the same minute is not that of the schedule": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "A beat leads, and is about to send it.",
+        "A beat leads, and is about to send it.\n"
+        "There is 1 more occurrence in this minute: 03:00:30 succeeded.",
         state=MISSED,
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"),)},
     ),
     "an extra run is told if its second is asked about": History(
-        "'nightly' ran for 2026-03-02 03:00:30+01:00, and succeeded.\nNothing more is recorded of it.",
+        "'nightly' ran for 2026-03-02 03:00:30+01:00, and succeeded.\n"
+        "Nothing more is recorded of it: look for task t in the logs of the workers.",
         at=t(2, 3, 0, 30),
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"), run(NIGHT, "failed"))},
     ),
     "a full minute may be named to the second": History(
         "'nightly' had no occurrence at 2026-03-02 03:00:00+01:00.\n"
         "Its schedule is cron('30 0 3 * * *', tz='Europe/Berlin', seconds='first'): the nearest are "
-        "2026-03-01 03:00:30+01:00 and 2026-03-02 03:00:30+01:00.",
+        "2026-03-01 03:00:30+01:00 and 2026-03-02 03:00:30+01:00 (succeeded).",
         to_second=True,
         fields={"schedule": cron("30 0 3 * * *", tz="Europe/Berlin", seconds="first")},
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"),)},

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date, datetime
+
 from celery.schedules import schedule
 
-from redbeat_lite import Entry, at, cron, every, manual, rrule
+from redbeat_lite import Calendar, Entry, at, cron, every, manual, rrule
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.operate.why import explain
+from redbeat_lite.operate.why_case import Case
 from redbeat_lite.operate.why_occurrences import Span, around
 from redbeat_lite.rules import next_ms
-from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, RAN, History, change, run, status, t
+from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, NOW, RAN, History, change, run, status, t
 from tests.support.cases import together
 
 BY_HAND = {"fields": {"schedule": manual()}, "state": {"nominal": None, "last": None, "count": 0}}
@@ -24,7 +29,7 @@ HISTORIES = {
     ),
     "it is run by hand only, and was": History(
         "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It went to w1@a, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
+        "It went to w1@a as task t, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
         "It has no next run, because it is run by hand only.",
         at=None,
         known={"runs": (RAN,)},
@@ -55,7 +60,7 @@ HISTORIES = {
         "'nightly' had no occurrence at 2026-03-29 02:30:00, which the clocks skip.\n"
         "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.\n"
         "Its schedule is cron('*/30 * * * *', tz='Europe/Berlin'): the nearest are 2026-03-29 01:30:00+01:00 "
-        "and 2026-03-29 03:00:00+02:00.",
+        "and 2026-03-29 03:00:00+02:00 (succeeded).",
         at=t(29, 2, 30),
         fields={"schedule": cron("*/30 * * * *", tz="Europe/Berlin")},
         now=t(29, 12),
@@ -65,7 +70,7 @@ HISTORIES = {
     "the clocks skip a time that its schedule never had": History(
         "'nightly' had no occurrence at 2026-03-29 02:30:00, which the clocks skip.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-28 03:00:00+01:00 "
-        "and 2026-03-29 03:00:00+02:00.",
+        "and 2026-03-29 03:00:00+02:00 (succeeded).",
         at=t(29, 2, 30),
         now=t(29, 12),
         state={"nominal": t(30, 3), "last": t(29, 3)},
@@ -257,3 +262,21 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
         assert around(entry, Span(ms - 60_000, ms - 30_000), BERLIN) == (before, None, ms)
     last = turns[-1]
     assert around(entry, Span(last + 30_000, last + 60_000), BERLIN) == (last, None, next_ms(entry.rule(BERLIN), last))
+
+
+@together("last", [None, t(1, 23, 59)])
+def test_a_calendar_that_leaves_out_today_is_named_without_an_instant(last: datetime | None) -> None:
+    history = History(
+        "",
+        fields={"schedule": cron("* * * * *", tz="Europe/Berlin")},
+        state={"nominal": t(3, 0), "last": last},
+    )
+    entry = history.entry()
+    assert entry is not None
+    closed = replace(Calendar({date(2026, 3, 2)}, until=date(2026, 4, 1)), name="closed", revision=1)
+    entry._put(calendar=closed)
+    added = change(t(2, 9), "added")
+    case = Case("'nightly'", entry, NOW, BERLIN, status=status(), changes=(added,), since=added.at)
+    reasons = [reason.sentence for reason in explain(case, None).reasons]
+    assert "Its calendar closed@1 leaves out 2026-03-02." in reasons
+    assert reasons[-1] == "The next one is due at 2026-03-03 00:00:00+01:00."
