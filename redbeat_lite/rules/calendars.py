@@ -121,23 +121,22 @@ def _decoded(stored: str) -> Calendar:
     )
 
 
+@dataclass(frozen=True)
 class CalendarRule(ZonedRule):
     """Wall-clock rule without its occurrences on the days of a calendar."""
 
-    __slots__ = ("calendar", "rule")
-
-    def __init__(self, rule: ZonedRule, calendar: Calendar) -> None:
-        super().__init__(rule.walls, rule.zone)
-        self.rule = rule
-        self.calendar = calendar
+    rule: ZonedRule
+    days: Set[date]
+    # Revisions of a calendar with the same days make the same rule.
+    calendar: Calendar = field(compare=False)
 
     def next_ms(self, ms: int) -> int | None:
         following = self.rule.next_ms(ms)
         while following is not None:
             day = self._day(following)
-            if day not in self.calendar.days:
+            if day not in self.days:
                 break
-            while day in self.calendar.days:
+            while day in self.days:
                 day += _DAY
             following = self.rule.next_ms(max(following, self.begin(day) - 1))
         return following
@@ -167,7 +166,7 @@ class CalendarRule(ZonedRule):
 
     def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
         """Yield the first and the last day of each block of the calendar's days in a row."""
-        days = {day for day in self.calendar.days if first <= day <= last}
+        days = {day for day in self.days if first <= day <= last}
         begin = first
         for day in sorted(days):
             if day - _DAY not in days:
@@ -178,9 +177,6 @@ class CalendarRule(ZonedRule):
     def _day(self, ms: int) -> date:
         return from_ms(ms).astimezone(self.zone).date()
 
-    def _key(self) -> tuple[object, ...]:
-        return self.rule, self.calendar.days
-
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
     """Return a rule that leaves out the days of a calendar.
@@ -188,5 +184,5 @@ def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
     The mere name of a calendar changes nothing, because its days are not known.
     """
     if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar):
-        return CalendarRule(rule, calendar)
+        return CalendarRule(rule.walls, rule.zone, rule, calendar.days, calendar)
     return rule

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Protocol
 
 from .._base.times import EPOCH, MAX_MS, MIN_MS
-from .rule import ByKey, Rule
+from .rule import Rule
 from .wall_times import WallTimes
 from .zones import zone_name
 
@@ -135,15 +136,12 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
             second = max(end, following - 2 * _STRIDE)
 
 
-class ZonedRule(Rule, ByKey):
+@dataclass(frozen=True)
+class ZonedRule(Rule):
     """Wall-clock rule in a zone."""
 
-    __slots__ = ("_hash", "walls", "zone")
-
-    def __init__(self, walls: Walls, zone: tzinfo) -> None:
-        self.walls = walls
-        self.zone = zone
-        self._hash = hash((walls, zone_name(zone)))
+    walls: Walls
+    zone: tzinfo = field(hash=False)  # a zone of dateutil has no hash
 
     def next_ms(self, ms: int) -> int | None:
         if not FIRST_MS <= ms < _LAST_MS:
@@ -155,24 +153,15 @@ class ZonedRule(Rule, ByKey):
             return None
         return None if second is None else second * 1000
 
-    def _key(self) -> tuple[object, ...]:
-        return self.walls, self.zone_name
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.walls!r}, {self.zone_name!r})"
-
     @property
     def zone_name(self) -> str:
         return zone_name(self.zone)
 
 
+@dataclass(frozen=True)
 class CountedRule(ZonedRule):
     """Wall-clock rule whose occurrences can be counted without looking at each."""
 
-    __slots__ = ()
     walls: WallTimes
 
     def count_ms(self, after: int, until: int) -> int:
@@ -181,24 +170,6 @@ class CountedRule(ZonedRule):
         last = until // 1000
         count = self._count_running if self.walls.running else self._count_fixed
         return count(first, last) if first < last else 0
-
-    def last_ms(self, after: int, until: int) -> int:
-        """Return the last of the occurrences that `count_ms` counts; ``after`` if there is none.
-
-        The search halves the span until the next occurrence is beyond it: 35 steps for a year.
-        """
-        latest = self.next_ms(after)
-        beyond = until
-        if latest is None or latest > until:
-            return after
-        while latest < beyond:
-            middle = (latest + beyond) // 2
-            following = self.next_ms(middle)
-            if following is not None and following <= until:
-                latest = following
-            else:
-                beyond = middle
-        return latest
 
     def _count_running(self, after: int, until: int) -> int:
         count = 0

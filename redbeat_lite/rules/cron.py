@@ -1,8 +1,8 @@
 """Cron expressions as schedules.
 
-The dialect is croniter's, without a field for the year, and without random values. Two kinds of
-ranges have the meaning of most crons instead of croniter's. ``5-5`` is one value and not the whole
-cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. Whole names
+The dialect is that of croniter, without a field for the year, and without random values. Two kinds
+of ranges have the meaning of most crons instead of croniter's. ``5-5`` is one value and not the
+whole cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. Whole names
 (``monday``), ``5L`` and ``5,6#3`` are accepted too. The page about time has the table.
 
 ``H`` is a value that the name of the entry decides, as the name of a job does in Jenkins. ``H`` is
@@ -18,10 +18,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from celery.schedules import BaseSchedule
-from croniter import croniter
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
@@ -55,6 +54,11 @@ _H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/(\d+))?", re.ASCII)
 _HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
 #: Year in which the days that a rule matches are counted. It has 365 days.
 _SAMPLE_YEAR = 2027
+#: Hint for two forms of other crons: the last weekday, and some days before the last one.
+_AS_RECURRENCE = (
+    'LW is rrule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=..."), '
+    'L-3 is rrule("FREQ=MONTHLY;BYMONTHDAY=-4;BYHOUR=...")'
+)
 
 
 @public
@@ -220,8 +224,6 @@ def split(expression: str, seconds: str) -> list[str]:
         expected = f"a cron expression of at most {MAX_LENGTH} characters"
         raise InvalidEntry("schedule", expected, expression)
     lowered = expression.strip().lower()
-    if lowered.startswith("@") and lowered not in ALIASES:
-        raise InvalidEntry("schedule", "a cron expression", expression, hint=_alias_hint(lowered))
     texts = ALIASES.get(lowered, lowered).split()
     if len(texts) == 5:
         return ["0", *texts]
@@ -230,33 +232,20 @@ def split(expression: str, seconds: str) -> list[str]:
     if len(texts) == 6:
         return [texts[5], *texts[:5]]
     expected = "a cron expression of five or six fields"
-    raise InvalidEntry("schedule", expected, expression, hint=_length_hint(texts))
+    raise InvalidEntry("schedule", expected, expression, hint=_length_hint(lowered))
 
 
-def _alias_hint(lowered: str) -> str:
-    if lowered.startswith("@every"):
-        return _interval_hint(lowered.removeprefix("@every"))
-    if lowered == "@reboot":
-        return "a schedule has no start of its own: send the task when your program starts"
-    return nearest_hint(lowered, ALIASES) or f"there are {', '.join(ALIASES)}"
-
-
-def _length_hint(texts: list[str]) -> str:
+def _length_hint(text: str) -> str:
     """Return what to write instead of an expression with too few or too many fields."""
-    text = " ".join(texts)
-    if len(texts) == 7:
+    interval = text.removeprefix("@every").strip()
+    if seconds_of(interval):
+        return f'write every("{interval}")'
+    if "every" in text:
+        return 'an interval is written every("5m")'
+    if len(text.split()) == 7:
         return "there is no field for the year: use end_at or at(...)"
-    if f"@{text}" in ALIASES:
-        return f"did you mean @{text}?"
-    if seconds_of(text) or re.search(r"\d ?(?:[smhdw]|ms|(?:sec|min|hour|day|week)[a-z]*)\b", text):
-        return _interval_hint(text)
-    return 'for example "0 3 * * *"'
-
-
-def _interval_hint(text: str) -> str:
-    if seconds_of(text):
-        return f'write every("{text.strip()}")'
-    return 'an interval is written every("5m")'
+    near = nearest_hint(f"@{text.removeprefix('@')}", ALIASES)
+    return near or f'for example "0 3 * * *"; the short forms are {", ".join(ALIASES)}'
 
 
 class Parser:
@@ -289,13 +278,7 @@ class Parser:
         if field is WEEKDAY and first == 7:
             first = 0
             last %= 7
-        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
-        if first >= last:
-            return field.cycle(first, last)[::step]
-        columns = ["*"] * 6
-        columns[field.column] = f"{first}-{last}/{step}"
-        values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
-        return field.cycle(field.low, field.high) if values == ["*"] else values
+        return field.cycle(first, last)[::step]
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
@@ -329,13 +312,8 @@ class Parser:
     def month_days(self, text: str) -> tuple[int, ...]:
         """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
         parts = ["*" if text == "?" else part for part in text.split(",")]
-        if "lw" in parts or "wl" in parts:
-            rule = "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=..."
-            self.refuse(DAY, text, f'the last weekday of the month is rrule("{rule}")')
-        before_last = re.search(r"(?<![^,])l-(\d{1,2})(?![^,])", text, re.ASCII)
-        if before_last:
-            rule = f"FREQ=MONTHLY;BYMONTHDAY=-{int(before_last[1]) + 1};BYHOUR=..."
-            self.refuse(DAY, text, f'{before_last[1]} days before the last one is rrule("{rule}")')
+        if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
+            self.refuse(DAY, text, _AS_RECURRENCE)
         if "w" in text:
             self.refuse(DAY, text, "W stands alone, with one day: 15W")
         plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
@@ -450,11 +428,10 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     days = schedule.times.days
     if not days.either:
         return None
-    count = len(days.of(_SAMPLE_YEAR))
     return (
         f"{schedule.expression!r} restricts day of month and day of week, and runs if either "
-        "matches, "
-        f"on about {count} days a year; to run only if both match, {_both_days(schedule, days)}"
+        f"matches, on about {len(days.of(_SAMPLE_YEAR))} days a year; to run only if both match, "
+        "use Celery's crontab; to run on the first Monday, write 'MON#1'"
     )
 
 
@@ -470,19 +447,3 @@ def every_second_words(schedule: BaseSchedule) -> str | None:
         "field holds the seconds; "
         'if its first field is to hold them, add seconds="first" (--cron-seconds first)'
     )
-
-
-def _both_days(schedule: Cron, days: Days) -> str:
-    """Return how to write a rule whose day fields must both match: ``MON#1`` for 1-7 and MON."""
-    weeks = {(day - 1) // 7 + 1 for day in days.month_days}
-    is_one_week = len(weeks) == 1 and len(days.month_days) == 7
-    if not is_one_week or any(nth for _, nth in days.weekdays):
-        return "use Celery's crontab"
-    nth = weeks.pop()
-    fields = schedule.expression.upper().split()
-    last = 4 if len(fields) == 5 or schedule.seconds == "last" else 5
-    # WEEKDAYS begins with Sunday, and the week of `Days` with Monday.
-    names = [WEEKDAYS[(day + 1) % 7][:3].upper() for day, _ in days.weekdays]
-    fields[last] = ",".join(f"{name}#{nth}" for name in names)
-    fields[last - 2] = "*"
-    return f"write {' '.join(fields)!r}"

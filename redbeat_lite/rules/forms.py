@@ -19,15 +19,15 @@ A form builds these schedules and nothing else, so a stored text cannot name cod
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
+from msgspec import Meta, ValidationError, convert
 
 from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
 from .._base.fields import INSTANT
@@ -42,21 +42,17 @@ S = TypeVar("S", bound=BaseSchedule)
 #: Errors of a constructor that is called with unexpected values.
 _REFUSALS = (
     *(ValueError, TypeError, KeyError, ArithmeticError),
-    *(ParseException, ImproperlyConfigured),
+    *(ParseException, ImproperlyConfigured, ValidationError),
 )
-#: Most items of a list in a field of Celery's crontab: the minutes of an hour.
-_MAX_LIST = 60
-#: Most characters of a text in a form of Celery's schedules.
-_MAX_TEXT = 500
-
-
-def _describe(form: Mapping[str, Any], zone: tzinfo) -> str:
-    """Return the kind, the rule in one line, and the zone of the rule if it has one."""
-    kind, rule = next(iter(form.items()))
-    words = [kind, *rule.split()]
-    if "tz" in form:
-        words.append(form["tz"])
-    return " ".join(words)
+#: Text in a form of Celery's schedules.
+_Text = Annotated[str, Meta(max_length=500)]
+#: Field of Celery's crontab. The minutes of an hour are the longest list.
+_CrontabField = int | _Text | Annotated[list[int], Meta(min_length=1, max_length=60)]
+_CrontabFields = Annotated[list[_CrontabField], Meta(min_length=5, max_length=5)]
+#: Event of the sun, latitude and longitude.
+_SolarRule = tuple[
+    _Text, Annotated[float, Meta(ge=-90, le=90)], Annotated[float, Meta(ge=-180, le=180)]
+]
 
 
 class ScheduleKind(NamedTuple):
@@ -67,14 +63,12 @@ class ScheduleKind(NamedTuple):
         rule: returns the rule of a schedule as a JSON value.
         make: returns the schedule of a rule and of options, and refuses wrong values.
         options: further fields of the form, with their default values.
-        describe: returns a form in a few words, with instants in a zone.
     """
 
     cls: type[BaseSchedule] | None
     rule: Callable[[Any], object]
     make: Callable[..., BaseSchedule]
     options: Mapping[str, object] = MappingProxyType({})
-    describe: Callable[[Mapping[str, Any], tzinfo], str] = _describe
 
 
 class _Custom(NamedTuple):
@@ -225,7 +219,27 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
         form = encode_schedule(schedule_)
     except InvalidEntry:
         return repr(schedule_)
-    return SCHEDULE_KINDS[next(iter(form))].describe(form, zone)
+    match form:
+        case {"every": length}:
+            suffix = " aligned" * ("align" in form) + " spread" * ("spread" in form)
+            return f"every {length}{suffix}"
+        case {"at": instant}:
+            return f"at {in_zone(datetime.fromisoformat(instant), zone)}"
+        case {"manual": _}:
+            return "manual"
+        case {"crontab": [minute, hour, weekday, *others]}:
+            texts = map(_crontab_text, (minute, hour, *others, weekday))
+            return f"crontab {' '.join(texts)}"
+        case {"schedule": seconds}:
+            return f"every {duration_text(round(seconds * 1000))}"
+        case {"solar": [event, latitude, longitude]}:
+            return f"{event} at {latitude:g}, {longitude:g}"
+    kind, rule = next(iter(form.items()))
+    return " ".join([kind, *rule.split(), form.get("tz", "")]).rstrip()
+
+
+def _crontab_text(field: object) -> str:
+    return ",".join(map(str, field)) if isinstance(field, list) else str(field)
 
 
 def schedule_identity(schedule_: BaseSchedule) -> str | int:
@@ -265,35 +279,20 @@ def _crontab_rule(schedule_: crontab) -> list[object]:
 
 
 def _make_crontab(fields: object) -> crontab:
-    if not isinstance(fields, list) or len(fields) != 5:
-        raise InvalidEntry("schedule", "the five fields of a crontab", fields)
-    return crontab(*map(_crontab_field, fields))
-
-
-def _crontab_field(field: object) -> Any:
-    if isinstance(field, str):
-        return _text(field)
-    if isinstance(field, list) and 0 < len(field) <= _MAX_LIST:
-        return [_whole(value) for value in field]
-    return _whole(field)
+    return crontab(*convert(fields, _CrontabFields))
 
 
 def _make_interval(seconds: object, relative: object = False) -> schedule:
-    if not isinstance(relative, bool):
-        raise InvalidEntry("relative", "true or false", relative)
     # The rule of the schedule checks the bounds of the interval.
-    return schedule(_number(seconds), relative)
+    return schedule(convert(seconds, float), convert(relative, bool))
 
 
 def _make_solar(rule: Any) -> solar:
-    if not isinstance(rule, list) or len(rule) != 3:
-        raise InvalidEntry("schedule", "an event of the sun, a latitude and a longitude", rule)
-    event, latitude, longitude = rule
-    return solar(_text(event), _number(latitude), _number(longitude))
+    return solar(*convert(rule, _SolarRule))
 
 
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
-    custom = _custom.get(_text(name))
+    custom = _custom.get(convert(name, _Text))
     if custom is None:
         hint = nearest_hint(str(name), _custom) or "import the module that calls register_schedule"
         raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
@@ -303,62 +302,6 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
     return schedule_
 
 
-def _whole(value: object) -> int:
-    if type(value) is not int:
-        raise InvalidEntry("schedule", "a whole number", value)
-    return value
-
-
-def _number(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise InvalidEntry("schedule", "a number", value)
-    return value  # type: ignore[return-value]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise InvalidEntry("schedule", f"a text of at most {_MAX_TEXT} characters", value)
-    return value
-
-
-# -- Words of each kind ----------------------------------------------------------------------------
-
-
-def _describe_every(form: Mapping[str, Any], zone: tzinfo) -> str:
-    suffix = ""
-    if "align" in form:
-        suffix = " aligned"
-    if "spread" in form:
-        suffix = " spread"
-    return f"every {form['every']}{suffix}"
-
-
-def _describe_at(form: Mapping[str, Any], zone: tzinfo) -> str:
-    return f"at {in_zone(datetime.fromisoformat(form['at']), zone)}"
-
-
-def _describe_manual(form: Mapping[str, Any], zone: tzinfo) -> str:
-    return "manual"
-
-
-def _describe_crontab(form: Mapping[str, Any], zone: tzinfo) -> str:
-    texts = []
-    for field in form["crontab"]:
-        values = field if isinstance(field, list) else [field]
-        texts.append(",".join(map(str, values)))
-    minute, hour, weekday, day, month = texts
-    return f"crontab {minute} {hour} {day} {month} {weekday}"
-
-
-def _describe_interval(form: Mapping[str, Any], zone: tzinfo) -> str:
-    return f"every {duration_text(round(form['schedule'] * 1000))}"
-
-
-def _describe_solar(form: Mapping[str, Any], zone: tzinfo) -> str:
-    event, latitude, longitude = form["solar"]
-    return f"{event} at {latitude:g}, {longitude:g}"
-
-
 #: Kinds of schedules by their names.
 SCHEDULE_KINDS = {
     "every": ScheduleKind(
@@ -366,7 +309,6 @@ SCHEDULE_KINDS = {
         lambda schedule_: duration_text(schedule_.ms),
         Every,
         {"align": False, "spread": False},
-        _describe_every,
     ),
     "cron": ScheduleKind(
         Cron,
@@ -374,32 +316,25 @@ SCHEDULE_KINDS = {
         Cron,
         {"tz": None, "seconds": "last"},
     ),
-    "at": ScheduleKind(
-        At,
-        lambda schedule_: schedule_.instant.isoformat(),
-        _make_at,
-        describe=_describe_at,
-    ),
+    "at": ScheduleKind(At, lambda schedule_: schedule_.instant.isoformat(), _make_at),
     "rrule": ScheduleKind(
         RRule,
         lambda schedule_: schedule_.text,
         _make_rrule,
         {"tz": None, "start": None},
     ),
-    "manual": ScheduleKind(Manual, lambda schedule_: True, _make_manual, describe=_describe_manual),
-    "crontab": ScheduleKind(crontab, _crontab_rule, _make_crontab, describe=_describe_crontab),
+    "manual": ScheduleKind(Manual, lambda schedule_: True, _make_manual),
+    "crontab": ScheduleKind(crontab, _crontab_rule, _make_crontab),
     "schedule": ScheduleKind(
         schedule,
         lambda schedule_: schedule_.run_every.total_seconds(),
         _make_interval,
         {"relative": False},
-        _describe_interval,
     ),
     "solar": ScheduleKind(
         solar,
-        lambda schedule_: [schedule_.event, schedule_.lat, schedule_.lon],
+        lambda schedule_: [schedule_.event, float(schedule_.lat), float(schedule_.lon)],
         _make_solar,
-        describe=_describe_solar,
     ),
     "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, {"data": None}),
 }

@@ -10,7 +10,7 @@ from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
 from .intervals import At, Every
-from .occurrences import first_ms, next_ms, occurrences
+from .occurrences import first_ms, last_ms, next_ms, occurrences
 from .rule import Question, Rule
 
 #: Most occurrences that `all` sends in one plan without a limit. The next round plans the rest.
@@ -252,13 +252,13 @@ def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> M
     """Return the missed occurrences of ``rule`` from ``first``, which is one, to ``until``.
 
     A rule with arithmetic counts them, so a year costs no more than a minute. Others are looked at
-    one by one, at most ``most`` of them. If there are more, the latest is searched from the end.
+    one by one, at most ``most`` of them. If there are more, the latest is searched.
     """
     following = next_ms(rule, first)
     if isinstance(rule, Every | CountedRule) and following is not None and following <= until:
-        last = rule.last_ms(first, until)
+        last = last_ms(rule, first, until)
+        last_but_one = last_ms(rule, first, last - 1)
         number = 1 + rule.count_ms(first, until)
-        last_but_one = first if number == 2 else rule.last_ms(first, last - 1)
         return Missed(first, last_but_one, last, number, next_ms(rule, last))
     times = [*_times(rule, first, until, most)]
     last = times[-1]
@@ -266,7 +266,7 @@ def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> M
     following = next_ms(rule, last)
     if following is not None and following <= until:
         last_but_one = last
-        last = _find_latest(rule, last, following - last, until)
+        last = last_ms(rule, last, until)
         following = next_ms(rule, until)
     return Missed(first, last_but_one, last, len(times), following)
 
@@ -274,17 +274,3 @@ def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> M
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:
     """Yield the occurrences from ``first``, which is one, to ``until``, at most so many."""
     return takewhile(lambda ms: ms <= until, islice(chain([first], occurrences(rule, first)), most))
-
-
-def _find_latest(rule: Rule, since: int, gap: int, until: int) -> int:
-    """Return the latest occurrence up to ``until``; ``since`` is one before it.
-
-    The search goes back by the gap between two occurrences, and then by twice as much each time. If
-    some occurrences lie much closer than others, it may return an earlier one.
-    """
-    while until - gap > since:
-        first = next_ms(rule, until - gap)
-        if first is not None and first <= until:
-            return max(_times(rule, first, until, MOST_COUNTED))
-        gap *= 2
-    return max(_times(rule, since, until, MOST_COUNTED))

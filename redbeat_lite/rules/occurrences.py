@@ -130,16 +130,27 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
         if after is None or isinstance(after, Question):
             return None
         if next_ms(rule, after - longest) == after:
-            return _last_before(rule, at, after), after
+            return last_ms(rule, at, after - 1), after
         at = after
     return None
 
 
-def _last_before(rule: Rule, since: int, until: int) -> int:
-    """Return the last occurrence before ``until``; ``since`` is an occurrence before it."""
-    latest = since
-    for following in occurrences(rule, since):
-        if following >= until:
-            break
-        latest = following
+def last_ms(rule: Rule, since: int, until: int) -> int:
+    """Return the last occurrence in ``(since, until]``; ``since`` if there is none.
+
+    The search halves the span until the next occurrence is beyond it: 35 steps for a year.
+    """
+    if isinstance(rule, Every):
+        return rule.last_ms(since, until)
+    latest = next_ms(rule, since)
+    if latest is None or latest > until:
+        return since
+    beyond = until
+    while latest < beyond:
+        middle = (latest + beyond) // 2
+        following = rule.next_ms(middle)
+        if following is not None and following <= until:
+            latest = following
+        else:
+            beyond = middle
     return latest

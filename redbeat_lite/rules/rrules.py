@@ -17,7 +17,6 @@ nothing matches.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -245,6 +244,7 @@ class Recurrence:
         return datetime(1, 1, 1 + self.allowed.days.week_start)
 
 
+@dataclass(frozen=True)
 class RecurrenceRule(ZonedRule):
     """Recurrence in a zone. Instants are in milliseconds since 1970.
 
@@ -254,34 +254,19 @@ class RecurrenceRule(ZonedRule):
         added: further occurrences in ascending order, also after ``until`` (RDATE).
     """
 
-    __slots__ = ("_added", "_left_out", "_until")
     walls: Recurrence
-
-    def __init__(
-        self,
-        walls: Recurrence,
-        zone: tzinfo,
-        until: int,
-        left_out: frozenset[int],
-        added: tuple[int, ...],
-    ) -> None:
-        super().__init__(walls, zone)
-        self._until = until
-        self._left_out = left_out
-        self._added = added
+    until: int
+    left_out: frozenset[int]
+    added: tuple[int, ...]
 
     def next_ms(self, ms: int) -> int | None:
         following = super().next_ms(ms)
-        while following in self._left_out:
+        while following in self.left_out:
             following = super().next_ms(following)
-        following_added = bisect_right(self._added, ms)
-        upcoming = list(self._added[following_added : following_added + 1])
-        if following is not None and following <= self._until:
+        upcoming = [added for added in self.added if added > ms]
+        if following is not None and following <= self.until:
             upcoming.append(following)
         return min(upcoming, default=None)
-
-    def _key(self) -> tuple[object, ...]:
-        return *super()._key(), self._until, self._left_out, self._added
 
 
 def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRule:

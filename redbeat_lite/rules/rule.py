@@ -51,31 +51,24 @@ class Question(int):
         return int(self), self.asked
 
 
-class ByKey:
-    """Value that is equal to others of the same class with the same key."""
-
-    __slots__ = ()
-
-    def _key(self) -> tuple[object, ...]:
-        raise NotImplementedError
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (ByKey, BaseSchedule, timedelta)):
-            return NotImplemented
-        # Celery's own comparison would ignore align, and call an interval equal to a timedelta.
-        if type(other) is not type(self):
-            return False
-        return isinstance(other, ByKey) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._key()))
-
-
-class RuleSchedule(Rule, ByKey, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
     #: Own zone; None for the zone of the app.
     zone: tzinfo | None = None
+
+    def _key(self) -> tuple[object, ...]:
+        """Return the values in which two schedules of a class differ."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BaseSchedule | timedelta):
+            return NotImplemented
+        # Celery's own comparison would ignore align, and call an interval equal to a timedelta.
+        return type(other) is type(self) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
 
     def in_zone(self, zone: tzinfo) -> Rule:
         """Return the rule in its own zone, or in ``zone`` if it has none."""

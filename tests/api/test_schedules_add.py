@@ -178,10 +178,9 @@ class TestAdd:
     @pytest.mark.parametrize(
         ("expression", "words"),
         [
-            ("0 3 */100,1-7 * MON", "on about 124 days a year; to run only if both match, write '0 3 * * MON#1'"),
-            ("0 3 1-7 * */7", "write '0 3 * * SUN#1'"),
-            ("H 3 8-14 * wed", "write 'H 3 * * WED#2'"),
-            ("0 3 22-28 jan mon,tue 30", "write '0 3 * JAN MON#4,TUE#4 30'"),
+            ("0 3 */100,1-7 * MON", "on about 124 days a year; to run only if both match, use Celery's crontab"),
+            ("H 3 8-14 * wed", "on the first Monday, write 'MON#1'"),
+            ("0 3 22-28 jan mon,tue 30", "use Celery's crontab"),
             ("0 3 1,15 * mon", "on about 70 days a year; to run only if both match, use Celery's crontab"),
             ("0 3 L * fri", "use Celery's crontab"),
             ("0 3 1-7 * *", None),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.rules import Rule, cron, rule_of
 from redbeat_lite.rules.clock_changes import CountedRule
+from redbeat_lite.rules.occurrences import last_ms
 from tests.rules import brute_time
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -194,9 +195,9 @@ def test_counting_equals_walking(
     assert counted.count_ms(after, until) == len(found)
     if found:
         first, last = to_ms(found[0]), to_ms(found[-1])
-        assert counted.last_ms(after, until) == counted.last_ms(after, last) == last
+        assert last_ms(counted, after, until) == last_ms(counted, after, last) == last
         assert counted.count_ms(after, last) == len(found)
-        assert counted.last_ms(after, first - 1) == after
+        assert last_ms(counted, after, first - 1) == after
 
 
 @examples(60)
