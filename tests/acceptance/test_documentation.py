@@ -15,11 +15,14 @@ import redbeat_lite
 from tests.support.cases import together
 from tests.support.pages import DOCS, blocks, documentation
 
+#: Runs Sphinx, which takes a fifth less time if Python does not look for garbage meanwhile.
+SPHINX = "import gc, sys; gc.disable(); from sphinx.cmd.build import main; sys.exit(main(sys.argv[1:]))"
+
 
 @pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.soak)])
 def test_the_documentation_builds_without_a_warning(tmp_path: Path, builder: str) -> None:
     """Without pages it says the same, but for what the theme has to say."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder, "-d", tmp_path / "cache"]
+    command = [sys.executable, "-c", SPHINX, "-q", "-W", "--keep-going", "-b", builder, "-d", tmp_path / "cache"]
     command += ["-D", "smartquotes=0"]  # which takes a tenth of the time and finds nothing wrong
     built = subprocess.run([*command, DOCS, tmp_path / "built"], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr

@@ -88,20 +88,17 @@ def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
     check_queue(client)
 
 
-@SIGNALS
-def test_a_stand_by_leaves_the_lease_to_the_leader(
-    beat: Beat, client: redis.Redis, wake_channel: WakeChannel, number: int
-) -> None:
+def test_a_stand_by_leaves_the_lease_to_the_leader(beat: Beat, client: redis.Redis, wake_channel: WakeChannel) -> None:
     leader = beat()
     leads(leader, client)
     other = beat()
     other.says("beat: standing by")
-    stops(other, number)
+    stops(other)
     assert leader_pid(client) == leader.pid
     assert b"vacant" not in wake_channel.words()
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("delay", [0.0, 0.02])
 def test_a_beat_that_has_just_started_stops(beat: Beat, client: redis.Redis, delay: float) -> None:
     process = beat(PROJ_CONF=conf(schedule={"fast": FAST}))
     process.says("beat: Starting")
@@ -117,13 +114,12 @@ def test_a_beat_that_never_reached_its_server_stops(beat: Beat, number: int) -> 
     stops(process, number)
 
 
-@SIGNALS
-def test_a_leader_whose_server_is_gone_stops(beat: Beat, freezable: Server, number: int) -> None:
+def test_a_leader_whose_server_is_gone_stops(beat: Beat, freezable: Server) -> None:
     process = beat(url=freezable.url, PROJ_CONF=conf(schedule={"fast": FAST}))
     process.says("Sending due task")
     freezable.stop()
     process.says("ERROR.*cannot use")
-    stops(process, number)
+    stops(process)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +173,7 @@ def test_a_leader_that_hangs_in_a_publish_stops_and_gives_the_lease_back(
     assert client.llen("celery") == 0
 
 
-@SIGNALS
-@pytest.mark.parametrize("dispatch", ["auto", "plain"])
+@pytest.mark.parametrize(("dispatch", "number"), [("auto", signal.SIGTERM), ("plain", signal.SIGINT)])
 def test_a_signal_in_the_middle_of_a_publish_leaves_nothing_half_done(
     beat: Beat, client: redis.Redis, schedules: Schedules, dispatch: str, number: int
 ) -> None:
@@ -247,7 +242,7 @@ class Load:
 
 
 @pytest.mark.parametrize(("dispatch", "count"), [("auto", 200), ("plain", 40)])
-@pytest.mark.parametrize("stops", [10, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("stops", [4, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_stops_under_load_are_quick_and_lose_and_double_nothing(
     beat: Beat, client: redis.Redis, server: Server, dispatch: str, count: int, stops: int
 ) -> None:

@@ -44,6 +44,10 @@ def seconds(request: pytest.FixtureRequest) -> float:
     return float(request.param)
 
 
+#: A scenario of the soak alone, because quicker tests in `make test` show the same.
+only_long = pytest.mark.parametrize("seconds", [pytest.param(60, id="60s", marks=LONG)], indirect=True)
+
+
 @pytest.fixture
 def lease(seconds: float) -> float:
     """The default one where there is time for it."""

@@ -1,15 +1,18 @@
-"""A server that forgets, or holds rubbish: what is sound goes on."""
+"""A server that forgets, or holds rubbish: what is sound goes on.
+
+Those run in the soak. In `make test`, `tests/acceptance/test_flush.py` and `test_garbage.py` lose or spoil
+each key of a beat that works less.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
 from tests.acceptance.test_garbage import DEFINITIONS
-from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
+from tests.faults.conftest import MakeScenario, Publish, StartServer, only_long
 from tests.faults.scenario import Scenario, load
 from tests.support.beats import KEYS
 from tests.support.server import Server
@@ -19,7 +22,7 @@ from tests.support.waiting import eventually
 ALL = "*"
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(60, marks=LONG)], indirect=True)
+@only_long
 def test_flushall(
     own_server: StartServer,
     scenario_on: MakeScenario,
@@ -39,6 +42,7 @@ def test_flushall(
     publish("flushed", verdict)
 
 
+@only_long
 def test_eviction_of_a_key_that_follows_from_others(
     own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float
 ) -> None:
@@ -47,15 +51,14 @@ def test_eviction_of_a_key_that_follows_from_others(
     publish("evicted", verdict)
 
 
+@only_long
 def test_eviction_of_what_entries_are(
     own_server: StartServer,
     scenario_on: MakeScenario,
     publish: Publish,
     lease: float,
-    seconds: float,
 ) -> None:
-    victims = (KEYS.state, KEYS.entries) if seconds == 60 else (KEYS.state, KEYS.entries, ALL)
-    scenario = evict(scenario_on, own_server(), lease, *victims, new_phase=True)
+    scenario = evict(scenario_on, own_server(), lease, KEYS.state, KEYS.entries, new_phase=True)
     verdict = scenario.verdict(period=None, silent=longest_silence(lease))
     publish("evicted definitions", verdict)
 
@@ -96,6 +99,7 @@ def forget(server: Server, victim: str) -> None:
             assert client.delete(victim)
 
 
+@only_long
 def test_two_hundred_poisoned_entries_among_a_thousand(
     own_server: StartServer,
     scenario_on: MakeScenario,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.conftest import MakeScenario, Publish, StartServer
+from tests.faults.conftest import MakeScenario, Publish, StartServer, only_long
 from tests.support.proxy import Proxy
 from tests.support.server import GuardedServer
 from tests.support.waiting import eventually
@@ -73,6 +73,7 @@ def test_a_leader_cut_off_from_the_server(
     publish(cut.__name__[1:], verdict)
 
 
+@only_long
 def test_a_slow_network(
     server: GuardedServer,
     proxy: Proxy,

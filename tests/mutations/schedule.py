@@ -115,7 +115,7 @@ SCHEDULE = (
         old="if not entries == states == due:",
         new="if not entries == states:",
         promise="test_guarantees.py::TestIsolation::test_lost_parts_of_the_schedule_are_mended",
-        acceptance=("tests/faults/test_contents.py",),
+        acceptance=_FLUSH,
         room=_CONFIG,
     ),
     Mutation(
