@@ -211,6 +211,13 @@ def test_a_late_run_of_a_policy_of_skip_is_found() -> None:
     assert broken(entry, *runs(1, 3), OUTAGE, sent(5000, 6600), *runs(7, 9)) == ["misfires"]
 
 
+def test_a_run_that_was_on_its_way_for_long_is_not_late_if_it_was_sent_off_in_time() -> None:
+    entry = add(misfire="skip", grace=100)
+    in_time, late = sent(5000, 6600) | {"left": 5050}, sent(5000, 6600) | {"left": 6200}
+    assert broken(entry, *runs(1, 3), OUTAGE, in_time, *runs(7, 9)) == []
+    assert broken(entry, *runs(1, 3), OUTAGE, late, *runs(7, 9)) == ["misfires"]
+
+
 def test_no_policy_sends_what_is_later_than_the_grace() -> None:
     late = [sent(4000, 6600), sent(5000, 6600), sent(6000, 6600)]
     entry = add(misfire="all", grace=700)

@@ -58,6 +58,8 @@ class Network:
         self.draw_loss: Callable[[Process, list[list[bytes]]], Loss | None] = lambda _process, _commands: None
         self.sockets: list[Socket] = []
         self.round_trips = 0
+        #: When the request of the last command was sent off, epoch microseconds.
+        self.left_us = 0
         #: Called with each command and the reply to it.
         self.observe: Callable[[Process, list[bytes], Any], None] = lambda _process, _command, _reply: None
 
@@ -149,6 +151,7 @@ class Network:
             seconds += self._delay(socket.process)
         arrival = max(self._world.now_us + int(seconds * MICROS), socket.last_arrival + 1)
         socket.last_arrival = arrival
+        socket.left_us = self._world.now_us
         return arrival
 
     def _arrive(self, socket: Socket, commands: list[list[bytes]], loss: Loss | None) -> None:
@@ -170,6 +173,7 @@ class Network:
         socket.reply(replies, seconds)
 
     def _run(self, socket: Socket, command: list[bytes]) -> Any:
+        self.left_us = socket.left_us
         name = command[0].upper()
         if name in _OF_CONNECTIONS or socket.queued is not None or socket.channels:
             return self._run_for_connection(socket, name, command)
@@ -224,6 +228,8 @@ class Socket:
         self.is_gone = False
         #: Whether nothing arrives any more, in either direction, and nobody says so.
         self.is_half_open = False
+        #: When the last request was sent off, and when it arrives, epoch microseconds.
+        self.left_us = 0
         self.last_arrival = 0
         self._last_reply = 0
         #: Replies that have arrived and were not read.

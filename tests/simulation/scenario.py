@@ -367,7 +367,7 @@ class Scenario:
         when = datetime.fromtimestamp(nominal / 1000, UTC)
         self.story.tell(f"{process.name} sends {message.entry} of {when:%Y-%m-%d %H:%M:%S.%f} by {by}")
         record: Record = {"kind": "sent", "entry": message.entry, "nominal": nominal, "id": message.id}
-        record |= {"at": self.story.now, "by": by}
+        record |= {"at": self.story.now, "by": by, "left": self.broker.network.left_us // 1000}
         if backfill is not None:
             record["backfill"] = backfill
         self.story.records.append(record)

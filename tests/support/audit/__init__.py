@@ -31,8 +31,8 @@ Of schedules, with the laws in `tests.support.audit.schedule`:
 ``sent``
     A message arrived in a queue: ``entry``, ``nominal``, ``id``, ``at``, and ``by``: ``"rule"``,
     ``"hand"`` or ``"backfill"``, then with its name ``backfill``. With ``sender``, the process that
-    sent it; and with ``since``, the instant before which it was not in the queue, in place of the
-    setup's ``slack``.
+    sent it; with ``since``, the instant before which it was not in the queue, in place of the
+    setup's ``slack``; and with ``left``, the instant at which it was sent off.
 ``backfill``
     What the product said of one at the end: its name ``backfill``, ``entry``, first and last
     nominal time ``start`` and ``end``, how many runs it has ``sent``, and ``ended``: ``"done"`` if

@@ -271,7 +271,8 @@ def misfires(history: History, entry: Entry) -> Iterator[Broken]:
         definition = entry.definition_at(nominal)
         if definition is None:
             continue
-        sent_at = history.earliest(message)
+        # A run that was in time when it was sent off is not missed, however long it is on its way.
+        sent_at = min(history.earliest(message), message.get("left", FOREVER))
         grace = grace_of(definition)
         if grace is not None and sent_at > nominal + grace + late:
             what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"
