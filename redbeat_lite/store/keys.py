@@ -193,7 +193,9 @@ def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
         others: keys that exist once per entry, lock or task, and are to be checked as well.
     """
-    error = _first_foreign(client, [*(f"{root}:{name}" for name in TYPES), *others])
+    expected_types = {f"{root}:{name}": kind for name, kind in TYPES.items()}
+    expected_types |= _types_of(others)
+    error = _first_foreign(client, expected_types)
     if error is not None:
         raise error
 
@@ -210,16 +212,11 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
     keys = command[1:2]
     if command[0] == "EVALSHA":
         keys = command[3 : 3 + command[2]]
-    return _first_foreign(client, [text(key) for key in keys])
+    return _first_foreign(client, _types_of(map(text, keys)))
 
 
-def _first_foreign(client: Any, keys: Sequence[str]) -> ForeignKey | None:
+def _first_foreign(client: Any, expected_types: dict[str, str]) -> ForeignKey | None:
     """Return the error for the first of these keys that has a foreign type."""
-    expected_types = {}
-    for key in keys:  # A key may come twice.
-        expected = _type_of(key)
-        if expected is not None:
-            expected_types[key] = expected
     pipe = client.pipeline(transaction=False)
     for key in expected_types:
         pipe.type(key)
@@ -228,6 +225,16 @@ def _first_foreign(client: Any, keys: Sequence[str]) -> ForeignKey | None:
         if text(reply) not in (expected, "none"):
             return ForeignKey(key, text(reply), expected)
     return None
+
+
+def _types_of(keys: Iterable[str]) -> dict[str, str]:
+    """Return the types that we give those of these keys that are ours."""
+    types = {}
+    for key in keys:
+        expected = _type_of(key)
+        if expected is not None:
+            types[key] = expected
+    return types
 
 
 def _type_of(key: str) -> str | None:

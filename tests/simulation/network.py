@@ -9,10 +9,9 @@ from enum import Enum
 from typing import Any
 
 from tests.simulation.commands import OK, Status
-from tests.simulation.primitives import Waiters
 from tests.simulation.server import ModelServer
 from tests.simulation.wire import Request
-from tests.simulation.world import MICROS, Process, World
+from tests.simulation.world import MICROS, Process, Waiters, World
 
 
 class Loss(Enum):
@@ -311,8 +310,6 @@ class Socket:
 
     def getpeername(self) -> tuple[str, int]:
         return (self._network.host, 6379)
-
-    getsockname = getpeername
 
     def fileno(self) -> int:
         return -1

@@ -15,7 +15,8 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 
 from tests.simulation.bodies import Bodies
-from tests.simulation.world import Process, Thread, World
+from tests.simulation.thread import Thread
+from tests.simulation.world import Process, World
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from typing import Any
 
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from tests.simulation.world import MICROS, Thread, Wait, World
+from tests.simulation.thread import Thread
+from tests.simulation.world import MICROS, Waiters, World
 
 
 class Time:
@@ -43,39 +44,6 @@ class Time:
 
     def sleep(self, seconds: float) -> None:
         self._world.wait(seconds)
-
-
-class Waiters:
-    """Threads that wait for the same thing."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._waits: list[Wait] = []
-
-    def wait(self, seconds: float | None) -> bool:
-        """Wait until somebody wakes this thread; return whether that was within so many seconds."""
-        return self.wait_until(None if seconds is None else self._world.instant_in(seconds))
-
-    def wait_until(self, ends_us: int | None) -> bool:
-        """Wait until somebody wakes this thread; return whether that was before an instant."""
-        self._waits = [wait for wait in self._waits if not wait.is_over]
-        return self._world.wait_until(ends_us, self._waits.append)
-
-    def wake_all(self) -> None:
-        """Let all of them run at the next event."""
-        waits, self._waits = self._waits, []
-        for wait in waits:
-            wait.wake()
-
-    def wake_all_now(self) -> None:
-        """Let all of them run at once; only an event may call this, as the last thing that it does."""
-        waits = [wait for wait in self._waits if not wait.is_over]
-        self._waits = []
-        # The event may let one thread run. Those after it follow before any other event.
-        for wait in reversed(waits[1:]):
-            self._world.at_once(wait.wake_now)
-        if waits:
-            waits[0].wake_now()
 
 
 class Event:
@@ -208,10 +176,8 @@ class Queue:
 def date_class(world: World) -> type[datetime]:
     """Return the class ``datetime`` whose ``now`` is that of the world."""
 
-    class WorldTime(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
-            now = datetime.fromtimestamp(world.now_us / MICROS, UTC)
-            return now.astimezone(tz) if tz is not None else now.replace(tzinfo=None)
+    def now(_cls: type, tz: Any = None) -> datetime:
+        instant = datetime.fromtimestamp(world.now_us / MICROS, UTC)
+        return instant.replace(tzinfo=None) if tz is None else instant.astimezone(tz)
 
-    return WorldTime
+    return type("WorldTime", (datetime,), {"now": classmethod(now)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -189,10 +189,15 @@ _interpreter = cache(Interpreter)
 
 
 class Scripting:
-    """The scripts of one server."""
+    """The scripts of one server.
 
-    def __init__(self, database: Database) -> None:
+    Parameters:
+        publish: hands a message to the subscribers of a channel; returns how many there are.
+    """
+
+    def __init__(self, database: Database, publish: Callable[[bytes, bytes], int]) -> None:
         self._database = database
+        self._publish = publish
         self._interpreter = _interpreter()
         self._lua = self._interpreter.lua
         self._scripts: dict[bytes, Any] = {}
@@ -247,15 +252,10 @@ class Scripting:
             raise CommandError("ERR Please specify at least one argument for this redis.call() call")
         name = words[0].upper()
         if name == b"PUBLISH":
-            return self.publish(words[1], words[2])
+            return self._publish(words[1], words[2])
         if name in COMMANDS and name != words[0]:
             return self.execute([name, *words[1:]])
         raise CommandError("ERR Unknown command called from script")
-
-    def publish(self, channel: bytes, message: bytes) -> int:
-        """Hand a message to the subscribers of a channel; the server replaces this method."""
-        del channel, message
-        return 0
 
     def _to_reply(self, value: Any) -> Any:
         if type(value) in (bytes, int):

@@ -23,8 +23,7 @@ class ModelServer:
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self.database = Database(now_us)
-        self.scripting = Scripting(self.database)
-        self.scripting.publish = self.publish  # type: ignore[method-assign]
+        self.scripting = Scripting(self.database, self.publish)
         #: Called for each message of a channel; returns how many have subscribed.
         self.deliver: Callable[[bytes, bytes], int] = lambda _channel, _message: 0
         #: Asked for each message that is pushed by itself, whether the server refuses it.

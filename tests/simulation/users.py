@@ -13,10 +13,9 @@ from redbeat_lite import Misfire, Schedules
 from redbeat_lite._base.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from tests.simulation.apps import Setup, make_app
 from tests.simulation.bodies import Bodies
-from tests.simulation.primitives import Waiters
 from tests.simulation.rules import Rule, daily, instant, interval
 from tests.simulation.story import Story
-from tests.simulation.world import World
+from tests.simulation.world import Waiters, World
 from tests.support.audit import Record
 
 #: Names of the entries that the user adds.

@@ -16,7 +16,9 @@ from math import ceil
 from random import Random
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import GreenletExit, getcurrent  # type: ignore[import-untyped]
+
+from tests.simulation.thread import Thread
 
 MICROS = 1_000_000
 
@@ -117,39 +119,64 @@ class Process:
             close()
 
 
-class Thread(greenlet):  # type: ignore[misc]  # greenlet ships no types
-    """One thread of a process."""
-
-    def __init__(self, process: Process, run: Callable[[], object]) -> None:
-        super().__init__(lambda _=None: run(), process.world.hub)
-        self.process = process
-
-
 class Wait:
     """One wait of a thread. It ends once: by its time or because somebody wakes the thread."""
 
-    __slots__ = ("_thread", "is_over")
+    __slots__ = ("_waiter", "is_over")
 
     def __init__(self, thread: Thread) -> None:
-        self._thread = thread
+        self._waiter = thread
         self.is_over = False
 
     def wake(self) -> None:
         """Let the thread run at the next event."""
         if not self.is_over:
-            self._thread.process.world.soon(self.wake_now)
+            self._waiter.process.world.soon(self.wake_now)
 
     def wake_now(self) -> None:
         """Let the thread run at once; only an event may call this, as the last thing that it does."""
         if not self.is_over:
             self.is_over = True
-            self._thread.process.resume(self._thread, value=True)
+            self._waiter.process.resume(self._waiter, value=True)
 
     def time_out(self) -> None:
         """Let the thread run because its time is over."""
         if not self.is_over:
             self.is_over = True
-            self._thread.process.resume(self._thread, value=False)
+            self._waiter.process.resume(self._waiter, value=False)
+
+
+class Waiters:
+    """Threads that wait for the same thing."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waits: list[Wait] = []
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until somebody wakes this thread; return whether that was within so many seconds."""
+        return self.wait_until(None if seconds is None else self._world.instant_in(seconds))
+
+    def wait_until(self, ends_us: int | None) -> bool:
+        """Wait until somebody wakes this thread; return whether that was before an instant."""
+        self._waits = [wait for wait in self._waits if not wait.is_over]
+        return self._world.wait_until(ends_us, self._waits.append)
+
+    def wake_all(self) -> None:
+        """Let all of them run at the next event."""
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait.wake()
+
+    def wake_all_now(self) -> None:
+        """Let all of them run at once; only an event may call this, as the last thing that it does."""
+        waits = [wait for wait in self._waits if not wait.is_over]
+        self._waits = []
+        # The event may let one thread run. Those after it follow before any other event.
+        for wait in reversed(waits[1:]):
+            self._world.at_once(wait.wake_now)
+        if waits:
+            waits[0].wake_now()
 
 
 #: One event of the queue: its instant, its number, and what it calls. Those of one instant come by their numbers.
