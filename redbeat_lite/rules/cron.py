@@ -1,8 +1,8 @@
 """Cron expressions as schedules.
 
-The dialect is that of croniter, without a field for the year, and without random values. Two kinds
-of ranges have the meaning of most crons instead of croniter's. ``5-5`` is one value and not the
-whole cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. Whole names
+The dialect is croniter's, without a field for the year, and without random values. Two kinds of
+ranges have the meaning of most crons instead of croniter's. ``5-5`` is one value and not the whole
+cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. Whole names
 (``monday``), ``5L`` and ``5,6#3`` are accepted too. The page about time has the table.
 
 ``H`` is a value that the name of the entry decides, as the name of a job does in Jenkins. ``H`` is
@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from celery.schedules import BaseSchedule
+from croniter import croniter
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
@@ -278,7 +279,13 @@ class Parser:
         if field is WEEKDAY and first == 7:
             first = 0
             last %= 7
-        return field.cycle(first, last)[::step]
+        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
+        if first >= last:
+            return field.cycle(first, last)[::step]
+        columns = ["*"] * 6
+        columns[field.column] = f"{first}-{last}/{step}"
+        values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
+        return field.cycle(field.low, field.high) if values == ["*"] else values
 
     def number(self, text: str, field: Field, part: str) -> int:
         """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
