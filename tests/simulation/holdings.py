@@ -15,16 +15,17 @@ _SHARED = (type, ModuleType, FunctionType, FrameType, Celery)
 
 def count_objects(owner: object) -> int:
     """Return how many objects can be reached from this one."""
+    # Kombu makes a class for each connection, so no answer may be kept for ever.
+    is_shared = cache(_is_shared)
     seen = {id(owner)}
     waiting: list[Any] = [owner]
     while waiting:
         for held in gc.get_referents(waiting.pop()):
-            if id(held) not in seen and not _is_shared(type(held)):
+            if id(held) not in seen and not is_shared(type(held)):
                 seen.add(id(held))
                 waiting.append(held)
     return len(seen)
 
 
-@cache
 def _is_shared(kind: type) -> bool:
     return issubclass(kind, _SHARED) or kind.__module__.startswith("tests.")

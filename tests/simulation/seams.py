@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import celery.app.trace
+import celery.signals
 import celery.worker.request
 import kombu.common
 import redis
@@ -157,6 +158,9 @@ def _replace_worker_state(stack: ExitStack, world: World, requests: Requests) ->
     stack.enter_context(patch.object(celery.worker.request, "revoked_tasks", requests.revoked))
     stack.enter_context(patch.object(celery.app.trace, "gethostname", lambda: _host(world)))
     stack.enter_context(patch.object(keeper, "state", requests))
+    # These signals would hold all workers of this seed for ever.
+    for signal in (celery.signals.worker_process_shutdown, celery.signals.worker_shutdown):
+        stack.enter_context(patch.object(signal, "receivers", list(signal.receivers or ())))
     for module in (keeper, request):
         stack.enter_context(patch.object(module, "is_gone", world.is_gone))
 
