@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from .._base.errors import EntryNotFound, InvalidEntry
+from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
 from .._base.fields import length
 from .._base.times import in_zone
 from ..api.selected import Selected
@@ -37,6 +37,11 @@ _MOST = 10_000
 
 #: Most stored entries that a bulk action filters, for the same reason.
 _STORED = 100_000
+
+_TOO_MANY = (
+    f"a page acts on {_MOST:,} entries at most, and filters {_STORED:,} stored ones; "
+    "use the command line"
+)
 
 
 class Action(NamedTuple):
@@ -154,14 +159,13 @@ def act_on_all(call: Call) -> Response:
     """
     name = call.request.path[1:].removesuffix("-all")
     entries = _selected(call)
-    can_list = bool(call.picked) or len(call.schedules) <= _STORED
-    names = [entry.name for entry in islice(entries, _MOST + 1)] if can_list else []
-    if can_list and not names:
-        if call.picked:
-            raise EntryNotFound("none of these is stored")
+    if not call.picked and len(call.schedules) > _STORED:
+        raise RedbeatError(_TOO_MANY)
+    names = [entry.name for entry in islice(entries, _MOST + 1)]
+    if not names:
         raise EntryNotFound(f"no entry is selected by {entries.selection}")
-    if not 0 < len(names) <= _MOST:
-        return _too_many(call, _commands(call, name, names))
+    if len(names) > _MOST:
+        raise RedbeatError(_TOO_MANY)
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
         BULK_ACTIONS[name].do(entries, call)
@@ -198,18 +202,6 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     note = ["--note", "NOTE"] if BULK_ACTIONS[action].asks == "note" else []
     selections = [[name] for name in names] if call.picked else [call.filter.words()]
     return [[action, *words, *note] for words in selections]
-
-
-def _too_many(call: Call, commands: list[list[str]]) -> Response:
-    """Return a page that says that the action needs the command line."""
-    return call.page(
-        "ask.html",
-        what="Too many for a page",
-        text=f"A page acts on {_MOST:,} entries at most, and filters {_STORED:,} stored ones.",
-        commands=commands,
-        asks="",
-        button="",
-    )
 
 
 def freeze(call: Call) -> Response:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._base.times import MAX_MS, from_ms
 from ..entries.backfill import Backfill
 from ..entries.freezes import Freeze
-from ..entries.model import FIELDS
 from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
 from ..operate.texts import backfill_status
-from ..store.json_values import loads
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
-from .editing import visible_arguments
 from .http import Response
 
 #: Most locks, or quarantined entries, on a page.
 _SHOWN = 200
-
-#: Most characters of a definition on a page.
-_LONGEST = 2000
 
 #: Most entries that the doctor examines for a page. They take a tenth of a second.
 _EXAMINED = 500
@@ -66,54 +59,19 @@ def _locks(site: SharedParts, key: str) -> Sequence[LockInfo]:
     return [] if lock is None else [lock]
 
 
-class Quarantined(NamedTuple):
-    """The parts of a quarantined entry that the user may see."""
-
-    name: str
-    since: datetime | None
-    error: str
-    definition: str | None
-
-
 def quarantine(call: Call) -> Response:
     """Show the entries in quarantine with their errors."""
     records = call.read(_quarantine)
-    entries = [_quarantined(call, name, records[name]) for name in sorted(records)[:_SHOWN]]
-    return call.page("quarantine.html", entries=entries, more=len(records) > _SHOWN)
+    rows = []
+    for name in sorted(records)[:_SHOWN]:
+        at = records[name].get("at")
+        since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
+        rows.append((name, since, call.visible_error(str(records[name].get("error")))))
+    return call.page("quarantine.html", entries=rows, more=len(records) > _SHOWN)
 
 
 def _quarantine(site: SharedParts) -> dict[str, dict[str, Any]]:
     return site.schedules.quarantined(_SHOWN + 1)
-
-
-def _quarantined(call: Call, name: str, record: Mapping[str, Any]) -> Quarantined:
-    at = record.get("at")
-    since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
-    error = call.visible_error(str(record.get("error")))
-    return Quarantined(name, since, error, _visible_definition(call, record.get("definition")))
-
-
-def _visible_definition(call: Call, definition: Any) -> str | None:
-    """Return the parts of a quarantined definition that the user may see; ``None`` without one."""
-    if definition is None:
-        return None
-    if call.site.redact is None and call.may("edit"):
-        return str(definition)[:_LONGEST]
-    try:
-        fields = _visible_fields(call, loads(definition))
-        return json.dumps(fields, ensure_ascii=False)[:_LONGEST]
-    except Exception:  # noqa: BLE001 - any text may lie there, and redact() is the user's
-        return "for those who may edit, where it can be read and redacted"
-
-
-def _visible_fields(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the user may see: visible arguments, and known plain fields."""
-    plain = (str, int, float, bool, type(None))
-    visible = visible_arguments(call, fields)
-    for name, value in fields.items():
-        if name in FIELDS and isinstance(value, plain):
-            visible.setdefault(name, value)
-    return visible
 
 
 def doctor(call: Call) -> Response:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from math import ceil, log1p
+from typing import Any, NamedTuple
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
-from .._base.times import MAX_MS, from_ms, to_ms
+from .._base.times import from_ms, to_ms
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
 from ..entries.definition import entry_fields
@@ -94,6 +95,15 @@ _LOOKED_AT = 2000
 
 #: Actions of changes whose entry is gone or never existed, so that its name is no link.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
+
+#: Hours that the heat map shows.
+_HOURS = 24
+
+#: Count of shades for minutes in which entries run.
+_SHADES = 5
+
+#: Least count of entries in a minute for the darkest shade.
+_DARKEST = 10
 
 
 def now(call: Call) -> Response:
@@ -214,14 +224,14 @@ def entry(call: Call) -> Response:
         return call.page("gone.html", 404, **data)
     visible = visible_arguments(call, entry_fields(data["entry"]))
     arguments = {field: value_text(value) for field, value in visible.items()}
-    return call.page("entry.html", arguments=arguments, more=more, **data)
+    return call.page("entry.html", arguments=arguments, **data)
 
 
 def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     """Read the data of one entry's page.
 
     Parameters:
-        more: ``"why"`` to read the explanation, too; ``"changes"`` to read the changes, too.
+        more: ``"why"`` to read the explanation, too.
     """
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
@@ -235,11 +245,10 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
         if entry is None:
             return {"entry": None, "quarantined": case.quarantine is not None, **data}
     else:
-        changes = _PAST if more == "changes" else 0
-        record = site.schedules.record_of(name, runs=_PAST, changes=changes)
+        record = site.schedules.record_of(name, runs=_PAST, changes=0)
         entry = record.entry
         freezes = record.freezes
-        data = {"runs": record.runs, "changes": record.changes, "why": None}
+        data = {"runs": record.runs, "why": None}
     fields = entry_lines(entry, site.zone)
     return {
         "entry": entry,
@@ -325,36 +334,61 @@ def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> lis
 
 
 def changes(call: Call) -> Response:
-    """Show a page of the changes that match the filter, the newest first."""
-    name, actor, text = call.texts("q", "by", "until")
-    until = None
-    if text.isascii() and text.isdigit() and len(text) < 16:
-        until = min(int(text), MAX_MS)
-    data = call.read(_changes, name, actor, until)
-    return call.page("changes.html", gone=_GONE, until=until, looked_at=_LOOKED_AT, **data)
+    """Show the latest changes, of all entries or of those whose names match."""
+    (name,) = call.texts("q")
+    data = call.read(_changes, name)
+    return call.page("changes.html", gone=_GONE, most=_LINES, looked_at=_LOOKED_AT, **data)
 
 
-def _changes(site: SharedParts, name: str, actor: str, until: int | None) -> dict[str, Any]:
-    """Read a page of the record of changes.
-
-    In the result, ``older`` is the instant at which the next page begins, in epoch ms; ``None`` if
-    there is none.
-    """
+def _changes(site: SharedParts, name: str) -> dict[str, Any]:
+    """Read the latest changes."""
     # Selection.of() refuses a pattern that is so long that it would take minutes to compile.
     pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
-    most = (_LOOKED_AT if name or actor else _LINES) + 1
-    read_until = None if until is None else from_ms(until)
-    recorded = site.schedules.changes(until=read_until, limit=most)
-    matching = [change for change in recorded if actor in change.actor]
+    recorded = site.schedules.changes(limit=_LOOKED_AT if name else _LINES)
     if name:
-        matching = [change for change in matching if _is_of(change, name, pattern)]
-    # The next page begins with the first change that this page does not show. Changes of the same
-    # millisecond are shown twice.
-    not_shown = [*matching[_LINES : _LINES + 1], *recorded[most - 1 :]]
-    older = to_ms(not_shown[0].at) if not_shown else None
-    return {"changes": matching[:_LINES], "older": older}
+        recorded = [change for change in recorded if _is_of(change, name, pattern)]
+    return {"changes": recorded[:_LINES]}
 
 
 def _is_of(change: Change, name: str, pattern: str) -> bool:
     """Return whether a change is of an entry with this name, or with a name of this pattern."""
     return name in change.names or any(matches(entry, pattern) for entry in change.names)
+
+
+class HeatRow(NamedTuple):
+    """An hour of the heat map.
+
+    Parameters:
+        start: start of the hour.
+        cells: minute, count of entries and shade, for each minute in which entries run next.
+        total: count of entries that run next in this hour.
+        due_before: count of entries that run next before this hour. It is the offset of the hour in
+            the list of entries.
+    """
+
+    start: datetime
+    cells: list[tuple[int, int, int]]
+    total: int
+    due_before: int
+
+
+def timeline(call: Call) -> Response:
+    """Show how many entries run next in each minute of the coming day."""
+    return call.page("timeline.html", **call.read(_timeline))
+
+
+def _timeline(site: SharedParts) -> dict[str, Any]:
+    """Count the next runs by the minute."""
+    hour_start = datetime.now(site.zone).replace(minute=0, second=0, microsecond=0)
+    first = to_ms(hour_start)
+    edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
+    before, *counts, after = site.schedules.due_counts(edges)
+    scale = _SHADES / log1p(max(*counts, _DARKEST))
+    rows = []
+    due_before = before
+    for start in range(0, len(counts), 60):
+        hour = counts[start : start + 60]
+        cells = [(minute, n, ceil(scale * log1p(n))) for minute, n in enumerate(hour) if n]
+        rows.append(HeatRow(edges[start].astimezone(site.zone), cells, sum(hour), due_before))
+        due_before += sum(hour)
+    return {"before": before, "rows": rows, "after": after}

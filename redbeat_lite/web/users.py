@@ -1,44 +1,27 @@
-"""Users of ``redbeat web``, from a file. A line has the name, rights, salt and digest of a user.
+"""Users of ``redbeat web``, from a file. A line has the name, rights and password digest of a user.
 
-``python -m redbeat_lite.web.users ada run,pause`` asks for a password and prints the line.
+``python -m redbeat_lite.web.users ada run,pause`` makes a password, shows it, and prints the line.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import os
+import secrets
 import sys
 from base64 import b64decode
-from getpass import getpass
+from hashlib import sha256
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
-from typing import NamedTuple
 
 from .._base.errors import ConfigurationError, RedbeatError
 from .._base.text import text_of
 from .access import Access
 from .http import Request, Response
 
-#: Most passwords that are checked at a time. Each occupies one of the page's eight threads.
-_SIGN_INS = 4
-
-_BUSY = Response(
-    429,
-    b"Too many people sign in just now.",
-    (("Retry-After", "1"), ("Content-Type", "text/plain")),
-)
 _SIGN_IN = Response(
     401,
     b"Sign in.",
     (("WWW-Authenticate", 'Basic realm="redbeat", charset="UTF-8"'),),
 )
-
-
-class _User(NamedTuple):
-    access: Access
-    salt: bytes
-    digest: bytes
 
 
 class Users:
@@ -53,11 +36,6 @@ class Users:
 
     def __init__(self, path: Path) -> None:
         self._users = _read_users(path)
-        #: Fingerprints of names with their right passwords, made with a key of this process.
-        self._checked = set[bytes]()
-        self._key = os.urandom(32)
-        self._places = BoundedSemaphore(_SIGN_INS)
-        self._one_by_one = Lock()
 
     def __call__(self, request: Request) -> Access | Response:
         """Return the access of a user with the right password, or a response that asks for it."""
@@ -66,45 +44,24 @@ class Users:
             name, _, password = b64decode(credentials).decode().partition(":")
         except ValueError:
             return _SIGN_IN
-        if scheme.lower() != "basic":
-            return _SIGN_IN
-        # A page loads every two seconds. So do the slow check of a password only once.
-        fingerprint = hmac.digest(self._key, f"{name}:{password}".encode(), "sha256")
-        if fingerprint not in self._checked:
-            if not self._places.acquire(blocking=False):
-                return _BUSY
-            try:
-                if not self._is_password(name, password):
-                    return _SIGN_IN
-            finally:
-                self._places.release()
-            self._checked.add(fingerprint)
-        return self._users[name].access
-
-    def _is_password(self, name: str, password: str) -> bool:
-        """Return whether a password is right.
-
-        The check takes as long for an unknown name, so that nobody can find out which names exist.
-        """
         user = self._users.get(name)
-        salt = user.salt if user is not None else b""
-        digest = user.digest if user is not None else b""
-        # Check one password at a time, so that guesses in many threads use at most one core.
-        with self._one_by_one:
-            return hmac.compare_digest(_digest(password, salt), digest)
+        if scheme.lower() != "basic" or user is None:
+            return _SIGN_IN
+        access, digest = user
+        return access if hmac.compare_digest(_digest(password), digest) else _SIGN_IN
 
 
-def _read_users(path: Path) -> dict[str, _User]:
-    """Return the users of a file by name."""
+def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
+    """Return the name of each user of a file -> access and digest of the password."""
     users = {}
     where = str(path)
     try:
         for number, text in enumerate(path.read_text().splitlines(), 1):
             where = f"{path}, line {number}"
             if text.strip() and not text.startswith("#"):
-                name, rights, salt, digest = text.split()
-                access = Access(name, {"view", *rights.split(",")})
-                users[name] = _User(access, bytes.fromhex(salt), bytes.fromhex(digest))
+                name, rights, digest = text.split()
+                bytes.fromhex(digest)
+                users[name] = _access(name, rights), digest
     except OSError as exc:
         raise ConfigurationError(f"--users: cannot read {path}: {exc.strerror}") from None
     except (ValueError, RedbeatError) as exc:
@@ -116,39 +73,38 @@ def _read_users(path: Path) -> dict[str, _User]:
     return users
 
 
+def _access(name: str, rights: str) -> Access:
+    return Access(name, {"view", *rights.split(",")})
+
+
 def line(name: str, rights: str, password: str) -> str:
     """Return the line of a user in the file."""
-    salt = os.urandom(16)
-    return f"{name} {rights} {salt.hex()} {_digest(password, salt).hex()}"
+    return f"{name} {rights} {_digest(password)}"
 
 
-def _digest(password: str, salt: bytes) -> bytes:
-    """Return the digest of a password. It takes about 50 ms and 16 MiB, to make guesses slow."""
-    return hashlib.scrypt(password.encode(), salt=salt, n=1 << 14, r=8, p=1)
+def _digest(password: str) -> str:
+    """Return the digest of a password. It needs no salt, because passwords are made at random."""
+    return sha256(password.encode()).hexdigest()
 
 
-def _main(*words: str) -> str:
-    """Ask for a password, and return the line of a user.
+def _main(*words: str) -> None:
+    """Make a password, show it on stderr, and print the line of a user.
 
-    The process exits if the arguments are wrong, or the password is not typed twice.
+    The process exits if the arguments are wrong.
     """
     if len(words) != 2:
         sys.exit(__doc__)
     name, rights = words
     try:
-        Access(name, {"view", *rights.split(",")})
+        _access(name, rights)
     except (RedbeatError, ValueError) as exc:
         sys.exit(f"Error: {exc}")
-    if len(name.split()) == 1:
-        try:
-            password = getpass()
-            if password and password == getpass("Once more: "):
-                return line(name, rights, password)
-        except EOFError:
-            # The input is a pipe that has the password only once.
-            pass
-    sys.exit("Error: expected a name without spaces, and twice the same password")
+    if len(name.split()) != 1:
+        sys.exit(f"Error: expected a name without spaces, got {name!r}")
+    password = secrets.token_urlsafe(18)
+    print(f"The password of {name} is {password}", file=sys.stderr)
+    print(line(name, rights, password))
 
 
 if __name__ == "__main__":
-    print(_main(*sys.argv[1:]))
+    _main(*sys.argv[1:])

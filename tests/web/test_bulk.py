@@ -78,8 +78,8 @@ def test_too_many_are_for_the_command_line(visitor: Visitor, monkeypatch: pytest
             with monkeypatch.context() as patch:
                 patch.setattr(actions, limit, 5)
                 asked = visitor.post("remove-all", tag="a", **save)
-            assert "Too many for a page" in asked.text
-            assert "redbeat remove '*' --tag a --note NOTE" in asked.text
+            assert asked.status == 400
+            assert "a page acts on 10,000 entries at most" in asked.text
             assert 'name="save"' not in asked.html
     assert len(visitor.site.parts.schedules) == 13
 

@@ -73,7 +73,7 @@ def test_each_command_on_a_page_parses(
         for visitor in (look(), look(*RIGHTS)):
             seen += [visitor.get(page, name=name, since="2h", outcome="failed") for page in pages]
             seen += [visitor.get("entry", name=each, more="why") for each in (name, "paused")]
-            seen += [visitor.get("entry", name=name, more="changes"), visitor.get("pipelines", state="running")]
+            seen += [visitor.get("changes", q=name), visitor.get("pipelines", state="running")]
             seen += [visitor.get("pipelines", id=each) for each in ("open", "bad")]
             seen += [visitor.get("entries", **each) for each in ({}, {"q": "nope"}, *filters)]
         seen += [visitor.post(f"{each}-all", q="-my", tag="t") for each in ("pause", "resume", "run", "remove")]

@@ -61,7 +61,7 @@ def test_a_lock_is_cleared_by_who_may(visitor: Visitor, look: Callable[..., Visi
         assert visitor.post("locks-clear", id="-reindex").location == "locks?did=locks-clear"
         assert locks(app).get("-reindex") is None
         assert visitor.post("locks-clear", id="-reindex").location == "locks"
-        assert "Cleared" in visitor.get("locks", did="locks-clear").text
+        assert "Done." in visitor.get("locks", did="locks-clear").text
 
 
 @pytest.fixture
@@ -78,37 +78,21 @@ def set_aside(client: redis.Redis, schedules: Schedules) -> Callable[..., None]:
     return put
 
 
-def test_quarantine_tells_what_is_wrong_and_shows_what_one_may_see(
+def test_quarantine_tells_what_is_wrong(
     look: Callable[..., Visitor], set_aside: Callable[..., None], client: redis.Redis
 ) -> None:
     assert "No entry is in quarantine." in look().get("quarantine").text
     set_aside("nightly", "kwargs: expected a dict, got 'hunter2'")
-    set_aside("broken", definition='{"kwargs": "hunter2')
-    set_aside("odd", definition='{"kwargs": "hunter2"}')
-    set_aside("lost", definition=None)
     client.hset(KEYS.quarantine, "garbage", "{")
     client.hset(KEYS.quarantine, "text", json.dumps({"definition": 7, "at": 10**40, "error": ["x"], "call": 1}))
     seen = look("edit").get("quarantine")
     assert "2023-11-14 22:13:20" in seen.text
-    assert seen.html.count("hunter2") == 4
-    assert "none is left" in seen.text
+    assert "got 'hunter2'" in seen.text
     assert "quarantine record: not readable" in seen.text
-    seen = look("run", "remove").get("quarantine")
-    assert "hunter2" not in seen.html
-    assert "kwargs: expected a dict" in seen.text
-    assert '"kwargs": "for those who may edit"' in seen.text
-    client.hdel(KEYS.quarantine, "nightly", "broken", "odd")
-    odd = {"task": "add", "kwarg": "hunter2", "schedule": {"custom": "hunter2"}, "kwargs": {"x": 1}}
-    set_aside("odd", definition=json.dumps(odd))
     for visitor in (look("run", "remove"), look("edit", redact=lambda field, value: value)):
         seen = visitor.get("quarantine")
         assert "hunter2" not in seen.html
-        assert '"task": "add"' in seen.text
-    assert look("edit").get("quarantine").html.count("hunter2") == 2
-    set_aside("nightly")
-    redacted = look("edit", redact=lambda field, value: {**value, "x": "…"}).get("quarantine")
-    assert "hunter2" not in redacted.html
-    assert '"kwargs": {"x": "…"}' in redacted.text
+        assert "kwargs: expected a dict" in seen.text
 
 
 def test_what_was_set_aside_is_put_back_or_forgotten(
