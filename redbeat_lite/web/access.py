@@ -67,6 +67,21 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def is_embedded(request: Request, trusted: Collection[str]) -> bool:
+    """Return whether a page of another site loads this page, for example as an image or a frame.
+
+    Parameters:
+        trusted: origins whose pages may load it, as browsers name them.
+    """
+    header = request.headers.get
+    if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
+        return False
+    # A link of another site may lead a whole window here.
+    is_document = header("sec-fetch-dest", "document") == "document"
+    is_navigation = header("sec-fetch-mode") == "navigate" and is_document
+    return request.method != "POST" and not is_navigation
+
+
 def is_own_post(request: Request, trusted: Collection[str]) -> bool:
     """Return whether a post comes from the page itself, or from a program with credentials.
 

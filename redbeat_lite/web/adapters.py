@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .http import MAX_BODY, Request
+from .access import Access
+from .http import MAX_BODY, Request, Response
 from .site import Site
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 #: another request has begun.
 _THREADS = 8
 
+#: Seconds within which the body of a post must arrive.
+_BODY_SECONDS = 10.0
+
+_T = TypeVar("_T")
 _Environ = dict[str, Any]
 _StartResponse = Callable[..., Any]
 _Message = MutableMapping[str, Any]
@@ -36,17 +42,32 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
     site = Site(app, **options)
 
     def application(environ: _Environ, start_response: _StartResponse) -> Iterable[bytes]:
-        length = announced_length(environ)
-        # Without an announced length, a body can only be read if the server marks its end.
-        if environ.get("HTTP_TRANSFER_ENCODING") and environ.get("wsgi.input_terminated"):
-            length = MAX_BODY + 1
-        body = environ["wsgi.input"].read(length) if length else b""
-        answer = site.handle(environ_request(environ, environ.get("PATH_INFO", ""), environ, body))
+        head = environ_request(environ, environ.get("PATH_INFO", ""), environ)
+        answer = site.admit(head)
+        if isinstance(answer, Access):
+            answer = _answer_by_wsgi(site, head, answer)
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
         start_response(status, [*answer.headers])
         return [answer.body]
 
     return application
+
+
+def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
+    """Read the body of an admitted request, and return the answer.
+
+    Without a ``Content-Length``, a body can only be read if the server marks its end.
+    """
+    if head.method != "POST":
+        return site.answer(head, access)
+    environ = head.native
+    if not environ.get("HTTP_TRANSFER_ENCODING"):
+        body = complete_body(environ, environ["wsgi.input"].read(_announced(environ)))
+    elif environ.get("wsgi.input_terminated"):
+        body = environ["wsgi.input"].read(MAX_BODY + 1)
+    else:
+        return site.finished(head, Response.plain(411, "This server needs a Content-Length."))
+    return site.answer(replace(head, body=body), access)
 
 
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
@@ -61,25 +82,36 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     site = Site(app, **options)
     threads = ThreadPoolExecutor(_THREADS, "redbeat-page")
 
+    async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, copy_context().run, function, *args)
+
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        body = await _body(receive)
-        if body is None:
+        head = _scope_request(scope)
+        if head.method != "POST":
+            await _send(send, await in_thread(site.handle, head))
             return
-        request = _scope_request(scope, body)
-        loop = asyncio.get_running_loop()
-        run = copy_context().run
-        answer = await loop.run_in_executor(threads, run, site.handle, request)
-        headers = [(name.lower().encode(), text.encode("latin-1")) for name, text in answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        access = await in_thread(site.admit, head)
+        if isinstance(access, Response):
+            await _send(send, access, close=True)
+            return
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _body(receive)
+        except TimeoutError:
+            late = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
+            await _send(send, site.finished(head, late), close=True)
+            return
+        if body is not None:
+            await _send(send, await in_thread(site.answer, replace(head, body=body), access))
 
     return application
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """Return the body of a request. If it is too long, return a part that is longer than allowed.
+    """Return the body of a post. If it is too long, return a part that is longer than allowed.
 
     ``None`` if the browser disconnects, because a form that is cut off could name another entry.
     """
@@ -94,11 +126,21 @@ async def _body(receive: _Receive) -> bytes | None:
     return bytes(body)
 
 
-def environ_request(environ: Mapping[str, Any], path: str, native: Any, body: bytes) -> Request:
-    """Return a request from the environ of WSGI or the ``META`` of Django.
+async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
+    """Send an answer.
 
-    A body that is cut off counts as empty, because it could name another entry.
+    Parameters:
+        close: end the connection, because the body of the request is not read.
     """
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Request:
+    """Return a request without its body, from the environ of WSGI or the ``META`` of Django."""
     headers = {}
     for name, value in environ.items():
         if name.startswith("HTTP_"):
@@ -108,14 +150,18 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any, body: by
         path=path,
         query=environ.get("QUERY_STRING", ""),
         headers=headers,
-        body=body if len(body) >= announced_length(environ) else b"",
         root=environ.get("SCRIPT_NAME", ""),
         client=environ.get("REMOTE_ADDR", ""),
         native=native,
     )
 
 
-def announced_length(environ: Mapping[str, Any]) -> int:
+def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
+    """Return the body; empty if it is cut off, because it could then name another entry."""
+    return body if len(body) >= _announced(environ) else b""
+
+
+def _announced(environ: Mapping[str, Any]) -> int:
     """Return how many bytes of the body to read: its announced length, or one byte too many."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:
@@ -123,8 +169,8 @@ def announced_length(environ: Mapping[str, Any]) -> int:
     return 0
 
 
-def _scope_request(scope: _Message, body: bytes) -> Request:
-    """Return a request from the scope of ASGI."""
+def _scope_request(scope: _Message) -> Request:
+    """Return a request without its body, from the scope of ASGI."""
     root = scope.get("root_path", "")
     path = scope["path"]
     # By the specification, ``path`` begins with the root. Older hosts leave the root out.
@@ -136,7 +182,6 @@ def _scope_request(scope: _Message, body: bytes) -> Request:
         path=path,
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=_joined(scope["headers"]),
-        body=body,
         root=root,
         client=client[0] or "",
         native=scope,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from .._base.errors import ConfigurationError
 from .._base.lazy import lazy
 from .._base.text import without_values
+from .._base.urls import without_passwords
 from ..api.schedules import Schedules
 from ..entries.selection import is_pattern
 from ..rules.zones import portable
@@ -60,14 +63,18 @@ class SharedParts:
         """Settings of the app. They are read at the first request, so a wrong one stops no host."""
         return Settings.from_app(self.app)
 
-    @lazy
-    def title(self) -> str:
-        """Name of the app, with its keys if they are known."""
+    def describe_schedule(self, *, shows_server: bool) -> str:
+        """Return which schedule this is: its app, its keys, and the server if the user may know."""
         name = self.app.main or "..."
         try:
-            return f"{name}, keys {key_root(self.settings.key_prefix)}:*"
+            settings = self.settings
         except ConfigurationError:
             return name
+        keys = f"keys {key_root(settings.key_prefix)}:*"
+        if not shows_server:
+            return f"{name}, {keys}"
+        address = without_passwords(settings.url).partition("://")[2].rpartition("@")[2]
+        return f"{name} on {address}, {keys}"
 
     @lazy
     def store(self) -> Store:
@@ -181,6 +188,16 @@ class Call:
             return error
         return without_values(error)
 
+    @property
+    def wants_json(self) -> bool:
+        """Whether a program asks for JSON, by the parameter ``as=json``."""
+        return self.params.get("as") == "json"
+
+    def json(self, value: Any, status: int = 200) -> Response:
+        """Return a response with a value as JSON."""
+        headers = (("Content-Type", "application/json"), _NOT_KEPT)
+        return Response(status, json.dumps(value).encode(), headers)
+
     def done(self, action: str | None, page: str = "entry", **query: str) -> Response:
         """Return the redirect to a page that confirms an action.
 
@@ -195,10 +212,12 @@ class Call:
 
     def failed(self, status: int, what: str, why: str) -> Response:
         """Return the page that explains why a call failed."""
+        if self.wants_json:
+            return self.json({"error": what, "why": why}, status)
         return replace(self, error="").page("failed.html", status, what=what, why=why)
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:
-        """Return a page.
+        """Return a page, or 304 if the browser has the same one already.
 
         Parameters:
             status: HTTP status. If a form is shown again with an error, ``self.status`` overrides
@@ -212,7 +231,7 @@ class Call:
             "params": self.params,
             "user": self.access.user,
             "app_name": self.site.app.main or "",
-            "schedule": self.site.title,
+            "schedule": self.site.describe_schedule(shows_server=self.may("edit")),
             "may": self.may,
             "visible_error": self.visible_error,
             "error": self.error,
@@ -222,8 +241,13 @@ class Call:
             **data,
         }
         text = self.site.templates.get_template(template).render(context)
-        headers = (("Content-Type", "text/html; charset=utf-8"), _NOT_KEPT)
-        return Response(status, text.encode(errors="replace"), headers)
+        body = text.encode(errors="replace")
+        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        headers = (("Content-Type", "text/html; charset=utf-8"), _NOT_KEPT, ("ETag", tag))
+        browser_tag = self.request.headers.get("if-none-match", "").removeprefix("W/")
+        if status == 200 and browser_tag == tag:
+            return Response(304, headers=headers[1:])
+        return Response(status, body, headers)
 
 
 Handler = Callable[[Call], Response]

@@ -40,6 +40,11 @@ class Request:
     client: str = ""
     native: Any = None
 
+    @property
+    def routed_method(self) -> str:
+        """Method by which the route is found. HEAD is answered like GET."""
+        return "GET" if self.method == "HEAD" else self.method
+
     def params(self) -> list[tuple[str, str]]:
         """Return the fields of the posted form, or else of the query.
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from math import ceil, log1p
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
-from .._base.times import from_ms, to_ms
 from ..api.run_history import OUTCOMES, RunQuery
 from ..beat.status import read
 from ..entries.definition import entry_fields
@@ -95,15 +93,6 @@ _LOOKED_AT = 2000
 
 #: Actions of changes whose entry is gone or never existed, so that its name is no link.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
-
-#: Hours that the heat map shows.
-_HOURS = 24
-
-#: Count of shades for minutes in which entries run.
-_SHADES = 5
-
-#: Least count of entries in a minute for the darkest shade.
-_DARKEST = 10
 
 
 def now(call: Call) -> Response:
@@ -353,42 +342,3 @@ def _changes(site: SharedParts, name: str) -> dict[str, Any]:
 def _is_of(change: Change, name: str, pattern: str) -> bool:
     """Return whether a change is of an entry with this name, or with a name of this pattern."""
     return name in change.names or any(matches(entry, pattern) for entry in change.names)
-
-
-class HeatRow(NamedTuple):
-    """An hour of the heat map.
-
-    Parameters:
-        start: start of the hour.
-        cells: minute, count of entries and shade, for each minute in which entries run next.
-        total: count of entries that run next in this hour.
-        due_before: count of entries that run next before this hour. It is the offset of the hour in
-            the list of entries.
-    """
-
-    start: datetime
-    cells: list[tuple[int, int, int]]
-    total: int
-    due_before: int
-
-
-def timeline(call: Call) -> Response:
-    """Show how many entries run next in each minute of the coming day."""
-    return call.page("timeline.html", **call.read(_timeline))
-
-
-def _timeline(site: SharedParts) -> dict[str, Any]:
-    """Count the next runs by the minute."""
-    hour_start = datetime.now(site.zone).replace(minute=0, second=0, microsecond=0)
-    first = to_ms(hour_start)
-    edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    before, *counts, after = site.schedules.due_counts(edges)
-    scale = _SHADES / log1p(max(*counts, _DARKEST))
-    rows = []
-    due_before = before
-    for start in range(0, len(counts), 60):
-        hour = counts[start : start + 60]
-        cells = [(minute, n, ceil(scale * log1p(n))) for minute, n in enumerate(hour) if n]
-        rows.append(HeatRow(edges[start].astimezone(site.zone), cells, sum(hour), due_before))
-        due_before += sum(hour)
-    return {"before": before, "rows": rows, "after": after}

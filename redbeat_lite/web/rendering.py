@@ -36,12 +36,28 @@ _MEDIA_TYPES = {
 #: An instant that is less than this from now is shown without its year.
 _NEARBY = timedelta(days=180)
 
-#: Name of an action -> the sentence by which the next page confirms it; "Done." for the others.
+#: Name of an action -> the sentence by which the next page confirms it.
 _DONE = {
+    "run": "One extra run was sent.",
+    "pause": "Paused.",
+    "resume": "Resumed.",
     "remove": "Removed. If it is in beat_schedule, the beat that has it stores it again.",
+    "edit": "Saved. It counts from now on.",
+    "add": "Added. It counts from now on.",
     "ack": "Acknowledged. The incident stays open until its cause is gone.",
     "freeze": "Frozen. Messages that were sent before are not held.",
     "freeze-none": "Frozen, but the freeze holds no entry: is the name whole, or does a * end it?",
+    "all": "Done with each of them.",
+    "thaw": "Done.",
+    "backfill": "Done.",
+    "backfills-pause": "Done.",
+    "backfills-resume": "Done.",
+    "backfills-cancel": "Done.",
+    "pipelines-resume": "The run goes on at the stage in which it ended.",
+    "pipelines-cancel": "Cancelled. No further step of the run starts.",
+    "locks-clear": "Cleared. The next task that waits for it is woken.",
+    "quarantine-release": "Released. The entry starts as a new one.",
+    "quarantine-remove": "Removed from quarantine, for good.",
 }
 
 

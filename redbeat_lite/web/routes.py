@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, editing, maintenance, pages, pipelines
+from . import actions, editing, maintenance, pages, pipelines, timeline
 from .access import Right
 from .call import Handler
 
@@ -12,7 +12,7 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/entry"): (pages.entry, "view"),
     ("GET", "/runs"): (pages.runs, "view"),
     ("GET", "/changes"): (pages.changes, "view"),
-    ("GET", "/timeline"): (pages.timeline, "view"),
+    ("GET", "/timeline"): (timeline.timeline, "view"),
     ("GET", "/freezes"): (maintenance.freezes, "view"),
     ("GET", "/backfills"): (maintenance.backfills, "view"),
     ("GET", "/pipelines"): (pipelines.runs, "view"),

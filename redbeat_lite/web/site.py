@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from .._base.actors import acting_as, by_way
@@ -24,7 +25,7 @@ from .._base.errors import (
 from .._base.text import text_of
 from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
 from ..store.connections import FAULTS, UNREACHABLE
-from .access import Access, from_this_machine, is_own_post
+from .access import Access, from_this_machine, is_embedded, is_own_post
 from .call import Call, Handler, SharedParts
 from .http import MAX_BODY, Request, Response
 from .routes import FORMS, ROUTES
@@ -32,18 +33,19 @@ from .routes import FORMS, ROUTES
 if TYPE_CHECKING:
     from celery import Celery
 
+logger = get_logger(f"celery.{__name__}")
+
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 #: Headers of every response. With them, a browser loads nothing from other sites, guesses no media
-#: type, and shows the page and its images on no other site.
+#: type, and shows the page in no frame.
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "same-origin"),
 )
 
@@ -90,23 +92,40 @@ class Site:
         self.parts = SharedParts(app, redact)
         self._access = access
         self._trusted = frozenset(trusted_origins)
+        self._has_logged_wrong_setting = False
 
     def handle(self, request: Request) -> Response:
-        """Answer a request. Only errors of ``access`` are raised."""
+        """Answer a request whose body is known. Only errors of ``access`` are raised."""
+        access = self.admit(request)
+        if isinstance(access, Response):
+            return access
+        return self.answer(request, access)
+
+    def admit(self, request: Request) -> Access | Response:
+        """Return the access of a request, or its answer if neither handler nor body is needed."""
         access = self._access(request)
         if isinstance(access, Response):
-            answer = access
-        elif access is None or "view" not in access.rights:
+            return self.finished(request, access)
+        if access is None or "view" not in access.rights:
             text = "You may not see this page. The site that hosts it decides that, by access=."
-            answer = Response.plain(403, text)
-        else:
-            answer = self._answer(request, access)
-        length = ("Content-Length", str(len(answer.body)))
-        body = b"" if request.method == "HEAD" else answer.body
-        return Response(answer.status, body, (*answer.headers, length, *_HEADERS))
+            return self.finished(request, Response.plain(403, text))
+        answer = self._answer_to_head(request, access)
+        return access if answer is None else self.finished(request, answer)
 
-    def _answer(self, request: Request, access: Access) -> Response:
-        """Answer a request of somebody who may view the page."""
+    def answer(self, request: Request, access: Access) -> Response:
+        """Answer a request for which :meth:`admit` has returned its access."""
+        return self.finished(request, self._answer(request, access))
+
+    def finished(self, request: Request, answer: Response) -> Response:
+        """Return an answer with the headers of all answers, and without its body for HEAD."""
+        headers = [*answer.headers]
+        if answer.status not in (204, 304):
+            headers.append(("Content-Length", str(len(answer.body))))
+        body = b"" if request.method == "HEAD" else answer.body
+        return Response(answer.status, body, (*headers, *_HEADERS))
+
+    def _answer_to_head(self, request: Request, access: Access) -> Response | None:
+        """Return an answer that needs neither handler nor body; ``None`` if they are needed."""
         path = request.path
         if not path:
             # Add the slash, because the links of the page are relative to its directory.
@@ -115,16 +134,30 @@ class Site:
         if asset is not None:
             headers = (("Content-Type", asset.media_type), _CACHE_FOREVER)
             return Response(200, asset.content, headers)
-        # HEAD is answered like GET.
-        method = request.method.replace("HEAD", "GET")
-        if (method, path) not in ROUTES:
+        methods = [method for method, routed in ROUTES if routed == path]
+        if not methods:
             return Response.plain(404, "There is no such page.")
-        if method == "POST" and not is_own_post(request, self._trusted):
+        allowed = ("Allow", ", ".join([*methods, "OPTIONS"]).replace("GET", "GET, HEAD"))
+        if request.method == "OPTIONS":
+            return Response(204, headers=(allowed,))
+        if request.routed_method not in methods:
+            return replace(Response.plain(405, "This page does not do that."), headers=(allowed,))
+        return self._refusal(request, access)
+
+    def _refusal(self, request: Request, access: Access) -> Response | None:
+        """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
+        if request.method == "POST" and not is_own_post(request, self._trusted):
             hint = "Behind a proxy, see trusted_origins."
             return Response.plain(403, f"This did not come from the page itself. {hint}")
-        handler, right = ROUTES[method, path]
+        if is_embedded(request, self._trusted):
+            return Response.plain(403, "Another site may link to this page, but not load it.")
+        _, right = ROUTES[request.routed_method, request.path]
         if right not in access.rights:
             return Response.plain(403, f"You may not do this. It needs the right {right!r}.")
+        return None
+
+    def _answer(self, request: Request, access: Access) -> Response:
+        """Read the form or the query of a request, and call its handler."""
         if len(request.body) > MAX_BODY:
             return Response.plain(413, "This is too long.")
         try:
@@ -132,6 +165,7 @@ class Site:
         except ValueError:
             return Response.plain(400, "These are too many fields.")
         picked = [value for name, value in params if name == "pick"]
+        handler, _ = ROUTES[request.routed_method, request.path]
         return self._run(Call(self.parts, request, access, dict(params), picked), handler)
 
     def _run(self, call: Call, handler: Handler) -> Response:
@@ -142,8 +176,7 @@ class Site:
             with acting_as(call.access.user), by_way("web"), short_publish_timeout(app, timeout):
                 return handler(call)
         except ConfigurationError as exc:
-            reason = call.visible_error(text_of(exc))
-            return call.failed(500, "A setting of the app is wrong", reason)
+            return self._wrong_setting(call, exc)
         except RedbeatError as exc:
             return self._wrong_request(call, exc)
         except _AWAY as exc:
@@ -151,6 +184,14 @@ class Site:
         finally:
             if call.request.method == "POST":
                 self.parts.cache.forget()
+
+    def _wrong_setting(self, call: Call, exc: ConfigurationError) -> Response:
+        """Return the page about a wrong setting, and log the first one."""
+        if not self._has_logged_wrong_setting:
+            self._has_logged_wrong_setting = True
+            reason = text_of(exc)
+            logger.error("page: a setting is wrong, so no page can be shown: %s", reason)
+        return call.failed(500, "A setting of the app is wrong", call.visible_error(text_of(exc)))
 
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the response to a wrong request.

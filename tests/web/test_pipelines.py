@@ -123,7 +123,7 @@ def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visi
     assert "redbeat pipelines resume r1" in visitor.get("pipelines", id="r1").text
     assert "<form" not in look("pause", "edit").get("pipelines", id="r1").html
     assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1&did=pipelines-resume"
-    assert "Done." in visitor.get("pipelines", id="r1", did="pipelines-resume").text
+    assert "The run goes on" in visitor.get("pipelines", id="r1", did="pipelines-resume").text
     assert [step.state for step in run.status().steps] == ["SUCCEEDED", "WAITING"]
     assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1"  # it goes on already
     runs.end(run, 1)

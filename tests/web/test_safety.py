@@ -166,7 +166,6 @@ def test_every_answer_is_held_to_its_own_scripts_and_frames(visitor: Visitor) ->
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
     for page in (visitor.get(), visitor.get("entries")):
         assert " style=" not in page.html
         assert "<style" not in page.html
@@ -282,7 +281,9 @@ def test_and_read_only(app: Celery, schedules: Schedules) -> None:
     assert schedules["e"].version == 1
 
 
-def test_a_wrong_setting_is_shown_on_the_page(make_app: Callable[..., Celery]) -> None:
+def test_a_wrong_setting_is_shown_on_the_page_and_logged_once(
+    make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture
+) -> None:
     app = make_app(redbeat_lite_lease="s3cr3t-w0rd")
     wrong = "redbeat_lite_lease: expected seconds, at least 1 and at most 86400"
     editor, staff = Visitor(app, "edit"), Visitor(app)
@@ -290,6 +291,9 @@ def test_a_wrong_setting_is_shown_on_the_page(make_app: Callable[..., Celery]) -
         assert visitor.get("style.css").status == 404, "what needs no settings is answered as ever"
         assert [visitor.get(page).status for page in ("", "entries", "doctor")] == [500] * 3
         assert wrong in visitor.get("entries").text
+        assert len(caplog.records) == 1
+        assert caplog.messages[0].startswith(f"page: a setting is wrong, so no page can be shown: {wrong}")
+        caplog.clear()
     assert "s3cr3t-w0rd" in editor.get().text
     assert "s3cr3t-w0rd" not in staff.get().text
     assert editor.post("pause", name="e").status == 403
@@ -316,9 +320,37 @@ def test_too_much_is_not_read(visitor: Visitor) -> None:
     assert visitor.site.handle(asked).status == 413
 
 
-def test_a_method_that_a_page_does_not_know_is_404_and_head_has_no_body(visitor: Visitor) -> None:
-    for path, method in (("/pause", "GET"), ("/entries", "DELETE"), ("/entries", "POST")):
-        assert visitor.site.handle(Request(method, path, "", OWN)).status == 404, path
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, 200),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "origin": "https://ops.example.org"}, 200),
+    ],
+)
+def test_another_site_leads_here_and_has_nothing_read_in_passing(
+    app: Celery, headers: dict[str, str], status: int
+) -> None:
+    site = Site(app, access=lambda request: Access("ada"), trusted_origins=["https://ops.example.org"])
+    for page in ("/", "/doctor"):
+        assert site.handle(Request("GET", page, "examine=1", headers)).status == status
+
+
+def test_each_page_tells_by_which_methods_it_answers(visitor: Visitor) -> None:
+    for path, method, status, allowed in (
+        ("/entries", "OPTIONS", 204, "GET, HEAD, OPTIONS"),
+        ("/edit", "OPTIONS", 204, "GET, HEAD, POST, OPTIONS"),
+        ("/pause", "GET", 405, "POST, OPTIONS"),
+        ("/entries", "DELETE", 405, "GET, HEAD, OPTIONS"),
+        ("/nope", "OPTIONS", 404, None),
+    ):
+        answer = visitor.site.handle(Request(method, path))
+        assert (answer.status, dict(answer.headers).get("Allow")) == (status, allowed), path
     got, head = (visitor.site.handle(Request(method, "/freezes")) for method in ("GET", "HEAD"))
     assert head.body == b""
     assert dict(head.headers)["Content-Length"] == str(len(got.body))

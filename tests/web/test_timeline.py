@@ -1,4 +1,4 @@
-"""Entries by the minute of their next run."""
+"""Entries by the minute of their next run, and the runs of some around now."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import Entry, Schedules, every
+from redbeat_lite import Entry, Schedules, cron, every
 from redbeat_lite._base.times import to_ms
 from tests.support.beats import KEYS
 from tests.support.frozen import NOW
 from tests.web.conftest import Visitor
+from tests.web.test_pages import recorded
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -50,10 +51,33 @@ def test_the_heat_has_each_hour_with_its_minutes_and_leads_to_what_is_due_then(
     rects = re.findall(r'<rect class="h(\d)" x="(\d+)"><title>([^<]*)</title>', seen.html)
     at = f"{(HOUR + timedelta(hours=3)):%H}"
     assert rects == [("5", "0", f"{at}:00: 40"), ("1", "2", f"{at}:02: 1")]
-    assert seen.html.count("<svg") == 24
+    assert seen.html.count("<svg") == 24 + 30
     assert f'aria-label="41 from {at}:00 on"' in seen.html
     assert 'href="entries?offset=1"' in seen.html
     assert "1 earlier, 1 later than this table." in seen.text
+
+
+def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("poll", "add", every(3600 * 4))
+    schedules.add("often", "add", every(10))
+    schedules.add("parked", "add", cron("0 0 * * *"), enabled=False)
+    recorded(client, schedules, "poll", "failed", "succeeded")
+    seen = visitor.get("timeline", q="po")
+    assert seen.html.count("<svg") == 25
+    assert 'aria-label="2 past runs, 4 to come"' in seen.html
+    assert [*re.findall(r'<path class="outcome (\w+)"', seen.html)] == ["succeeded", "bad"]
+    assert re.search(r'<path class="next" d="(M\d+ 6V14){4}"/>', seen.html)
+    assert 'aria-label="0 past runs, 20 to come"' in (often := visitor.get("timeline", q="often", span="7d").html)
+    assert re.search(r'M\d+ 10H1000"/>', often)
+    assert 'aria-label="0 past runs, 0 to come"' in visitor.get("timeline", q="parked").html
+    schedules.freezes.add("po*", seconds=86400 * 2)
+    assert 'aria-label="2 past runs, 0 to come"' in visitor.get("timeline", q="po").html
+    assert "No entry matches this filter." in visitor.get("timeline", tag="nope").text
+
+
+def test_there_are_a_hundred_lanes_at_most(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add_many(Entry(f"e{number}", "add", every(60), tags=["a"]) for number in range(120))
+    assert visitor.get("timeline", tag="a").html.count("<svg") == 24 + 100
 
 
 def test_the_heat_is_one_round_trip_however_many_are_stored(

@@ -23,6 +23,8 @@ SMALL = {
     "web.pages._ENTRIES": 5,
     "web.pages._ENDS": 15,
     "runs.run_store._PAGE": 5,
+    "web.timeline._LANES": 5,
+    "web.timeline._LANES_UNFILTERED": 5,
     "api.reader._TOGETHER": 3,
     "api.change_log._LOOKED_AT": 40,
 }
@@ -46,6 +48,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         *({"state": state} | more for state in STATES for more in ({}, {"tag": "t3"}, {"q": "e0"}, {"offset": 10})),
         *({"offset": offset} | more for offset in (20, 60) for more in ({}, {"tag": "t3"}, {"q": "e"})),
     ],
+    "/timeline": [*FILTERS],
     "/entry": [{"name": name, "more": more} for name in ("e001", "e093", "gone") for more in ("", "why")],
     "/runs": [
         {"since": "2020-01-01", "until": "2020-01-02"},

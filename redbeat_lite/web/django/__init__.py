@@ -8,6 +8,7 @@ permissions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -20,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 from ..._base.actors import MAX_ACTOR
 from ..._base.text import is_short_text
 from ..access import RIGHTS, Access
-from ..adapters import environ_request
+from ..adapters import complete_body, environ_request
 from ..http import Request, Response
 from ..site import Site
 
@@ -44,8 +45,18 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
 
     def page(request: HttpRequest, path: str = "") -> HttpResponse:
         """Answer a request of Django with the response of the page."""
-        answer = site.handle(environ_request(request.META, f"/{path}", request, request.body))
-        return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
+        head = environ_request(request.META, f"/{path}", request)
+        answer = site.admit(head)
+        if isinstance(answer, Access):
+            body = b""
+            if request.method == "POST":
+                body = complete_body(request.META, request.body)
+            answer = site.answer(replace(head, body=body), answer)
+        response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
+        if answer.status == 304:
+            # Django has added it, but a response without a body has no type.
+            del response["Content-Type"]
+        return response
 
     # Django's check is not needed, because the page itself refuses posts of other sites.
     exempt: Callable[..., HttpResponse] = csrf_exempt(page)
