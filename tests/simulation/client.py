@@ -179,12 +179,14 @@ def execute_pipeline(pipe: Any, connection: Any, commands: list[Any], raise_on_e
     """Send all commands of a pipeline and return the replies to them."""
     replies = exchange(connection, [words_of(args) for args, _ in commands])
     results = []
+    has_failed = False
     for reply, (args, options) in zip(replies, commands, strict=True):
         try:
             results.append(_result(pipe, reply, args[0], options))
         except ResponseError as exc:
             results.append(exc)
-    if raise_on_error:
+            has_failed = True
+    if has_failed and raise_on_error:
         pipe.raise_first_error(commands, results)
     return results
 
@@ -211,7 +213,8 @@ def _result(client: Any, reply: Any, command: str, options: dict[str, Any]) -> A
     """Return what a command gives for a reply; raise the error that the reply is."""
     if isinstance(reply, redis.RedisError):
         raise reply
-    callback = client.response_callbacks.get(command)
+    # Commands are in upper case already.
+    callback = dict.get(client.response_callbacks, command)
     if callback is None:
         return reply
     if not options:

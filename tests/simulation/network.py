@@ -132,13 +132,17 @@ class Network:
             return
         if not self.is_up:
             return
-        with world.event_at(arrival):
-            replies = [self._run(socket, command) for command in commands]
-            arrival = socket.arrival_of_reply(self._time_to_reply(socket.process))
-            is_in_time = gives_up_us is None or arrival < gives_up_us
-            if not is_in_time or socket.is_gone or socket.is_half_open or not world.is_free_until(arrival):
-                socket.reply_at(arrival, replies)
-                return
+        world.do_at(arrival, lambda: self._answer(socket, commands, gives_up_us))
+
+    def _answer(self, socket: Socket, commands: list[list[bytes]], gives_up_us: int | None) -> None:
+        """Run a request that has arrived, and take the replies back if nothing else happens before they arrive."""
+        world = self._world
+        replies = [self._run(socket, command) for command in commands]
+        arrival = socket.arrival_of_reply(self._time_to_reply(socket.process))
+        is_in_time = gives_up_us is None or arrival < gives_up_us
+        if not is_in_time or socket.is_gone or socket.is_half_open or not world.is_free_until(arrival):
+            socket.reply_at(arrival, replies)
+            return
         world.now_us = arrival
         socket.replies.extend(replies)
 

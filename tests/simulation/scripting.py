@@ -135,11 +135,8 @@ class Interpreter:
         if len(args) < count:
             args = (*args, *[None] * (count - len(args)))
         try:
-            for arg in args:
-                if type(arg) is not bytes:
-                    args = tuple(map(self._to_word, args))
-                    break
-            reply = self.server.execute(args)
+            words = [arg if type(arg) is bytes else self._to_word(arg) for arg in args]
+            reply = self.server.execute(words)
         except CommandError as exc:
             return self.lua.table_from({b"err": str(exc).encode()})
         # Most replies are such, and Lua takes them as they are.
@@ -148,9 +145,7 @@ class Interpreter:
 
     @staticmethod
     def _to_word(value: Any) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if type(value) in (int, float):
             return format_score(value)
         raise CommandError(_NOT_ARGUMENTS)
 

@@ -60,11 +60,14 @@ def _shorten_celery(stack: ExitStack) -> None:
     stack.enter_context(patch.object(billiard.einfo, "traceback", tracebacks))
     stack.enter_context(patch.object(billiard.einfo, "Traceback", _do_nothing))
     look_up: Any = ConfigurationView.__getitem__
+    #: Old and new names by one of them. The apps have no prefix, so all have the same.
+    names: dict[str, Any] = {}
 
     def look_up_quickly(self: Any, key: str) -> Any:
-        names = self._to_keys(key)
+        if key not in names:
+            names[key] = self._to_keys(key)
         for settings in self.maps:
-            for name in names:
+            for name in names[key]:
                 if name in settings:
                     return settings[name]
         return look_up(self, key)

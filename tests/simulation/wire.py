@@ -41,20 +41,19 @@ def pack_commands(commands: Iterable[Sequence[Any]]) -> list[Request]:
 
 def words_of(args: Sequence[Any]) -> list[bytes]:
     """Return a command as the server takes it."""
-    words: list[bytes] = []
-    for arg in args:
-        kind = type(arg)
-        if kind is bytes:
-            words.append(arg)
-        elif kind is str:
-            words.append(arg.encode())
-        elif kind is int:
-            words.append(b"%d" % arg)
-        else:
-            words.append(bytes(_encode(arg)))
+    words = [arg.encode() if type(arg) is str else _word_of(arg) for arg in args]
     if b" " in words[0]:
         words[:1] = words[0].split()
     return words
+
+
+def _word_of(arg: Any) -> bytes:
+    """Return an argument that is no text as the server takes it."""
+    if type(arg) is bytes:
+        return arg
+    if type(arg) is int:
+        return b"%d" % arg
+    return bytes(_encode(arg))
 
 
 class Parser(BaseParser):

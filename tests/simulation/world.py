@@ -10,8 +10,7 @@ to which it switches. A request whose reply comes next costs no switch at all.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from random import Random
 from typing import Any
@@ -255,14 +254,13 @@ class World:
         """Whether nothing else happens up to an instant, and the world goes on for so long."""
         return instant_us <= self._until_us and (not self._events or self._events[0][0] > instant_us)
 
-    @contextmanager
-    def event_at(self, instant_us: int) -> Iterator[None]:
+    def do_at(self, instant_us: int, event: Callable[[], None]) -> None:
         """Let the running thread do what an event at this instant would do; nothing else happens before it."""
         running = self.running
         self.running = None
         self.now_us = instant_us
         try:
-            yield
+            event()
         except BaseException as exc:
             # The event has nothing to do with this thread.
             self.hub.throw(exc)
