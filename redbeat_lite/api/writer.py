@@ -159,7 +159,13 @@ class Writer:
             if task in registered:
                 continue
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            logger.warning("entry %r%s: no task %r is registered in this app", names[0], more, task)
+            logger.warning(
+                "entry %r%s: no task %r is registered in this app; correct the name, or import its "
+                "module",
+                names[0],
+                more,
+                task,
+            )
 
     def _load_tasks(self) -> None:
         """Import the modules of the app's tasks once; a web process may not have done it."""

@@ -50,8 +50,8 @@ _CLEANUP = "celery.backend_cleanup"
 
 #: Remedy if no worker reports. Only workers with ``install()`` report.
 _INSTALL = (
-    "Start a worker if there is none; "
-    "else call redbeat_lite.install(app) where the app is made, and restart the workers"
+    "Call redbeat_lite.install(app) where the app is made, and restart the workers; start one if "
+    "none runs"
 )
 
 
@@ -199,9 +199,11 @@ def foreign_settings(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "left-over",
             "note",
-            f"settings of celery-redbeat without effect: {', '.join(sorted(names))}",
-            f"Settings of redbeat_lite begin with {PREFIX}.",
-            f"Remove them. If you need one of them, set its counterpart, such as {PREFIX}url.",
+            f"redbeat_lite does not use these settings of celery-redbeat: "
+            f"{', '.join(sorted(names))}",
+            "If a beat of celery-redbeat still runs, it uses them, and every entry is sent twice.",
+            f"Stop such a beat, and remove the settings. The counterpart of one that you need "
+            f"begins with {PREFIX}.",
         )
 
 
@@ -255,10 +257,11 @@ def recording(subject: Subject) -> Iterator[Finding]:
     if names:
         yield Finding(
             "workers",
-            "note",
+            "warning",
             "no worker that records runs has reported within the last minute; these entries have "
             f"run: {listed(names)}",
-            "Nobody records their outcomes, so runs and why know only what was sent.",
+            "Their outcomes are not recorded, so runs and why cannot tell a run that failed from "
+            "one that no worker took.",
             f"{_INSTALL}.",
             names,
         )
@@ -409,9 +412,9 @@ def queues(subject: Subject) -> Iterator[Finding]:
             f"{counted(len(unattended), 'entry has', 'entries have')} a once-lock, and no worker "
             "with install() that reads their queue has reported within the last minute: "
             f"{listed(unattended)}",
-            "Only tasks of the class redbeat_lite.Task then release their lock when they end. No "
-            "lock is released when a worker dies or a message expires. Runs less than a minute "
-            "apart are left out until the lock expires.",
+            "Only tasks of the class redbeat_lite.Task then release their lock when they end. Any "
+            "other lock expires when its message does, at the earliest after a minute. Until then "
+            "runs are left out.",
             f"{_INSTALL}.",
             tuple(unattended),
         )

@@ -105,7 +105,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("next run", _with_distance(entry.next_run_at, zone)),
         ("last run", in_zone(entry.last_run_at, zone) if entry.last_run_at else "never"),
         ("runs", entry.total_run_count),
-        ("skipped", entry.skipped_count or None),
+        ("left out", entry.skipped_count or None),
         ("last task", entry.last_task_id),
         ("last error", entry.last_error),
         *((name, value_text(value)) for name, value in fields.items() if name not in hidden),
@@ -167,7 +167,7 @@ def remark(run: Run) -> str | None:
     """Return the error of a run, or another remark about it; ``None``: there is none."""
     if run.until is not None:
         seconds = (run.until - run.scheduled_at).total_seconds()
-        return f"{run.count} occurrences within {span(seconds)}"
+        return f"{run.count} occurrences over {span(seconds)}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and no worker has reported its end"
     if run.outcome == "failed" and run.retry_at is not None:

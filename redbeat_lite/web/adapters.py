@@ -145,6 +145,8 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Reque
     for name, value in environ.items():
         if name.startswith("HTTP_"):
             headers[name.removeprefix("HTTP_").replace("_", "-").lower()] = value
+    if environ.get("CONTENT_TYPE"):
+        headers["content-type"] = environ["CONTENT_TYPE"]
     return Request(
         method=environ.get("REQUEST_METHOD", ""),
         path=path,

@@ -11,6 +11,9 @@ from urllib.parse import parse_qsl
 #: its bytes.
 MAX_BODY = 1 << 20
 
+#: Media type of a posted form. The page reads no other.
+FORM_TYPE = "application/x-www-form-urlencoded"
+
 #: Most fields of a form or a query. No form of the page has as many.
 _FIELDS = 100
 

@@ -27,7 +27,7 @@ from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
 from ..store.connections import FAULTS, UNREACHABLE
 from .access import Access, from_this_machine, is_embedded, is_own_post
 from .call import Call, Handler, SharedParts
-from .http import MAX_BODY, Request, Response
+from .http import FORM_TYPE, MAX_BODY, Request, Response
 from .routes import FORMS, ROUTES
 
 if TYPE_CHECKING:
@@ -147,8 +147,11 @@ class Site:
     def _refusal(self, request: Request, access: Access) -> Response | None:
         """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
         if request.method == "POST" and not is_own_post(request, self._trusted):
-            hint = "Behind a proxy, see trusted_origins."
+            hint = "A program sends Authorization. Behind a proxy, see trusted_origins."
             return Response.plain(403, f"This did not come from the page itself. {hint}")
+        media_type = request.headers.get("content-type", FORM_TYPE)
+        if request.method == "POST" and not media_type.startswith(FORM_TYPE):
+            return Response.plain(415, f"Send the form as {FORM_TYPE}.")
         if is_embedded(request, self._trusted):
             return Response.plain(403, "Another site may link to this page, but not load it.")
         _, right = ROUTES[request.routed_method, request.path]

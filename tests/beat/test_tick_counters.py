@@ -49,10 +49,10 @@ class TestCounters:
         inner_beat.run_due()
         entry = schedules["a"]
         assert (entry.total_run_count, entry.skipped_count, entry.last_run_at) == (0, 10, None)
-        assert "'a' missed 10 occurrences, left out by its policy 'skip'" in caplog.text
+        assert "'a' was late: it left out 10 occurrences and sent 0 (misfire policy 'skip')" in caplog.text
         clock.forward(8)
         inner_beat.run_due()
-        assert "'a' missed 1 occurrence, left out by its policy 'skip'" in caplog.text
+        assert "'a' was late: it left out 1 occurrence and sent 0 (misfire policy 'skip')" in caplog.text
 
     def test_what_a_held_lock_leaves_out_is_counted_each_time_and_told_once(
         self,

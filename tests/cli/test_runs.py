@@ -54,7 +54,7 @@ class TestRuns:
     def test_of_an_entry_are_told_with_what_became_of_them(self, cli: Cli, told: RunRows) -> None:
         out = " ".join(cli("runs", "poll").out.split())
         assert "failed 70 ms 3 - ValueError: no such [2J thing" in out
-        assert out.endswith("60 occurrences within 59 min")
+        assert out.endswith("60 occurrences over 59 min")
         shown = [line[:69].rstrip() for line in cli("runs", "poll").lines[1:] if line[0] != " "]
         assert [line[34:] for line in shown] == [
             "waiting    -      -      -",
@@ -190,7 +190,7 @@ class TestShow:
             "2026-03-02 13:04:19+01:00  failed in 70 ms: ValueError: no such [2J",
             "thing",
             "2026-03-02 13:03:19+01:00  succeeded in 12 s",
-            "2026-03-02 12:02:19+01:00  skipped: 60 occurrences within 59 min",
+            "2026-03-02 12:02:19+01:00  skipped: 60 occurrences over 59 min",
         ]
         shown = cli("show", "poll", "--json").json
         assert [run["outcome"] for run in shown["runs"]] == ["waiting", "running", "failed", "succeeded", "skipped"]

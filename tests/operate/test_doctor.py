@@ -480,7 +480,7 @@ class TestMessages:
         clock.forward(10)
         inner_beat.run_due()
         finding = the(app, "workers")
-        assert (finding.severity, finding.entries) == ("note", ("a",))
+        assert (finding.severity, finding.entries) == ("warning", ("a",))
         register(client)
         assert found(app, "workers"), "that one keeps locks alone"
         register(client, records=True)
@@ -575,7 +575,7 @@ class TestMessages:
         schedules.add("for ever", "bound", every(60), expires=None)
         finding = the(app, "retries")
         assert (finding.severity, set(finding.entries)) == ("warning", {"bound", "auto"})
-        assert finding.todo.startswith("Start a worker if there is none; else call redbeat_lite.install(app)")
+        assert finding.todo.startswith("Call redbeat_lite.install(app) where the app is made")
         assert finding.todo.endswith("or set expires=None for these entries.")
         register(client, visibility_timeout=None)
         assert not found(app, "retries")

@@ -62,7 +62,7 @@ def settled(processes: Iterable[Process], client: redis.Redis) -> tuple[Process,
 def complaints(process: Process) -> list[str]:
     """The warnings and errors of a process, but not that a run was missed: on a busy machine it may be."""
     lines = process.lines("Traceback|WARNING|ERROR|CRITICAL")
-    return [line for line in lines if not re.search("missed .*, left out by its policy", line)]
+    return [line for line in lines if not re.search("was late: it left out .* \\(misfire policy", line)]
 
 
 def sent_by(client: redis.Redis, pid: int) -> list[Message]:

@@ -55,6 +55,7 @@ def by_wsgi(application: Any) -> Ask:
         environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, "SCRIPT_NAME": ""}
         environ |= {
             "CONTENT_LENGTH": str(len(body)),
+            "CONTENT_TYPE": headers.pop("content_type", ""),
             "REMOTE_ADDR": "127.0.0.1",
             "SERVER_NAME": "x",
             "SERVER_PORT": "1",
@@ -117,11 +118,14 @@ def test_it_works_under_any_prefix(app: Celery, nightly: Schedules, kind: str, p
         assert headers["Content-Length"] == str(len(text.encode()))
         for asset in re.findall(r'(?:href|src)="(\w+-[0-9a-f]{12}\.\w+)"', text):
             assert ask("GET", f"{prefix}/{asset}")[0] == 200
+    own = {"sec_fetch_site": "same-origin"}
     form = b"name=nightly&note=p%C3%A9ch%C3%A9"
-    status, headers, _ = ask("POST", f"{prefix}/pause", form, sec_fetch_site="same-origin")
+    status, headers, _ = ask("POST", f"{prefix}/pause", form, **own)
     assert (status, headers["Location"]) == (303, "entry?name=nightly&did=pause")
     assert nightly["nightly"].paused_note == "péché"
     assert ask("POST", f"{prefix}/pause", form, sec_fetch_site="cross-site")[0] == 403
+    status, _, text = ask("POST", f"{prefix}/pause", b"--x", content_type="multipart/form-data; boundary=x", **own)
+    assert (status, text) == (415, "Send the form as application/x-www-form-urlencoded.")
     assert ask("POST", f"{prefix}/pause", b"x" * (MAX_BODY + 9), sec_fetch_site="same-origin")[0] == 413
     assert ask("HEAD", f"{prefix}/")[2] == ""
 
@@ -348,6 +352,7 @@ def test_django_has_it_as_the_page_says_by_wsgi_and_by_asgi(server: Server, nigh
     for answers in json.loads(ended.stdout):
         assert [status for status, *_ in answers] == [*[200] * 4, 404, 303, 403, 403, 303, 403, 303, 200, 301, 303]
         assert answers[5][1] == "/login/?next=%2Fredbeat%2F"
+        assert answers[6][3] == "This page is for staff. You are signed in as customer."
         assert answers[8][1] == "entry?name=nightly&did=run"
         assert all(policy.startswith("default-src 'none'") for _, _, policy, _ in answers[:-2])
         assert "nightly" in answers[1][3]

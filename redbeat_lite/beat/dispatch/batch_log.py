@@ -88,7 +88,13 @@ class BatchLog:
         if plan.skipped:
             missed = counted_missed(plan.skipped)
             policy = job.entry.misfire.policy
-            logger.warning("beat: %r missed %s, left out by its policy %r", name, missed, policy)
+            logger.warning(
+                "beat: %r was late: it left out %s and sent %d (misfire policy %r)",
+                name,
+                missed,
+                len(plan.emit),
+                policy,
+            )
         if plan.next is None:
             logger.info("beat: %r has finished", name)
 

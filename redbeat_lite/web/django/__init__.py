@@ -63,7 +63,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
     return exempt
 
 
-def access(request: Request) -> Access | Response | None:
+def access(request: Request) -> Access | Response:
     """Return the access of a Django user.
 
     Staff may view the page. Superusers have all rights, and staff have each right for which they
@@ -73,13 +73,13 @@ def access(request: Request) -> Access | Response | None:
     user = request.native.user
     if not user.is_authenticated:
         return _redirect_to_login(request)
-    if not (user.is_active and user.is_staff):
-        return None
-    granted = [right for right in RIGHTS if user.has_perm(f"redbeat_lite.{right}")]
     name = user.get_username()
     # The record of changes refuses a name of more than 100 characters, or with control characters.
     # Use the key then, because two shortened names could be equal.
     actor = name if is_short_text(name, MAX_ACTOR) else f"user {user.pk}"
+    if not (user.is_active and user.is_staff):
+        return Response.plain(403, f"This page is for staff. You are signed in as {actor}.")
+    granted = [right for right in RIGHTS if user.has_perm(f"redbeat_lite.{right}")]
     return Access(actor, {"view", *granted})
 
 
