@@ -45,6 +45,9 @@ _EXIT_CODES = (
     "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
 )
 
+#: Explanation of a list of runs that is empty.
+RECORDING = "Workers record runs if their app has called install(app)."
+
 #: Most characters of a command's summary in a help text. Click would cut it to one line.
 _SUMMARY = 1000
 
@@ -109,7 +112,7 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     """A group of commands, which suggests similar names for an unknown one.
 
     A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
-    means that the server cannot be reached.
+    means that the server cannot be reached. Without a command, a group that has ``list`` lists.
     """
 
     command_class = Command
@@ -119,6 +122,8 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
         return super().get_short_help_str(_SUMMARY)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
+        if not args and "list" in self.commands:
+            args = ["list"]
         with _explaining_usage(ctx):
             return super().parse_args(ctx, args)
 

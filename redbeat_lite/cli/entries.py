@@ -30,6 +30,7 @@ from ..settings import Settings
 from ..store.connections import FAULTS
 from .backfills import start_backfills
 from .command import (
+    RECORDING,
     Failure,
     Length,
     ServerFailure,
@@ -126,6 +127,8 @@ def list_(
         for entry in page
     ]
     empty = "" if rows else why_nothing_listed(len(schedules), status)
+    if failed:
+        empty = f"No recorded run has failed. {RECORDING}"
     echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
     if more:
         say(f"There are more: --offset {offset + limit}")

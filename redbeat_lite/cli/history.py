@@ -24,6 +24,7 @@ from ..operate.texts import remark, run_time
 from ..rules.zones import portable
 from ..runs.run import NOT_DONE, Outcome
 from .command import (
+    RECORDING,
     command,
     entry_names,
     json_option,
@@ -94,10 +95,8 @@ def runs(
         note = remark(run)
         rows.append((run.scheduled_at, run.name, run.outcome, took, tries, run.worker, note))
     headers = ("SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
-    empty = "No run is recorded. Workers record runs if their app has called install(app)."
-    if outcomes or first or last:
-        empty = "No run matches."
-    echo_table(headers, rows, empty=empty, limit=limit)
+    empty = "No run matches." if outcomes or first or last else "No run is recorded."
+    echo_table(headers, rows, empty=f"{empty} {RECORDING}", limit=limit)
 
 
 @command()

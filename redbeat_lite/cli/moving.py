@@ -130,8 +130,6 @@ def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) 
     """
     say(f"From {source.title}: {source.where}")
     say(f"Into {mover.where}")
-    if applied and source.lock_seconds is not None:
-        _say_lock(source.title, source.lock_seconds)
     say()
     carried = [move.entry for move in moves if move.entry is not None]
     if carried:
@@ -147,14 +145,16 @@ def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) 
         hint = "redbeat_lite_expires = None turns that off"
         say(f"Messages will expire about when the next one comes; {hint}.")
     if mover.led:
-        what = "sends what is carried over: the other one must not run any more"
-        say(f"A beat of redbeat_lite leads, and {what}.")
+        other = f"No beat of {source.title} may run any more"
+        say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
     counts = Counter(move.action for move in moves)
     done = "carried over" if applied else "to be carried over"
     hint = " Nothing was written; --apply does it." if carried and not applied else ""
     say(f"{len(carried)} {done}, {counts['left out']} left out.{hint}")
     if counts["stored"]:
         say(f"{counts['stored']} stored here already; --replace carries over these, too.")
+    if applied and source.lock_seconds is not None:
+        _say_lock(source.title, source.lock_seconds)
 
 
 def _say_lock(title: str, seconds: float) -> None:

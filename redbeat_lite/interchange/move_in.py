@@ -322,6 +322,9 @@ class MoveIn:
             elif state is not None:
                 _continue_state(entry, state)
         line = line_of_write(who(), stored, carried.definition, "carried over")
+        if line.fields:
+            fields = ", ".join(field for field, *_ in line.fields)
+            notes = (*notes, f"differs from what is stored here: {fields}")
         edit = edit_of(
             entry,
             entry.known_state,

@@ -405,7 +405,7 @@ class TestFailures:
         assert "'slow'" in cli("list", "--status", "slow", code=1).err
         assert "Did you mean one of these? release" in cli("quarantine", "releas", code=1).err
         assert cli("shadow", code=1).err.count("\n") == 1, "not one for each scheduler"
-        assert cli("quarantine", code=1).err.startswith("Usage: redbeat quarantine"), "which is its help"
+        assert cli("quarantine").out == cli("quarantine", "list").out
 
     @pytest.mark.parametrize("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
     def test_no_server_is_one_line_and_2(

@@ -99,7 +99,8 @@ class TestRuns:
     def test_are_filtered(self, cli: Cli, told: RunRows, words: tuple[str, ...], found: list[str]) -> None:
         assert [run["outcome"] for run in cli("runs", "poll", *words, "--json").json] == found
         if not found:
-            assert cli("runs", "poll", *words).out == "No run matches.\n"
+            said = "No run matches. Workers record runs if their app has called install(app).\n"
+            assert cli("runs", "poll", *words).out == said
 
     def test_name_what_is_wrong_with_the_request(self, cli: Cli, told: RunRows) -> None:
         assert "no entry 'pol' is stored; did you mean 'poll'?" in cli("runs", "pol", code=1).err

@@ -297,7 +297,8 @@ def test_a_second_import_sends_nothing_again_that_has_run_here_since(
     assert len(of_entry(client, "mine")) == 1
     save(peer_app, "mine", schedule(60), last=last, runs=2, kwargs={"full": True})
     again = plan(peer_app, apply=True, replace=True)["mine"]
-    assert (again.action, again.notes[-1]) == ("replace", "has run here since, so its last run and counter stay")
+    stay = "has run here since, so its last run and counter stay"
+    assert (again.action, *again.notes[-2:]) == ("replace", stay, "differs from what is stored here: kwargs")
     inner_beat.run_due()
     entry = Schedules(peer_app)["mine"]
     assert len(of_entry(client, "mine")) == 1
