@@ -413,7 +413,7 @@ def queues(subject: Subject) -> Iterator[Finding]:
             "with install() that reads their queue has reported within the last minute: "
             f"{listed(unattended)}",
             "Only tasks of the class redbeat_lite.Task then release their lock when they end. Any "
-            "other lock expires when its message does, at the earliest after a minute. Until then "
+            "other lock expires with its message, or with its lease if that is longer. Until then "
             "runs are left out.",
             f"{_INSTALL}.",
             tuple(unattended),
