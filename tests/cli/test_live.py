@@ -17,6 +17,7 @@ from celery import Celery
 from redbeat_lite import EntryNotFound, Pipeline, PipelineTask, Schedules, every
 from tests.cli.conftest import Said, Shell
 from tests.support.messages import of_entry
+from tests.support.processes import run_python
 from tests.support.waiting import eventually
 
 BERLIN = ("--tz", "Europe/Berlin")
@@ -206,24 +207,29 @@ def test_a_file_is_planned_and_applied(shell: Shell, live: Schedules, live_url: 
     assert "tick" in live, "config entries are no part of it"
 
 
+def completion(*typed: str) -> dict[str, str]:
+    """The environment by which bash asks for what may follow in this line."""
+    return {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
+
+
 def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) -> None:
     assert "Manage the schedule" in shell("--help").out
-    words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": "celery redbeat qu", "COMP_CWORD": "2"}
-    script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
-    env = {**shell.env, **words}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    env, command = {**shell.env, **completion("celery", "redbeat", "qu")}, Path(sys.executable).with_name("celery")
+    done = subprocess.run([command], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["plain,quarantine"], done.stderr
 
 
-def test_the_shell_completes_names(shell: Shell, live: Schedules) -> None:
+def test_the_shell_completes_names(shell: Shell, live: Schedules, tmp_path: Path) -> None:
     for name in ("complete-b", "complete-a", "other"):
         live.add(name, "proj.add", every(3600))
+    # As the command of the environment does, but in a process that has imported Celery already.
+    script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
+    (tmp_path / "asked.py").write_text(script)
 
     def completed(url: str, *words: str) -> list[str]:
-        typed = ["celery", "-A", "tests.acceptance.proj", "redbeat", *words]
-        asked = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
-        env, celery = {**shell.env, "PROJ_URL": url, **asked}, Path(sys.executable).with_name("celery")
-        done = subprocess.run([celery], env=env, capture_output=True, text=True, timeout=60, check=False)
+        typed = ("celery", "-A", "tests.acceptance.proj", "redbeat", *words)
+        env = {**shell.env, "PROJ_URL": url, **completion(*typed)}
+        done = run_python("asked.py", env=env, cwd=tmp_path)
         assert not done.stderr
         return [line.partition(",")[2] for line in done.stdout.split()]
 

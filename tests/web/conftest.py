@@ -5,18 +5,17 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 from celery import Celery
-from jinja2 import Environment, FileSystemBytecodeCache
 
-from redbeat_lite.web import RIGHTS, Access, Request, Response, Site, rendering
+from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from tests.cli.conftest import run_cli
 from tests.support.in_process import clock, inner_beat, make_app, make_beat, no_leaks, schedules
+from tests.web import templates
 
 __all__ = ["clock", "inner_beat", "make_app", "make_beat", "no_leaks", "run_cli", "schedules"]
 
@@ -25,18 +24,12 @@ OWN = {"sec-fetch-site": "same-origin"}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def templates_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the compiled templates for all sites of a run; each site compiles its own otherwise, for four fifths of
-    the time of a test."""
+def templates_are_shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All tests of a run have the same compiled templates."""
     directory = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         directory = directory.parent
-    compiled = directory / "templates"
-    compiled.mkdir(exist_ok=True)
-    cache = FileSystemBytecodeCache(str(compiled))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(rendering, "Environment", partial(Environment, bytecode_cache=cache))
-        yield
+    templates.share(directory / "templates")
 
 
 class Seen(NamedTuple):

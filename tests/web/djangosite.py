@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.test import AsyncClient, Client
 
 from tests.support.pages import blocks, document
+from tests.web import templates
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], set_as_current=False)
 
@@ -103,6 +104,7 @@ def without_admin(text: str) -> str:
 
 
 if __name__ == "__main__":
+    templates.share_as_told()
     configure("redbeat/")
     wanted = json.loads(sys.argv[1])
     client = Client(enforce_csrf_checks=True)

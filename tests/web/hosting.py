@@ -22,7 +22,7 @@ from flask.sessions import SecureCookieSessionInterface
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.support.pages import blocks, document
-from tests.web import djangosite
+from tests.web import djangosite, templates
 
 PREFIXES = ("", "/a/b")
 SESSION, SECRET = {"user": "ada"}, "a secret of your own"
@@ -62,6 +62,7 @@ def _serving(port: int, serve: Callable[[], None]) -> str:
 
 
 if __name__ == "__main__":
+    templates.share_as_told()
     found: list[tuple[str, str, str, dict[str, str]]] = []
     signer = itsdangerous.TimestampSigner(SECRET)
     starlette = signer.sign(base64.b64encode(json.dumps(SESSION).encode())).decode()

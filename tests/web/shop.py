@@ -10,6 +10,8 @@ import django
 from django.core.management import call_command
 from django.test import Client
 
+from tests.web import templates
+
 MENU = '<a href="/admin/redbeat_lite/schedule/"'
 FORM = {"data": "name=reminder:1&note=the+disk", "content_type": "application/x-www-form-urlencoded"}
 
@@ -26,6 +28,7 @@ def seen(client: Client) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    templates.share_as_told()
     os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
     django.setup()
     call_command("migrate", verbosity=0)

@@ -39,6 +39,9 @@ PAGE = document("web.md")
 Answer = tuple[int, dict[str, str], str]
 Ask = Callable[..., Answer]
 
+#: Paths that are looked at, and those to which a form is posted.
+PAGES, ACTIONS = (sorted(path[1:] for method, path in ROUTES if method == wanted) for wanted in ("GET", "POST"))
+
 
 @pytest.fixture
 def nightly(schedules: Schedules) -> Schedules:
@@ -396,9 +399,12 @@ def test_the_example_of_django_leads_to_it_from_the_menu_of_its_admin(server: Se
 def test_each_page_and_an_action_work_in_each_host(server: Server, nightly: Schedules, tmp_path: Path) -> None:
     with hosts(server.url, tmp_path) as found:
         assert len(found) == 4 * 3 + 2
+        whole = {host.kind: host for host in found if "proxy" not in host.kind}
         for host in found:
+            # A host hands on any path alike, so one of its kind shows it for all of them.
+            is_whole = host is whole.get(host.kind)
             assets = set[str]()
-            for page in sorted(path.removeprefix("/") for method, path in ROUTES if method == "GET"):
+            for page in PAGES if is_whole else ("", "entries", "entry"):
                 text = _asked(host, f"{page}?name=nightly").read().decode()
                 assert 'aria-label="Pages"' in text, (host, page)
                 assets |= {*re.findall(r'(?:href|src)="(\w+-[0-9a-f]{12}\.\w+)"', text)}
@@ -409,7 +415,7 @@ def test_each_page_and_an_action_work_in_each_host(server: Server, nightly: Sche
                 answer = _asked(host, action, b"name=nightly")
                 assert answer.url == f"{host.address}entry?name=nightly&did={action}"
                 assert nightly["nightly"].last_change.action == done
-            for action in sorted(path.removeprefix("/") for method, path in ROUTES if method == "POST"):
+            for action in ACTIONS if is_whole else ("edit",):
                 status, text = _refused(host, action)
                 assert status in (200, 400, 404, 409), (host, action)
                 assert 'aria-label="Pages"' in text, (host, action)
