@@ -41,7 +41,10 @@ ALL_ZONES = ZONES + ODD_ZONES + MORE_ZONES
 #: Those of the ordinary run, and the others in the soak: one jumps as most do, one by half an hour, one by two hours,
 #: one for a month, one at midnight, and one never.
 _FEW = ("Europe/Berlin", "Australia/Lord_Howe", "Antarctica/Troll", "Africa/Casablanca", "America/Havana", "UTC")
-EVERYWHERE = [pytest.param(zone, marks=() if zone in _FEW else pytest.mark.soak) for zone in ALL_ZONES]
+EVERYWHERE = [
+    *(pytest.param([zone], id=zone) for zone in _FEW),
+    pytest.param([zone for zone in ALL_ZONES if zone not in _FEW], id="the others", marks=pytest.mark.soak),
+]
 #: (minutes, hours, hours as text, whether the rule runs through the hours)
 ALL_HOURS = frozenset(range(24))
 HOURS = {
@@ -105,28 +108,23 @@ def walked(rule: Rule, start: datetime, end: datetime) -> list[datetime]:
     return found
 
 
-#: Each zone with a third of the hours, each of the hours with a third of the zones; in the soak, all with all.
-PAIRS = [
-    pytest.param(zone, hours, marks=() if (row + column) % 3 == 0 else pytest.mark.soak)
-    for row, zone in enumerate(ZONES)
-    for column, hours in enumerate(HOURS)
-]
-
-
-@pytest.mark.parametrize(("zone", "hours"), PAIRS)
-def test_agrees_with_the_clock_minute_by_minute_around_every_transition(zone: str, hours: str, span: Span) -> None:
-    of_hours, runs = HOURS[hours]
-    simulate = brute_time.running if runs else brute_time.fixed
-    for minutes, of_minutes in MINUTES.items():
-        found = rule(zone, f"{minutes} {hours} * * *")
-        for shown in windows(zone, span):
-            expected = simulate(shown, lambda wall, m=of_minutes: wall.minute in m and wall.hour in of_hours)
-            start, end = shown[0][0], shown[-1][0]
-            assert walked(found, start, end + brute_time.MINUTE) == expected, (minutes, start)
-            # To the end, and into the hour that a clock set back shows again.
-            for until in (end, start + span.around + timedelta(minutes=20)):
-                counted = found.count_ms(to_ms(start) - 1, to_ms(until))
-                assert counted == bisect_right(expected, until), (minutes, start, until)
+@pytest.mark.parametrize("zone", ZONES)
+def test_agrees_with_the_clock_minute_by_minute_around_every_transition(zone: str, span: Span) -> None:
+    for column, (hours, (of_hours, runs)) in enumerate(HOURS.items()):
+        # Each zone with a third of the hours, each of the hours with a third of the zones; in the soak, all with all.
+        if span.first_year == span.last_year and (ZONES.index(zone) + column) % 3:
+            continue
+        simulate = brute_time.running if runs else brute_time.fixed
+        for minutes, of_minutes in MINUTES.items():
+            found = rule(zone, f"{minutes} {hours} * * *")
+            for shown in windows(zone, span):
+                expected = simulate(shown, lambda wall, m=of_minutes, h=of_hours: wall.minute in m and wall.hour in h)
+                start, end = shown[0][0], shown[-1][0]
+                assert walked(found, start, end + brute_time.MINUTE) == expected, (hours, minutes, start)
+                # To the end, and into the hour that a clock set back shows again.
+                for until in (end, start + span.around + timedelta(minutes=20)):
+                    counted = found.count_ms(to_ms(start) - 1, to_ms(until))
+                    assert counted == bisect_right(expected, until), (hours, minutes, start, until)
 
 
 @together("zone", ZONES)
@@ -139,8 +137,13 @@ def test_weekday_jobs_agree_with_the_clock_around_every_transition(zone: str, sp
         assert walked(sunday_nights, shown[0][0], shown[-1][0] + brute_time.MINUTE) == expected
 
 
-@pytest.mark.parametrize("zone", EVERYWHERE)
-def test_a_year_has_one_daily_run_per_local_day_and_one_hourly_run_per_real_hour(zone: str) -> None:
+@pytest.mark.parametrize("zones", EVERYWHERE)
+def test_a_year_has_one_daily_run_per_local_day_and_one_hourly_run_per_real_hour(zones: list[str]) -> None:
+    for zone in zones:
+        check_a_year(zone)
+
+
+def check_a_year(zone: str) -> None:
     start, end = datetime(2027, 1, 1, 12, tzinfo=UTC), datetime(2028, 1, 1, 12, tzinfo=UTC)
     days = Counter(i.astimezone(ZoneInfo(zone)).date() for i in walked(rule(zone, "30 2 * * *"), start, end))
     assert set(days.values()) == {1}
@@ -153,8 +156,13 @@ def test_a_year_has_one_daily_run_per_local_day_and_one_hourly_run_per_real_hour
     assert set(gaps) == {timedelta(hours=1)}
 
 
-@pytest.mark.parametrize("zone", EVERYWHERE)
-def test_a_year_agrees_with_the_clock_at_every_quarter_of_an_hour(zone: str) -> None:
+@pytest.mark.parametrize("zones", EVERYWHERE)
+def test_a_year_agrees_with_the_clock_at_every_quarter_of_an_hour(zones: list[str]) -> None:
+    for zone in zones:
+        check_quarters(zone)
+
+
+def check_quarters(zone: str) -> None:
     quarter = timedelta(minutes=15)
     start, end = datetime(2026, 6, 1, 12, tzinfo=UTC), datetime(2027, 6, 1, 12, tzinfo=UTC)
     shown = brute_time.clock(ZoneInfo(zone), start, end, quarter)
