@@ -294,8 +294,9 @@ class TestAddMany:
             assert len(trips) == most
             assert len(schedules) == number
 
+    @pytest.mark.usefixtures("small_pages")
     def test_stores_nothing_if_one_is_wrong(self, schedules: Schedules) -> None:
-        entries = [Entry(f"e{index}", "add", every(10)) for index in range(1500)]
+        entries = [Entry(f"e{index}", "add", every(10)) for index in range(150)]
         entries.append(Entry("bad", "add", every(10), (object(),)))
         with pytest.raises(InvalidEntry, match=r"entry 'bad': args\[0\]: expected"):
             schedules.add_many(entries)
@@ -365,7 +366,8 @@ class TestAddMany:
             schedules.add_many(schedules.values())
         assert len(trips) <= 3
 
-    def test_of_an_iterator_a_thousand_are_held_at_a_time(
+    @pytest.mark.usefixtures("small_pages")
+    def test_of_an_iterator_a_page_is_held_at_a_time(
         self, app: Celery, schedules: Schedules, caplog: pytest.LogCaptureFixture
     ) -> None:
         app.finalize()
@@ -373,22 +375,22 @@ class TestAddMany:
         gone: list[int] = []
 
         def made() -> Iterator[Entry]:
-            for number in range(3500):
-                entry = Entry(f"e{number}", "add" if number < 3000 else "unknown", every(10))
+            for number in range(350):
+                entry = Entry(f"e{number}", "add" if number < 300 else "unknown", every(10))
                 finalize(entry, gone.append, number)
-                assert number - len(gone) <= 2000
+                assert number - len(gone) <= 200
                 yield entry
             yield Entry("late", "add", every(10), jitter=10)
 
         with pytest.raises(InvalidEntry, match="entry 'late': jitter: expected less"):
             schedules.add_many(made())
-        assert len(schedules) == 3000, "what came before the thousand of the wrong one"
-        numbers = [*range(1000), *range(4000, 6000)]
-        with pytest.raises(EntryExists, match=r"already stored: 'e0', .* and 990 more; pass replace=True"):
+        assert len(schedules) == 300, "what came before the page of the wrong one"
+        numbers = [*range(100), *range(400, 600)]
+        with pytest.raises(EntryExists, match=r"already stored: 'e0', .* and 90 more; pass replace=True"):
             schedules.add_many(Entry(f"e{number}", f"no{number % 2}", every(10)) for number in numbers)
-        assert len(schedules) == 5000
+        assert len(schedules) == 500
         told = [message for message in caplog.messages if "'no0' is registered" in message]
-        assert told == [f"entry 'e0' (and 499 more): no task 'no0' {UNKNOWN}"]
+        assert told == [f"entry 'e0' (and 49 more): no task 'no0' {UNKNOWN}"]
 
     def test_names_that_are_taken_are_told_and_the_others_stored(self, schedules: Schedules) -> None:
         schedules.add("e1", "add", every(99))

@@ -67,12 +67,12 @@ def turns(beat: Scheduler, clock: Clock, until: datetime) -> int:
 def test_is_asked_again_at_the_time_it_said_and_runs_when_it_says_so(
     app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:
-    app.conf.beat_schedule = {"configured": {"task": "add", "schedule": Polled(600)}}
-    Schedules(app).add("added", "add", Polled(600))
+    app.conf.beat_schedule = {"configured": {"task": "add", "schedule": Polled(60)}}
+    Schedules(app).add("added", "add", Polled(60))
     beat = make_beat(app)
-    asked = turns(beat, clock, NOW + timedelta(seconds=1300))
-    assert nominals(client, "added") == nominals(client, "configured") == [600, 1200]
-    assert asked == 1300 // 5
+    asked = turns(beat, clock, NOW + timedelta(seconds=130))
+    assert nominals(client, "added") == nominals(client, "configured") == [60, 120]
+    assert asked == 130 // 5
     entry = Schedules(app)["added"]
     assert (entry.total_run_count, entry.skipped_count, entry.finished) == (2, 0, False)
     Schedules(app).run_now("added")
@@ -86,11 +86,11 @@ def test_a_closed_one_waits_until_it_opens(
     schedules.add("a", "add", Polled(60))
     turns(inner_beat, clock, NOW + timedelta(seconds=62))
     monkeypatch.setattr(Polled, "opens", False)
-    turns(inner_beat, clock, NOW + timedelta(seconds=1202))
+    turns(inner_beat, clock, NOW + timedelta(seconds=242))
     assert nominals(client, "a") == [60]
     monkeypatch.setattr(Polled, "opens", True)
-    turns(inner_beat, clock, NOW + timedelta(seconds=1222))
-    assert nominals(client, "a") == [60, 1205]
+    turns(inner_beat, clock, NOW + timedelta(seconds=262))
+    assert nominals(client, "a") == [60, 245]
 
 
 def test_one_with_a_clock_of_its_own_runs_by_it(
@@ -105,14 +105,14 @@ def test_one_with_a_clock_of_its_own_runs_by_it(
 def test_after_an_outage_it_is_asked_once_for_now(
     schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, policy: str
 ) -> None:
-    schedules.add("a", "add", Polled(600), misfire=policy)
+    schedules.add("a", "add", Polled(100), misfire=policy)
     turns(inner_beat, clock, NOW + timedelta(seconds=62))
     clock.forward(2 * 86_400)
-    turns(inner_beat, clock, clock.now + timedelta(seconds=599))
+    turns(inner_beat, clock, clock.now + timedelta(seconds=99))
     assert nominals(client, "a") == [65], "the instant at which it wanted to be asked"
     turns(inner_beat, clock, clock.now + timedelta(seconds=1))
     inner_beat.run_due()
-    assert nominals(client, "a") == [65, 62 + 2 * 86_400 + 600], "counted from the run, as Celery's own beat does"
+    assert nominals(client, "a") == [65, 62 + 2 * 86_400 + 100], "counted from the run, as Celery's own beat does"
 
 
 def test_a_pause_that_is_not_caught_up_with_begins_anew(

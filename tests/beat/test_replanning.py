@@ -178,6 +178,7 @@ class TestClockBehind:
         scores = {name.decode(): score for name, score in client.zrange(KEYS.due, 0, -1, withscores=True)}
         assert scores == {name: nominal - 30_000 for name, nominal in planned.items()}
 
+    @pytest.mark.usefixtures("small_pages")
     def test_sends_while_a_large_schedule_is_planned_anew(
         self,
         schedules: Schedules,
@@ -188,7 +189,7 @@ class TestClockBehind:
         ahead: Callable[..., None],
     ) -> None:
         monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
-        schedules.add_many(Entry(f"e{number}", "add", every(86_400)) for number in range(2500))
+        schedules.add_many(Entry(f"e{number}", "add", every(86_400)) for number in range(250))
         schedules.add("soon", "add", every(10))
         now = round(clock.now.timestamp() * 1000)
         ahead({"soon": now + 3_610_000})

@@ -15,8 +15,11 @@ from click.testing import CliRunner
 from redbeat_lite import Schedules
 from redbeat_lite.cli import redbeat
 from tests.support.beats import FAST, conf
+from tests.support.in_process import small_pages
 from tests.support.processes import ROOT, Process, celery, celery_beat, run_celery
 from tests.support.server import Server
+
+__all__ = ["small_pages"]
 
 
 class Said(NamedTuple):

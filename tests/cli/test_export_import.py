@@ -332,24 +332,26 @@ class TestExport:
         assert said.err.startswith(f"Error: {file}: entry 'x': entries[0].{complaint}")
         assert len(schedules) == 0
 
+    @pytest.mark.usefixtures("small_pages")
     def test_an_entry_is_a_line_in_the_order_of_names(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
     ) -> None:
         assert cli("export").json["entries"] == [], "nothing is a document, too"
-        schedules.add_many(Entry(f"e{number:04}", "add", every(9000 - number)) for number in range(2500))
+        schedules.add_many(Entry(f"e{number:04}", "add", every(9000 - number)) for number in range(250))
         client.hset("{redbeat-lite}:entries", "e0007", "{")
         client.hdel("{redbeat-lite}:entries", "e0008")
         said = cli("export")
         assert [each["name"] for each in said.json["entries"]] == sorted({*schedules} - {"e0007", "e0008"})
         assert [each["name"] for each in said.json["left_out"]] == ["e0007", "e0008"]
-        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e2499"' in line] == 2 * ['    {"name": "e']
+        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e0249"' in line] == 2 * ['    {"name": "e']
         cli("export", str(file))
         assert file.read_text().split(" [\n", 1)[1] == said.out.split(" [\n", 1)[1]
 
-    def test_it_holds_a_thousand_entries_at_a_time(
+    @pytest.mark.usefixtures("small_pages")
+    def test_it_holds_a_page_of_entries_at_a_time(
         self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(2500))
+        schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(250))
         read, written = Store.read, list[int]()
 
         def reading(store: Store, names: Sequence[str | bytes]) -> list[Stored]:
@@ -357,7 +359,7 @@ class TestExport:
             return read(store, names)
 
         monkeypatch.setattr(Store, "read", reading)
-        assert cli("export", str(file)).err == f"exported 2500 entries to {file}, 0 left out\n"
+        assert cli("export", str(file)).err == f"exported 250 entries to {file}, 0 left out\n"
         assert len(written) == 3
         assert 0 < written[1] < written[2] < file.stat().st_size, "it is in the file before more is read"
 
@@ -554,14 +556,14 @@ class TestPlan:
     def test_a_plan_reads_what_its_file_names(
         self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(1200))
+        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(120))
         path = self.write(file, e7={"task": "add", "schedule": "1m"}, new={"task": "add", "schedule": "1m"})
         read, asked = Store.read, set[str | bytes]()
         monkeypatch.setattr(Store, "read", lambda store, names: [asked.update(names), read(store, names)][1])
         monkeypatch.setattr(Store, "page", None)
-        assert cli("plan", path).lines[-1] == "1199 not in the file; --prune would remove them."
+        assert cli("plan", path).lines[-1] == "119 not in the file; --prune would remove them."
         assert asked == {"e7", "new"}
-        assert cli("plan", path, "--json").json["unlisted"] == 1199
+        assert cli("plan", path, "--json").json["unlisted"] == 119
 
     def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
         self, cli: Cli, schedules: Schedules, file: Path
