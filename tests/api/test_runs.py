@@ -249,7 +249,7 @@ class TestWhatIsAskedFor:
         for minutes, outcome in enumerate(told, 1):
             rows.row("poll", NOW - minutes * MINUTE, outcome, str(minutes), 0)
 
-    @pytest.mark.parametrize(
+    @together(
         ("asked", "found"),
         [
             ({}, ["1", "2", "3", "4", "5", None]),

@@ -30,6 +30,7 @@ from redbeat_lite import (
 )
 from redbeat_lite.once.canvas import CANVAS
 from redbeat_lite.rules.intervals import Every
+from tests.support.cases import together
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
@@ -155,7 +156,7 @@ class TestAdd:
             f"entry 'e0' (and 2 more): no task 'no.such.task' {UNKNOWN}",
         ]
 
-    @pytest.mark.parametrize(
+    @together(
         ("interval", "more", "alive"),
         [
             (0.05, {}, 101),
@@ -165,6 +166,7 @@ class TestAdd:
             (0.05, {"expires": 1}, None),
             (0.05, {"once": Once(scope="queue", on_conflict="wait")}, 101),
         ],
+        emptied=True,
     )
     def test_messages_that_pile_up_where_no_worker_takes_them_are_a_warning(
         self,
@@ -178,7 +180,7 @@ class TestAdd:
         said = [record.getMessage() for record in caplog.records]
         assert [f"{alive} of its messages are alive at once" in each for each in said] == [True] * (alive is not None)
 
-    @pytest.mark.parametrize(
+    @together(
         ("expression", "words"),
         [
             ("0 3 */100,1-7 * MON", "on about 124 days a year; to run only if both match, use Celery's crontab"),
@@ -190,6 +192,7 @@ class TestAdd:
             ("0 3 */1 * mon", None),
             ("0 3 * * mon#1", None),
         ],
+        emptied=True,
     )
     def test_a_day_of_month_beside_a_day_of_week_is_a_warning(
         self, schedules: Schedules, caplog: pytest.LogCaptureFixture, expression: str, words: str | None
@@ -200,7 +203,7 @@ class TestAdd:
             [True] if words else []
         )
 
-    @pytest.mark.parametrize(
+    @together(
         ("expression", "seconds", "is_warned"),
         [
             ("0 0 3 * * *", "last", True),
@@ -210,6 +213,7 @@ class TestAdd:
             ("0 3 * * * 0", "last", False),
             ("0 3 * * *", "last", False),
         ],
+        emptied=True,
     )
     def test_a_cron_that_runs_each_second_of_a_minute_is_a_warning(
         self, schedules: Schedules, caplog: pytest.LogCaptureFixture, expression: str, seconds: Any, is_warned: bool

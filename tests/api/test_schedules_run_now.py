@@ -12,6 +12,7 @@ from celery.beat import BeatLazyFunc
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import ConfigOwned, EntryNotFound, InvalidEntry, Once, Scheduler, Schedules, at, every
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import queued
@@ -145,7 +146,7 @@ class TestOtherArguments:
             f"task {ids[3]}: once more",
         ]
 
-    @pytest.mark.parametrize("case", REFUSED)
+    @together("case", REFUSED, emptied=True)
     def test_what_is_wrong_is_told_and_nothing_is_done(
         self, schedules: Schedules, client: redis.Redis, case: str
     ) -> None:

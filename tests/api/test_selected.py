@@ -47,7 +47,7 @@ def versions(schedules: Schedules) -> dict[str, int]:
     return {entry.name: entry.version for entry in schedules.values() if entry.version is not None}
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "given", "found"),
     [
         ("*", {}, ["mail", "billing:b", "other", "billing:a"]),

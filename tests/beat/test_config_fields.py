@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Entry, every
+from tests.support.cases import together
 from tests.support.frozen import NOW
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 
@@ -18,7 +19,7 @@ BASE: dict[str, Any] = {"task": "t", "schedule": every(60)}
 SOON = NOW + timedelta(seconds=90)
 
 
-@pytest.mark.parametrize(
+@together(
     ("theirs", "ours"),
     [
         ({"one_off": True}, {"max_runs": 1}),
@@ -38,6 +39,7 @@ SOON = NOW + timedelta(seconds=90)
         ({"enabled": False, "description": "why"}, {"enabled": False, "description": "why"}),
     ],
     ids=str,
+    emptied=True,
 )
 def test_what_has_a_meaning_here_is_taken(
     make_app: MakeApp, make_beat: MakeBeat, theirs: dict[str, Any], ours: dict[str, Any]
@@ -46,7 +48,7 @@ def test_what_has_a_meaning_here_is_taken(
     assert schedules["a"] == Entry.from_mapping("a", {**BASE, **ours})
 
 
-@pytest.mark.parametrize(
+@together(
     ("theirs", "complaint"),
     [
         ({"last_run_at": NOW}, r"last_run_at: expected a known field, .*\(Redis keeps it; leave it out\)"),
@@ -64,6 +66,7 @@ def test_what_has_a_meaning_here_is_taken(
         ({"expires": SOON}, "expires: .*the last instant of an entry is its end_at"),
     ],
     ids=str,
+    emptied=True,
 )
 def test_anything_else_is_refused_with_what_to_write_instead(
     make_app: MakeApp,

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat_lite import Scheduler, Schedules, every
 from tests.support.beats import FAST, KEYS, conf, leads
+from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.processes import Process
@@ -164,7 +165,7 @@ def test_without_the_extra_the_beat_says_at_the_start_what_to_install(
     )
 
 
-@pytest.mark.parametrize("wrong", [0, 65_536, "9100", True, 1.5])
+@together("wrong", [0, 65_536, "9100", True, 1.5])
 def test_what_is_no_port_is_refused(make_app: MakeApp, wrong: object) -> None:
     with pytest.raises(click.ClickException) as raised:
         Scheduler(make_app(redbeat_lite_metrics_port=wrong), lazy=True)
@@ -203,7 +204,7 @@ def is_open(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-@pytest.mark.parametrize("wrong", ["", "localhost", "256.0.0.1", "127.0.0.1:9540", 1, None])
+@together("wrong", ["", "localhost", "256.0.0.1", "127.0.0.1:9540", 1, None])
 def test_what_is_no_address_is_refused(make_app: MakeApp, wrong: object) -> None:
     with pytest.raises(click.ClickException) as raised:
         Scheduler(make_app(redbeat_lite_metrics_host=wrong), lazy=True)

@@ -12,6 +12,7 @@ from celery.schedules import crontab
 from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.beat.beat_token import Beat, beat_of, token_of
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 
@@ -154,7 +155,7 @@ def test_a_token_tells_the_beat_whatever_its_owner_is_called(owner: str) -> None
     assert token != token_of(owner)
 
 
-@pytest.mark.parametrize("token", [b"", b"host", b"host:1:ff", b"host:x:ff:o", b":1:ff:o", b"host:1::o"])
+@together("token", [b"", b"host", b"host:1:ff", b"host:x:ff:o", b":1:ff:o", b"host:1::o"])
 def test_what_is_no_token_is_none(token: bytes) -> None:
     assert beat_of(token) is None
     assert beat_of(b"host:1:ff:" + b"\xff") == Beat("host", 1, "\\xff")

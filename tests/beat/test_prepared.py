@@ -32,6 +32,7 @@ from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.beat.server_clock import ServerClock
 from redbeat_lite.entries.message import Occurrence
 from redbeat_lite.store.records import Command
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.in_process import MakeApp
 from tests.support.kombus import needs_batches
@@ -204,9 +205,7 @@ def test_the_last_occurrence_has_nothing_to_expire_with(publishers: tuple[Publis
     assert "expiration" not in message["properties"]
 
 
-@pytest.mark.parametrize(
-    "argument", ["100% %s %(id)s", 'a "quoted" one', "\\ and \n", "é", "x" * 5000, [[[[["deep"]]]]]]
-)
+@together("argument", ["100% %s %(id)s", 'a "quoted" one', "\\ and \n", "é", "x" * 5000, [[[[["deep"]]]]]])
 def test_the_first_message_of_an_entry_like_another_is_the_full_one(
     publishers: tuple[Publisher, Publisher], argument: Any
 ) -> None:

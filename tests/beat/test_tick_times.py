@@ -12,6 +12,7 @@ from celery.schedules import crontab
 
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from tests.beat.moments import after, nominals
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import queued
@@ -55,8 +56,8 @@ class TestFirstRun:
         assert nominals(client, "interval") == [1800]
         assert schedules["cron"].next_run_at == datetime(2026, 3, 2, 14, 0, tzinfo=UTC)
 
-    @pytest.mark.parametrize("schedule", [every(600), 600], ids=str)
-    @pytest.mark.parametrize(("start", "first"), [(-1500, 300), (0, 600), (1, 1)])
+    @together("schedule", [every(600), 600], ids=str, emptied=True)
+    @together(("start", "first"), [(-1500, 300), (0, 600), (1, 1)], emptied=True)
     def test_counts_from_a_start_at_that_is_past_and_is_not_made_up_for(
         self, schedules: Schedules, schedule: Any, start: float, first: float
     ) -> None:

@@ -62,7 +62,7 @@ class Whim(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 
 
 class TestSchedules:
-    @pytest.mark.parametrize("shown", SCHEDULES)
+    @together("shown", SCHEDULES, emptied=True)
     def test_what_show_prints_makes_the_same_schedule(self, cli: Cli, schedules: Schedules, shown: str) -> None:
         schedules.add("first", "add", SCHEDULES[shown])
         [line] = [line for line in cli("show", "first").lines if line.startswith("schedule")]
@@ -407,7 +407,7 @@ class TestFailures:
         assert cli("shadow", code=1).err.count("\n") == 1, "not one for each scheduler"
         assert cli("quarantine").out == cli("quarantine", "list").out
 
-    @pytest.mark.parametrize("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
+    @together("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
     def test_no_server_is_one_line_and_2(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], words: str
     ) -> None:

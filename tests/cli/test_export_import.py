@@ -23,6 +23,7 @@ from redbeat_lite.store import store as entry_store
 from redbeat_lite.store.records import Edit, Stored
 from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
+from tests.support.cases import together
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.run_rows import RunRows
 
@@ -307,7 +308,7 @@ class TestExport:
         assert after.total_run_count == 12
         assert next_run(after, app.timezone) in told
 
-    @pytest.mark.parametrize(
+    @together(
         ("state", "complaint"),
         [
             ({"count": -1}, "state.count: expected a whole number"),
@@ -400,7 +401,7 @@ _TOML = '[entries.x]\ntask = "add"\nschedule = 60\n'
 
 
 class TestBadFiles:
-    @pytest.mark.parametrize(
+    @together(
         ("field", "complaint"),
         [
             ('"jitter": -3', "entry 'b': entries[1].jitter: expected seconds"),
@@ -429,7 +430,7 @@ class TestBadFiles:
         assert said.count("\n") == 1
         assert len(schedules) == 0
 
-    @pytest.mark.parametrize(
+    @together(
         ("text", "complaint"),
         [
             ('schedule = {every = "5q"}', "schedule.every: expected whole milliseconds"),
@@ -454,7 +455,7 @@ class TestBadFiles:
         assert "expected text of 1 to 200 characters" in said
         assert len(said) < 1000
 
-    @pytest.mark.parametrize(
+    @together(
         ("text", "complaint"),
         [
             ("{", "line 1 column 2"),

@@ -18,6 +18,7 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.in_process import MakeApp
 from tests.support.proxy import Proxy
 from tests.support.run_records import Worker
@@ -78,7 +79,7 @@ def soon() -> datetime:
     return (datetime.now(UTC) + HOUR).replace(microsecond=0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "words"),
     [
         ({}, "until: expected either until or seconds, got (None, None)"),

@@ -20,6 +20,7 @@ from redbeat_lite.cli import redbeat
 from redbeat_lite.pipeline.pipeline_keys import RunKeys, index_key
 from tests.cli.conftest import Shell
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.server import Server
 
 EVIL = "\x1b[31m\x9b2J\x07\r\nFAKE\u202e\u061c"
@@ -67,7 +68,7 @@ def evil(app: Celery, client: redis.Redis) -> str:
     return "evil"
 
 
-@pytest.mark.parametrize(
+@together(
     "words",
     [["show", "evil"], ["show", "evil", "--json"], ["list", "--json"], ["doctor"], ["export"], ["remove", "evil"]],
 )
@@ -152,7 +153,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@together("name", FILES)
 def test_no_file_ends_a_command_with_a_traceback(run: Callable[..., Result], tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(FILES[name])
     for command in ("plan", "import"):

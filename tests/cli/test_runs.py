@@ -16,6 +16,7 @@ from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Cli, Said
+from tests.support.cases import together
 from tests.support.commands import commands
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import clock
@@ -80,7 +81,7 @@ class TestRuns:
         )
         assert (skipped["until"], skipped["count"], skipped["task_id"]) == ("2026-03-02T12:01:19+00:00", 60, None)
 
-    @pytest.mark.parametrize(
+    @together(
         ("words", "found"),
         [
             ((), ["waiting", "running", "failed", "succeeded", "skipped"]),

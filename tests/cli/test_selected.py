@@ -12,6 +12,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every, manual
 from tests.cli.conftest import Cli
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import clock
 from tests.support.messages import queued
@@ -62,7 +63,7 @@ def test_all_that_are_meant_are_paused_and_resumed(
     assert paused(shop) == set()
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "run", "remove", "runs", "next", "export"])
+@together("command", ["pause", "resume", "run", "remove", "runs", "next", "export"])
 def test_nothing_that_is_meant_is_said(cli: Cli, shop: Schedules, tmp_path: Path, command: str) -> None:
     path = (str(tmp_path / "x"),) if command == "export" else ()
     assert cli(command, *path, "--tag", "uk", code=1).err == "Error: no entry is selected by tag uk\n"

@@ -404,7 +404,7 @@ def test_a_name_is_text_of_a_length_without_control_characters(schedules: Schedu
     assert str(caught.value).startswith(f"name: expected {NAME}")
 
 
-@pytest.mark.parametrize("name", ["a", "n" * 200, "with spaces, äöü and 日本語", "a|b\\", "{braces}", "%s%d"])
+@together("name", ["a", "n" * 200, "with spaces, äöü and 日本語", "a|b\\", "{braces}", "%s%d"], emptied=True)
 def test_any_other_name_works_through_and_through(schedules: Schedules, name: str) -> None:
     schedules.add(name, "t", every(10))
     schedules.pause(name, "n")

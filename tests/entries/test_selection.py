@@ -52,7 +52,7 @@ def test_what_is_meant_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "said"),
     [
         (("",), "name: expected a name or a pattern"),

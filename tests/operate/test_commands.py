@@ -23,6 +23,7 @@ from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS, conf, leads
+from tests.support.cases import together
 from tests.support.processes import ROOT, Process, celery_beat, run_celery
 from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
@@ -173,7 +174,7 @@ def test_the_probe_of_a_file_loads_neither_celery_nor_redis(tmp_path: Path) -> N
     assert not {"celery", "kombu", "redis"} & loaded
 
 
-@pytest.mark.parametrize(
+@together(
     "words", [["--limit", "nan"], ["--limit", "inf"], ["--limit", "0"], ["--limit", "0.5s"], ["--limit"], ["--nothing"]]
 )
 def test_the_probe_of_a_file_refuses_wrong_words_with_a_code_that_docker_knows(

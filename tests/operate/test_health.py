@@ -32,6 +32,7 @@ from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled
+from tests.support.cases import together
 from tests.support.commands import commands
 from tests.support.processes import Process, celery
 from tests.support.proxy import Proxy
@@ -347,7 +348,7 @@ def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, 
 
 
 class TestFile:
-    @pytest.mark.parametrize(
+    @together(
         "text",
         [
             *("", "{", "[]", "7", '{"at": 1}', '{"at": "x", "failing_since": null}'),

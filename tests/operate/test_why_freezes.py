@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from celery import Celery
 
 from redbeat_lite import Freeze, Schedules, every
 from redbeat_lite._base.times import from_ms
 from redbeat_lite.operate.why_case import gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
+from tests.support.cases import together
 
 NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "deploy", "ada@desk")
 OTHERS = NIGHTLY.but(name="poll")
@@ -58,7 +58,7 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+@together("history", HISTORIES.values(), ids=HISTORIES, emptied=True)
 def test_what_is_said(history: History) -> None:
     assert [*history.told()] == history.says.split("\n")
 

@@ -150,7 +150,7 @@ def test_an_expired_copy_of_a_retry_that_runs_does_not_end_it(store: RunStore) -
     assert [row.outcome for row in store.rows(["entry"], 1)[0]] == ["running"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("told", "outcome"),
     [
         (["running", "lost", "running", "succeeded"], "succeeded"),
@@ -163,6 +163,7 @@ def test_an_expired_copy_of_a_retry_that_runs_does_not_end_it(store: RunStore) -
         (["running", "revoked", "lost"], "revoked"),
         (["lost", "unknown"], "unknown"),
     ],
+    emptied=True,
 )
 def test_of_one_attempt_the_body_has_the_last_word(store: RunStore, told: list[Outcome], outcome: str) -> None:
     store.record([fate(0, 0, each) for each in told])
@@ -170,8 +171,8 @@ def test_of_one_attempt_the_body_has_the_last_word(store: RunStore, told: list[O
     assert row.outcome == outcome
 
 
-@pytest.mark.parametrize("copy", ["expired", "revoked", "rejected", "left out"])
-@pytest.mark.parametrize("body", ["running", "succeeded", "failed", "retrying"])
+@together("copy", ["expired", "revoked", "rejected", "left out"], emptied=True)
+@together("body", ["running", "succeeded", "failed", "retrying"], emptied=True)
 def test_what_becomes_of_a_copy_is_not_what_became_of_the_run(store: RunStore, copy: Outcome, body: Outcome) -> None:
     store.record([fate(0, 0, copy, began=False), fate(0, 0, body), fate(0, 0, copy, began=False)])
     [[row]] = store.rows(["entry"], 10)

@@ -17,6 +17,7 @@ from redbeat_lite.store.keys import TYPES, ForeignKey, check_types
 from redbeat_lite.store.scripts import checked
 from redbeat_lite.store.store import Store
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.server import Server
 
 ROOT = KEYS.prefix
@@ -53,7 +54,7 @@ def test_a_key_may_be_asked_for_twice(backend: Backend, client: redis.Redis) -> 
         check_types(backend.client, ROOT, [KEYS.due])
 
 
-@pytest.mark.parametrize("key", [f"{ROOT}:{name}" for name in TYPES])
+@together("key", [f"{ROOT}:{name}" for name in TYPES], emptied=True)
 def test_each_key_is_checked(backend: Backend, client: redis.Redis, key: str) -> None:
     client.rpush(key, "x")
     with pytest.raises(ForeignKey, match=f"{key} is a list, not a .*Delete the key"):

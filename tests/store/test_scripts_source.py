@@ -20,6 +20,7 @@ from redbeat_lite.runs.run_store import RunKeys as RecordKeys
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Term
 from redbeat_lite.store.scripts import _FILES, Call, _head, source
+from tests.support.cases import together
 
 _LOOK = """
 import sys
@@ -46,7 +47,7 @@ def names_of(script: str) -> list[str]:
     return [*head.keys.names, *head.args.names]
 
 
-@pytest.mark.parametrize("script", NAMED)
+@together("script", NAMED)
 def test_each_name_is_used_and_nothing_is_counted(script: str) -> None:
     names = names_of(script)
     assert len({*names}) == len(names)

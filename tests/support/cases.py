@@ -15,23 +15,35 @@ import pytest
 
 
 def together(
-    names: str | Sequence[str], cases: Iterable[Any], **options: Any
+    names: str | Sequence[str], cases: Iterable[Any], *, emptied: bool = False, **options: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As ``pytest.mark.parametrize``, but all cases are one test, and share what its fixtures give.
 
-    It goes on after a case that fails, and tells of each.
+    It goes on after a case that fails, and tells of each. Each case finds an empty ``caplog``.
 
     Parameters:
+        emptied: empty the shared server before each case. What fixtures have written is gone then.
         options: as there; they say nothing here.
     """
     given = names.replace(" ", "").split(",") if isinstance(names, str) else names
     rows = [_values(case, len(given)) for case in cases]
 
     def over(test: Callable[..., None]) -> Callable[..., None]:
+        found = inspect.signature(test)
+        left = [parameter for name, parameter in found.parameters.items() if name not in given]
+        asks_for_server = emptied and "server" not in found.parameters
+        if asks_for_server:
+            left.append(inspect.Parameter("server", inspect.Parameter.KEYWORD_ONLY))
+
         @functools.wraps(test)
         def all_of_them(*args: Any, **fixtures: Any) -> None:
             failed: list[Exception] = []
+            server = fixtures.pop("server") if asks_for_server else fixtures.get("server")
             for row in rows:
+                if emptied:
+                    server.own_client.flushall()
+                if "caplog" in fixtures:
+                    fixtures["caplog"].clear()
                 try:
                     test(*args, **fixtures, **dict(zip(given, row, strict=True)))
                 except (Exception, pytest.fail.Exception) as exc:
@@ -40,8 +52,6 @@ def together(
             if failed:
                 raise ExceptionGroup(f"{len(failed)} of {len(rows)} cases", failed)
 
-        found = inspect.signature(test)
-        left = [parameter for name, parameter in found.parameters.items() if name not in given]
         all_of_them.__signature__ = found.replace(parameters=left)  # type: ignore[attr-defined]  # which pytest reads
         return all_of_them
 

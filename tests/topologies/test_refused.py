@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import ConfigurationError, Scheduler, Schedules, every
+from tests.support.cases import together
 from tests.support.deployments import Cluster
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -78,7 +79,7 @@ def test_a_password_that_a_process_shows_would_be_noticed() -> None:
             process.destroy()
 
 
-@pytest.mark.parametrize(
+@together(
     ("url", "options", "said"),
     [
         ("redis://h", {"sockt_timeout": 1}, "redis_options: .*'sockt_timeout'"),

@@ -20,6 +20,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, editing
 from redbeat_lite.web.routes import ROUTES
 from tests.cli.conftest import Said
+from tests.support.cases import together
 from tests.support.messages import queued
 from tests.support.server import Server
 from tests.web.conftest import OWN, Seen, Visitor
@@ -147,7 +148,7 @@ def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Ca
     assert b"disk" in site.handle(asked).body
 
 
-@pytest.mark.parametrize(
+@together(
     ("form", "said"),
     [
         ({"rule": "30 25 * * *"}, "cron: expected"),
@@ -289,7 +290,7 @@ def test_spaces_around_what_was_pasted_are_no_part_of_a_new_entry(visitor: Visit
     assert schedules["weekly"].task == "add"
 
 
-@pytest.mark.parametrize(
+@together(
     ("form", "status", "said"),
     [
         ({"name": "nightly"}, 409, "entry 'nightly' is stored already"),
@@ -347,7 +348,7 @@ def test_who_may_look_sees_no_button_and_no_form(look: Callable[..., Visitor], n
     assert look().get("edit", name="nightly").status == 403
 
 
-@pytest.mark.parametrize(
+@together(
     "headers",
     [
         {"sec-fetch-site": "cross-site"},
@@ -366,7 +367,7 @@ def test_what_another_site_posts_is_refused(
     assert (nightly().version, queued(client)) == (1, [])
 
 
-@pytest.mark.parametrize(
+@together(
     "headers",
     [
         OWN,

@@ -16,6 +16,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from tests.cli.conftest import Said
+from tests.support.cases import together
 from tests.support.run_rows import RunRows
 from tests.web.conftest import Visitor
 
@@ -97,7 +98,7 @@ def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, sche
     assert '<input name="name" value="nightly" required>' in seen.html
 
 
-@pytest.mark.parametrize(
+@together(
     ("form", "said"),
     [
         ({}, "--from"),

@@ -32,6 +32,7 @@ from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import Users, line
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.web.conftest import OWN, Visitor
 from tests.web.test_pages import recorded
 from tests.web.test_pipelines import Runs, runs
@@ -255,7 +256,7 @@ def test_redact_decides_what_those_see_who_may_edit(look: Callable[..., Visitor]
 HERE = {"client": "127.0.0.1", "headers": {"host": "localhost:5556"}}
 
 
-@pytest.mark.parametrize(
+@together(
     ("asked", "status"),
     [
         (HERE, 200),
@@ -320,7 +321,7 @@ def test_too_much_is_not_read(visitor: Visitor) -> None:
     assert visitor.site.handle(asked).status == 413
 
 
-@pytest.mark.parametrize(
+@together(
     ("headers", "status"),
     [
         ({}, 200),
