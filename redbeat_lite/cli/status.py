@@ -227,7 +227,7 @@ def doctor() -> None:
     findings = examine(load_app())
     echo_json(findings)
     for finding in findings:
-        say(f"{finding.severity.upper()} {finding.check}: {finding.what}")
+        echo_fields([(f"{finding.severity.upper()} {finding.check}:", finding.what)])
         echo_fields([("  why:", finding.why), ("  do:", finding.todo)])
         say()
     number_of = Counter(finding.severity for finding in findings)
