@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import current_app
+from msgspec.structs import replace
 
 from ._base.errors import ConfigurationError
 from ._base.times import Duration, seconds_of, to_ms

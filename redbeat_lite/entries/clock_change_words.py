@@ -108,42 +108,19 @@ def moves(
         zone: zone of the schedules that have none of their own.
         after, until: consider the clock changes in ``(after, until]``, in seconds since 1970.
     """
-    gaps: dict[str, list[_Gap]] = {}
-    # By zone and gap: the names of the affected entries, each with whether runs of it merge.
-    merges: dict[tuple[str, _Gap], dict[str, bool]] = defaultdict(dict)
+    affected: dict[tuple[str, _Gap], list[str]] = defaultdict(list)
     for entry in entries:
         rule = entry.rule(zone)
         if not isinstance(rule, ZonedRule) or rule.walls.running or entry.due is None:
             continue
-        if rule.zone_name not in gaps:
-            gaps[rule.zone_name] = [*_gaps(rule.zone, after, until)]
-        for gap in gaps[rule.zone_name]:
-            runs = len([*islice(_swallowed(rule, gap), 2)])
-            if runs and within(entry, from_ms(gap.at * 1000)):
-                # A moved run becomes one with a run that is scheduled for the end of the gap.
-                meets_other = rule.walls.next_wall(before(gap.closes)) == gap.closes
-                merges[rule.zone_name, gap][entry.name] = runs > 1 or meets_other
-    for (zone_name, gap), entries_of_gap in merges.items():
-        yield _sentence(zone_name, gap, entries_of_gap), tuple(entries_of_gap)
-
-
-def _sentence(zone: str, gap: _Gap, merges: dict[str, bool]) -> str:
-    """Describe the effect of a gap on entries.
-
-    Parameters:
-        merges: by the name of an entry, whether several of its runs become one.
-    """
-    moved = [name for name, is_merged in merges.items() if not is_merged]
-    merged = [name for name, is_merged in merges.items() if is_merged]
-    opens = f"{gap.opens:%H:%M}"
-    closes = f"{gap.closes:%H:%M}"
-    parts = []
-    if moved:
-        verb = "runs" if len(moved) == 1 else "run"
-        parts.append(f"{listed(moved)} {verb} at {closes} instead")
-    if merged:
-        parts.append(f"the runs of {listed(merged)} in that time become one, at {closes}")
-    return (
-        f"on {gap.opens:%Y-%m-%d} the clocks of {zone} go from {opens} to {closes}: "
-        f"{'; '.join(parts)}"
-    )
+        for gap in _gaps(rule.zone, after, until):
+            has_run = next(_swallowed(rule, gap), None) is not None
+            if has_run and within(entry, from_ms(gap.at * 1000)):
+                affected[rule.zone_name, gap].append(entry.name)
+    for (zone_name, gap), names in affected.items():
+        closes = f"{gap.closes:%H:%M}"
+        sentence = (
+            f"on {gap.opens:%Y-%m-%d} the clocks of {zone_name} go from {gap.opens:%H:%M} to "
+            f"{closes}: one run at {closes} replaces those of {listed(names)} in that time"
+        )
+        yield sentence, tuple(names)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import datetime, tzinfo
+from functools import partial
+
+from msgspec.structs import replace
 
 from .._base.errors import InvalidEntry
 from .._base.text import describe
-from .._base.times import MAX_MS
-from ..rules import Manual, Question, first_ms, next_ms, shortest_gap_ms
+from .._base.times import MAX_MS, from_ms
+from ..policies import Expect
+from ..rules import Manual, Question, first_ms, gap_over, next_ms, shortest_gap_ms
 from ..rules.celery_schedules import ForeignRule
 from ..rules.misfire import MOST_COUNTED, Plan, ahead_ms, plan_misfires, pull_back, unsent
 from ..rules.occurrences import offset_ms
+from .definition import readable_text
 from .entry import Entry
-from .expected import check_expectation
-from .sent import and_sent
-from .state import EntryState
-from .unstored import readable_text
+from .state import EntryState, and_sent
 
 #: Seconds until a failed publish is retried for the first time. The wait doubles with each failure.
 _FIRST_RETRY = 1
@@ -173,31 +174,23 @@ def plan(
         upcoming = next_ms(rule, state.nominal)
         if upcoming is None or upcoming > now:
             return Plan((state.nominal,), upcoming, 0)
-    plan = _planned(entry, state, now, zone, _offset(entry, state.nominal, zone), most_counted)
+    planned = partial(
+        plan_misfires,
+        rule,
+        state.nominal,
+        misfire=entry.misfire,
+        end=entry.end_ms,
+        runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
+        most_counted=most_counted,
+    )
+    plan = planned(now, delay=_offset(entry, state.nominal, zone))
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
         # not: this occurrence is not due yet, so the plan leaves it out.
-        return _planned(entry, state, last - 1, zone, 0, most_counted)
+        return planned(last - 1)
     return plan
-
-
-def _planned(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, delay: int, most_counted: int
-) -> Plan:
-    assert state.nominal is not None
-    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
-    return plan_misfires(
-        entry.rule(zone),
-        state.nominal,
-        now,
-        entry.misfire,
-        end=entry.end_ms,
-        runs_left=runs_left,
-        delay=delay,
-        most_counted=most_counted,
-    )
 
 
 def _is_simple(entry: Entry) -> bool:
@@ -227,31 +220,21 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
     )
 
 
-def following(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
-    """Return the first occurrence after ``now``; ``None`` if the schedule has to be asked again.
+def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
+    """Return the milliseconds from the next run after ``now`` to the one after it.
+
+    ``None`` if one of them does not exist, or if the schedule has to be asked for it.
 
     Parameters:
         nominal: next planned occurrence, which may be past if there is a backlog.
     """
-    upcoming = None if nominal is None else ahead_ms(entry.rule(zone), nominal, now)
-    return None if isinstance(upcoming, Question) else upcoming
-
-
-def named(entry: Entry, question: Question, zone: tzinfo) -> int | None:
-    """Ask a user's schedule in advance; return the occurrence that it names, if it does."""
-    answer = next_ms(entry.rule(zone), question.asked)
-    return None if isinstance(answer, Question) else answer
-
-
-def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
-    """Return the milliseconds from the next run to the one after it.
-
-    ``None`` if one of them is unknown or does not exist.
-    """
-    upcoming = following(entry, nominal, now, zone)
-    if upcoming is None:
+    if nominal is None:
         return None
-    after = next_ms(entry.rule(zone), upcoming)
+    rule = entry.rule(zone)
+    upcoming = ahead_ms(rule, nominal, now)
+    if upcoming is None or isinstance(upcoming, Question):
+        return None
+    after = next_ms(rule, upcoming)
     if after is None or isinstance(after, Question):
         return None
     return after - upcoming
@@ -363,3 +346,35 @@ def beyond(entry: Entry, nominal: int | None) -> bool:
 def used_up(entry: Entry, count: int) -> bool:
     """Return whether ``count`` runs are all that an entry may have."""
     return entry.max_runs is not None and count >= entry.max_runs
+
+
+def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
+    """Return the expectation of an entry's runs; ``None`` if it has none.
+
+    The default does not apply to an entry with ``remove_when_done``, because that entry may be gone
+    before the expectation is checked.
+    """
+    if entry.expect is None and not entry.remove_when_done:
+        return default
+    return entry.expect or None
+
+
+def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
+    """Check that the runs of the coming year are close enough together for ``succeed_every``.
+
+    Parameters:
+        now: begin of that year, in epoch ms.
+
+    Raises:
+        InvalidEntry: two runs are further apart; the error names them.
+    """
+    longest = entry.expect.success_ms if entry.expect else None
+    if not entry.expect or longest is None:
+        return
+    gap = gap_over(entry.rule(zone), now, longest - entry.jitter_ms)
+    if gap is not None:
+        before, after = gap
+        seconds = (after - before + entry.jitter_ms) / 1000
+        runs = f"{from_ms(before).isoformat()} and {from_ms(after).isoformat()}"
+        expected = f"more than the {seconds:g} s between the runs of {runs}"
+        raise InvalidEntry("expect.succeed_every", expected, entry.expect.succeed_every)

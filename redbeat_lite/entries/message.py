@@ -19,7 +19,7 @@ from ..rules.cron import Cron
 from ..rules.misfire import DEFAULT_GRACE_MS, Plan
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
 from .entry import Entry
-from .expected import expected_of
+from .lifecycle import expected_of
 
 
 class Occurrence(NamedTuple):

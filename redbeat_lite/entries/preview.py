@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from .._base import times
 from .._base.public import public
-from ..rules import Question
+from ..rules import Question, next_ms
 from . import lifecycle
 from .entry import Entry
 from .freezes import Freezes
@@ -89,8 +90,9 @@ def walk(
             return
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
-            named = lifecycle.named(entry, state.nominal, zone)
-            if named is not None:
+            # A schedule that does not name its next occurrence answers with another question.
+            named = next_ms(entry.rule(zone), state.nominal.asked)
+            if named is not None and not isinstance(named, Question):
                 after = replace(state, nominal=named)
                 heapq.heappush(queue, (max(named, at), named, name, entry, after))
             continue

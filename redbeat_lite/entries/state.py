@@ -1,16 +1,20 @@
 """State of an entry: the fields that the scheduler remembers, and their compact text form.
 
-The text is ``version|generation|nominal|last|count|skipped|attempts|paused|notes``. A commit
-compares the first three fields, so the Lua script only compares the begin of the text to see
-whether the entry is still the one that was planned. ``notes`` is JSON or empty; it comes last
-because it may hold any character.
+The text is ``version|generation|nominal|``, and JSON of the fields that do not have their default.
+A commit compares the first three fields, so the Lua script only compares the begin of the text to
+see whether the entry is still the one that was planned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Annotated, Any
 from uuid import UUID
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import replace
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.ids import named_uuid, random_hex
@@ -18,30 +22,30 @@ from .._base.times import MAX_MS, MIN_MS
 from ..rules import Question
 from ..runs.run import BACKFILLED
 from ..store.json_values import dumps, loads
-from .sent import readable, shortened, times
 
 #: Namespace of all task ids. It is arbitrary, but must never change.
 _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
-
-#: Number of fields in the text.
-_FIELDS = 9
 
 #: Longest note of a pause, in characters. It is bounded because each read of the state transfers
 #: it.
 MAX_NOTE = 1000
 
 #: Largest text of a state, in bytes. Note and error have up to 1,000 characters each, and a
-#: character takes up to 6 bytes. The sent occurrences, up to 1,000 within 8,000 years, take up to
-#: 11 bytes each; the oldest are left out if note and error leave no room for them.
-MAX_BYTES = 16 * 1024
+#: character takes up to 6 bytes. The sent occurrences, up to 1,000, take up to 13 bytes each.
+MAX_BYTES = 32 * 1024
 
 #: Bound of all counts: more than is ever reached, and still exact as a double in Lua.
 MAX_COUNT = 10**15
 
 
-# A frozen dataclass would take three times as long to create.
-@dataclass(slots=True)
-class EntryState:
+_Instant = Annotated[int, Meta(ge=MIN_MS, le=MAX_MS)]
+_Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
+#: Text of :func:`and_sent`. A distance has up to 12 digits, which are 8,000 years.
+_Deltas = Annotated[str, Meta(pattern=r"\A(0(,[0-9a-f]{1,12}(\*[0-9]{1,4})?)*)?\Z")]
+
+
+# A frozen object would take longer to create.
+class EntryState(Struct):
     """State of an entry. No code changes a state; it makes another one. Instants are in epoch ms.
 
     Parameters:
@@ -57,24 +61,23 @@ class EntryState:
         paused: whether the entry is paused.
         note: reason of the pause.
         error: error of the last failed publish.
-        deltas: last sent occurrences, as a text; :attr:`sent` reads it.
+        deltas: last sent occurrences, in the form of :func:`and_sent`; :attr:`sent` reads it.
         forgiven: nominal time up to which failures do not count for ``on_failure``, set by a
             resumption; 0 if all failures count.
     """
 
-    version: int
+    version: _Count
     generation: str
-    nominal: int | None
-    last: int | None = None
-    count: int = 0
-    skipped: int = 0
-    attempts: int = 0
+    nominal: _Instant | None
+    last: _Instant | None = None
+    count: _Count = 0
+    skipped: _Count = 0
+    attempts: _Count = 0
     paused: bool = False
     note: str = ""
     error: str = ""
-    deltas: str = ""
-    forgiven: int = 0
-    _guard: str = field(default="", init=False, repr=False, compare=False)
+    deltas: _Deltas = ""
+    forgiven: _Instant = 0
 
     @classmethod
     def new(cls, nominal: int | None) -> EntryState:
@@ -83,8 +86,7 @@ class EntryState:
 
     def edited(self, **changes: object) -> EntryState:
         """Return the state after an edit: with these changes and the next version."""
-        # replace() checks the names.
-        return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
+        return replace(self, version=self.version + 1, **changes)
 
     def moved(self, nominal: int | None, **changes: object) -> EntryState:
         """Return the state after an edit that also sets the next occurrence.
@@ -104,16 +106,19 @@ class EntryState:
 
         It contains the nominal time, so that a commit that is sent twice takes effect once.
         """
-        # It is kept, because it is read several times in the life of a state.
-        if not self._guard:
-            nominal = "" if self.nominal is None else self.nominal
-            self._guard = f"{self.version}|{self.generation}|{nominal}|"
-        return self._guard
+        nominal = "" if self.nominal is None else int(self.nominal)
+        return f"{self.version}|{self.generation}|{nominal}|"
 
     @property
     def sent(self) -> tuple[int, ...]:
         """Nominal times of the last occurrences sent in this generation, the newest first."""
-        return times(self.deltas, self.last)
+        nominals: list[int] = []
+        nominal = self.last or 0
+        for step in _steps(self.deltas):
+            nominal -= step
+            if nominal >= MIN_MS:
+                nominals.append(nominal)
+        return tuple(nominals)
 
     @property
     def finished(self) -> bool:
@@ -122,26 +127,14 @@ class EntryState:
 
     def encode(self) -> str:
         """Return the compact text."""
-        last = "" if self.last is None else self.last
-        paused = 1 if self.paused else 0
-        text = f"{self.guard}{last}|{self.count}|{self.skipped}|{self.attempts}|{paused}|"
-        return text + self._notes(MAX_BYTES - len(text))
-
-    def _notes(self, room: int) -> str:
-        """Return the fields that most states do not have, in at most ``room`` bytes."""
-        notes: dict[str, Any] = {}
-        if self.note:
-            notes["note"] = self.note
-        if self.error:
-            notes["error"] = self.error
+        kept: dict[str, Any] = {}
+        for name, default in _KEPT.items():
+            value = getattr(self, name)
+            if value != default:
+                kept[name] = value
         if isinstance(self.nominal, Question):
-            notes["asked"] = self.nominal.asked
-        if self.forgiven:
-            notes["forgiven"] = self.forgiven
-        if self.deltas:
-            room -= len(dumps(notes).encode()) + len(',"sent":""')
-            notes["sent"] = shortened(self.deltas, room)
-        return dumps(notes) if notes else ""
+            kept["asked"] = self.nominal.asked
+        return self.guard + dumps(kept)
 
     @classmethod
     def decode(cls, raw: bytes) -> EntryState:
@@ -149,30 +142,25 @@ class EntryState:
         if len(raw) > MAX_BYTES:
             raise CorruptEntry(f"state has over {MAX_BYTES} bytes")
         try:
-            parts = raw.decode("utf-8").split("|", _FIELDS - 1)
-            version, generation, nominal, last, count, skipped, attempts, paused, notes = parts
-            extra = loads(notes) if notes else {}
-            state = cls(
-                _count(version),
-                generation,
-                _nominal(nominal, extra.get("asked")),
-                _instant(last),
-                _count(count),
-                _count(skipped),
-                _count(attempts),
-                paused == "1",
-                str(extra.get("note", "")),
-                str(extra.get("error", "")),
-                readable(extra.get("sent")),
-                _instant(str(extra.get("forgiven", ""))) or 0,
-            )
-        except (ValueError, AttributeError, CorruptEntry) as exc:
+            version, generation, nominal, kept = raw.decode("utf-8").split("|", 3)
+            fields = {"version": version, "generation": generation, "nominal": nominal or None}
+            fields.update(loads(kept))
+            asked = convert(fields.pop("asked", None), _Instant | None)
+            # The three numbers before the JSON are texts.
+            state = convert(fields, cls, strict=False)
+        except (ValueError, TypeError, ValidationError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
+        if asked is not None and state.nominal is not None:
+            state.nominal = Question(state.nominal, asked)
         # A commit compares the begin of the text. If the fields were written differently, as "01"
         # for 1, no commit would match, and the entry would stay due for ever.
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
+
+
+#: Defaults of the fields in the JSON part of the text.
+_KEPT = dict(zip(EntryState.__struct_fields__[3:], EntryState.__struct_defaults__, strict=True))
 
 
 def storable_note(name: str | None, note: object, least: int = 0) -> str:
@@ -183,29 +171,48 @@ def storable_note(name: str | None, note: object, least: int = 0) -> str:
     return note.encode("utf-8", "replace").decode()
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < MAX_COUNT:
-        raise ValueError(f"{text[:30]} counts nothing")
-    return number
+def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
+    """Return the text of the last sent occurrences, after further ones were sent.
+
+    The text has the distances between the occurrences in hexadecimal milliseconds, from the newest
+    to the oldest. The first distance is 0: the newest occurrence is the state's ``last``. Equal
+    distances in a row are written once, with their number in decimal. ``0,3e8*2,7d0`` means that
+    occurrences were sent for ``last``, and for one, two and four seconds before it. The text is
+    empty if nothing was sent in this generation, to which the task ids belong.
+
+    Parameters:
+        deltas: the text before.
+        last: nominal time of the last occurrence before, in epoch ms.
+        emitted: nominal times of the further occurrences, the oldest first.
+        history: number of occurrences to keep; 0 for none.
+    """
+    if not history:
+        return ""
+    for nominal in emitted:
+        deltas = _one_more(deltas, nominal - last, history) if deltas and last is not None else "0"
+        last = nominal
+    return deltas
 
 
-def _instant(text: str) -> int | None:
-    if not text:
-        return None
-    instant = int(text)
-    if not MIN_MS <= instant <= MAX_MS:
-        raise ValueError(f"{text[:30]} is no instant")
-    return instant
+# Entries with the same interval have the same text, so the cache serves many entries.
+@lru_cache(maxsize=256)
+def _one_more(deltas: str, delta: int, history: int) -> str:
+    """Return the text after one more occurrence, ``delta`` ms after the newest one."""
+    steps = [0, delta, *_steps(deltas)[1:]]
+    groups = []
+    for step, equal_steps in groupby(steps[:history]):
+        number = len([*equal_steps])
+        groups.append(f"{step:x}*{number}" if number > 1 else f"{step:x}")
+    return ",".join(groups)
 
 
-def _nominal(text: str, asked: object) -> int | None:
-    nominal = _instant(text)
-    if nominal is None or asked is None:
-        return nominal
-    if type(asked) is not int or not MIN_MS <= asked <= MAX_MS:
-        raise ValueError(f"{str(asked)[:30]} is no instant")
-    return Question(nominal, asked)
+def _steps(deltas: str) -> list[int]:
+    """Return the distances in a text of :func:`and_sent`, the newest first."""
+    steps: list[int] = []
+    for group in filter(None, deltas.split(",")):
+        step, _, number = group.partition("*")
+        steps += [int(step, 16)] * int(number or 1)
+    return steps
 
 
 def task_id(name: str, generation: str, nominal: int) -> str:

@@ -12,12 +12,11 @@ from ..store.changes import Line
 from ..store.json_values import MAX_BYTES, loads
 from ..store.keys import FORMAT, wrong_format
 from ..store.records import Edit, Stored
-from .definition import MAY_BE_UNSTORED
+from .definition import MAY_BE_UNSTORED, UnstoredSchedule
 from .entry import Entry
 from .lifecycle import due_time
 from .model import FIELDS
 from .state import EntryState
-from .unstored import UnstoredSchedule
 
 #: Errors of a stored entry that cannot be read: it is corrupt, or another version of this package
 #: wrote it.

@@ -7,11 +7,12 @@ entry decides about them, as after a time without a beat.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Literal
 
 from celery import Celery
+from msgspec.structs import replace
 
 from .._base.actors import who
 from .._base.clock import wall_ms

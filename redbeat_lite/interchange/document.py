@@ -28,12 +28,11 @@ from .._base.text import shorten, storable
 from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import MAY_BE_UNSTORED
+from ..entries.definition import MAY_BE_UNSTORED, UnstoredSchedule
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.model import is_name
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
-from ..entries.unstored import UnstoredSchedule
 from ..rules import Question
 from ..rules.calendars import Calendar
 from ..settings import Settings

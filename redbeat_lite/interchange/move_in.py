@@ -8,12 +8,13 @@ them. The other scheduler's beat is called the old beat.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Literal, NamedTuple
 
 from celery import Celery
 from celery.schedules import solar
+from msgspec.structs import replace
 
 from .._base.actors import who
 from .._base.clock import wall_ms

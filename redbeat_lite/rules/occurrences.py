@@ -136,21 +136,21 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
 
 
 def last_ms(rule: Rule, since: int, until: int) -> int:
-    """Return the last occurrence in ``(since, until]``; ``since`` if there is none.
-
-    The search halves the span until the next occurrence is beyond it: 35 steps for a year.
-    """
+    """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
     if isinstance(rule, Every):
         return rule.last_ms(since, until)
     latest = next_ms(rule, since)
     if latest is None or latest > until:
         return since
     beyond = until
-    while latest < beyond:
-        middle = (latest + beyond) // 2
+    # Most gaps have the same length, so the last occurrence is probably less than one gap away.
+    middle = max(latest, until - (latest - since))
+    while True:
         following = rule.next_ms(middle)
-        if following is not None and following <= until:
-            latest = following
-        else:
+        if following is None or following > until:
             beyond = middle
-    return latest
+            following = rule.next_ms(latest)
+            if following is None or following > until:
+                return latest
+        latest = following
+        middle = (latest + beyond) // 2

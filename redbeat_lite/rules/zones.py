@@ -77,14 +77,9 @@ def _nearest(name: str) -> str:
     if re.search(r"[+-]\d", name):
         return 'an offset is written "+01:00"'
     names = [zone for zone in available_timezones() if not _NOT_PORTABLE.fullmatch(zone)]
-    by_name = {zone.lower(): zone for zone in names}
     by_city = {zone.lower().rsplit("/", 1)[-1]: zone for zone in names}
+    by_name = by_city | {zone.lower(): zone for zone in names}
     written = name.strip().lower().replace(" ", "_")
-    exact = by_name.get(written) or by_city.get(written)
-    if exact:
-        return f"did you mean {exact}?"
     # A lower cutoff would find a name for "PST", which is as near to "MST" as to any other zone.
-    near = get_close_matches(written, by_name, cutoff=0.8)
-    if near:
-        return f"did you mean {' or '.join(by_name[zone] for zone in near)}?"
-    return 'for example "Europe/Berlin"'
+    near = get_close_matches(written, by_name, n=1, cutoff=0.8)
+    return f"did you mean {by_name[near[0]]}?" if near else 'for example "Europe/Berlin"'

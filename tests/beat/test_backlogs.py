@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
 from celery.schedules import BaseSchedule, schedstate
+from msgspec.structs import replace
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
 from redbeat_lite.beat.dispatch import dispatcher, planner

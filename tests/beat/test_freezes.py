@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.entries.state import EntryState

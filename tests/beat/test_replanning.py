@@ -12,8 +12,10 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
+from msgspec.structs import replace
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.moments import nominals
 from tests.support.beats import KEYS
@@ -153,9 +155,8 @@ class TestClockBehind:
 
         def make(nominals: dict[str, int]) -> None:
             for name, nominal in nominals.items():
-                version, generation, _, _, _, *rest = client.hget(KEYS.state, name).decode().split("|")  # type: ignore[union-attr]
-                state = "|".join([version, generation, str(nominal), str(nominal - 10_000), "5", *rest])
-                client.hset(KEYS.state, name, state)
+                state = EntryState.decode(client.hget(KEYS.state, name))  # type: ignore[arg-type]
+                client.hset(KEYS.state, name, replace(state, nominal=nominal, last=nominal - 10_000, count=5).encode())
                 client.zadd(KEYS.due, {name: nominal})
             client.hset(KEYS.meta, "set_back", "1")
 

@@ -261,7 +261,7 @@ class TestMessages:
             schedules, beat = Schedules(app), make_beat(app)
             clock.set(NOW)
             schedules.add("a", "some.task", every(10), (1, "é"), {"y": {"z": None}}, {"priority": 0})
-            client.hset(KEY + "state", "a", "1|same|" + str(int(after(10).timestamp() * 1000)) + "||0|0|0|0|")
+            client.hset(KEY + "state", "a", "1|same|" + str(int(after(10).timestamp() * 1000)) + "|{}")
             for _ in range(3):
                 clock.forward(10)
                 beat.run_due()

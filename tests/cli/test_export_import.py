@@ -113,7 +113,8 @@ class TestExport:
         fill(schedules)
         name = b"every"  # as if it had run, been left out, and failed
         version, generation, nominal, *_ = client.hget("{redbeat-lite}:state", name).decode().split("|")
-        state = f"{version}|{generation}|{nominal}|{int(nominal) - 250}|12|3|0|0|" + '{"error":"no broker"}'
+        kept = {"last": int(nominal) - 250, "count": 12, "skipped": 3, "error": "no broker"}
+        state = f"{version}|{generation}|{nominal}|{json.dumps(kept)}"
         client.hset("{redbeat-lite}:state", name, state)
         before = held(client)
         assert cli("export", str(file)).err == f"exported 16 entries to {file}, 0 left out\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redbeat_lite import Entry, Expect, Misfire, Once, Pause, at, cron, every, rrule
 from redbeat_lite._base.errors import CorruptEntry
@@ -136,7 +136,7 @@ states = st.builds(
     paused=st.booleans(),
     note=text | st.just("a|b|\n|"),
     error=text,
-    deltas=st.text("0123456789abcdef,", max_size=20),
+    deltas=st.from_regex(r"(0(,[0-9a-f]{1,12}){0,3})?", fullmatch=True),
 )
 
 
@@ -158,13 +158,13 @@ def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) 
     assert raw.startswith(state.guard.encode())
 
 
-@pytest.mark.parametrize("raw", [b" 1|g|5||0|0|0|0|", b"1|g|05||0|0|0|0|", b"1_0|g|5||0|0|0|0|", b"+1|g|5||0|0|0|0|"])
+@pytest.mark.parametrize("raw", [b"1|g|5.0|{}", b"1|g|05|{}", b"1|g|null|{}", b'1|g|5|{"version":2}'])
 def test_a_state_in_a_foreign_spelling_is_corrupt(raw: bytes) -> None:
-    with pytest.raises(CorruptEntry, match="state is not as it is written here"):
+    with pytest.raises(CorruptEntry, match="state is not "):
         EntryState.decode(raw)
 
 
-@pytest.mark.parametrize("more", [{"note": "x" * 17_000}, {"count": 10**15}, {"version": -1}])
+@pytest.mark.parametrize("more", [{"note": "x" * 33_000}, {"count": 10**15}, {"version": -1}])
 def test_a_state_beyond_all_bounds_is_corrupt(more: dict[str, Any]) -> None:
     with pytest.raises(CorruptEntry):
         EntryState.decode(replace(EntryState.new(0), **more).encode().encode())

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, every
 from redbeat_lite.entries import last_runs
 from redbeat_lite.entries.last_runs import with_sent
-from redbeat_lite.entries.sent import and_sent
-from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.entries.state import EntryState, and_sent, task_id
 from redbeat_lite.runs.run import Row
 from tests.support.examples import examples
 

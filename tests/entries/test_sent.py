@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, every
+from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite._base.times import MAX_MS
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.state import MAX_BYTES, MAX_NOTE, EntryState
+from redbeat_lite.entries.state import MAX_NOTE, EntryState
 from redbeat_lite.rules import Question
 from redbeat_lite.rules.misfire import Plan
 from tests.support.cases import together
@@ -65,42 +66,23 @@ def test_edits_failures_and_resumptions_lose_nothing() -> None:
     assert {each.sent for each in (failed, paused, resumed, asked)} == {(NOW + 1000, NOW)}
 
 
-def test_the_release_before_reads_it_as_notes_that_hold_nothing_it_knows() -> None:
-    state = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20)
-    *fields, notes = state.encode().split("|", 8)
-    assert len(fields) == 8
-    assert json.loads(notes) == {"sent": "0,3e8"}
-    paused = lifecycle.paused(state, "why").encode()
-    assert json.loads(paused.split("|", 8)[-1]) == {"note": "why", "sent": "0,3e8"}
-
-
-def test_what_the_release_before_has_written_is_read_and_begins_anew() -> None:
-    state = EntryState.decode(f"3|abcd|{NOW + 1000}|{NOW}|7|0|0|0|".encode())
-    assert state.sent == ()
-    assert sent(state, [NOW + 1000], 20).sent == (NOW + 1000,)
-
-
-def test_a_longer_history_than_there_is_room_for_loses_its_oldest() -> None:
+def test_the_longest_history_and_the_longest_notes_have_room() -> None:
     far = [each + number % 2 for number, each in enumerate(range(0, MAX_MS, MAX_MS // 1000))][:1000]
     state = sent(EntryState.new(0), far, 1000)
     assert state.sent == tuple(reversed(far))
     full = lifecycle.failed(lifecycle.paused(state, "\x01" * MAX_NOTE), "\x01" * MAX_NOTE, Plan((), 0, 0))
-    text = full.encode()
-    assert MAX_BYTES - 20 < len(text) <= MAX_BYTES
-    kept = EntryState.decode(text.encode()).sent
-    assert 300 < len(kept) < 1000
-    assert kept == state.sent[: len(kept)]
+    assert stored(full).sent == state.sent
 
 
 def test_an_interval_takes_the_room_of_one_delta() -> None:
     state = EntryState.new(NOW)
     for number in range(50):
         state = sent(state, [NOW + 1000 * number], 20)
-    assert state.encode().endswith('{"sent":"0,3e8*19"}')
+    assert state.encode().endswith('"deltas":"0,3e8*19"}')
     assert state.sent == tuple(NOW + 1000 * number for number in range(49, 29, -1))
-    assert sent(state, [NOW + 51_000], 20).encode().endswith('{"sent":"0,7d0,3e8*18"}')
-    assert sent(state, [NOW + 50_000], 3).encode().endswith('{"sent":"0,3e8*2"}')
-    assert sent(state, [NOW + 50_000], 1).encode().endswith('{"sent":"0"}')
+    assert sent(state, [NOW + 51_000], 20).encode().endswith('"deltas":"0,7d0,3e8*18"}')
+    assert sent(state, [NOW + 50_000], 3).encode().endswith('"deltas":"0,3e8*2"}')
+    assert sent(state, [NOW + 50_000], 1).encode().endswith('"deltas":"0"}')
 
 
 @together(
@@ -118,9 +100,6 @@ def test_an_interval_takes_the_room_of_one_delta() -> None:
         '"\u2603"',
     ],
 )
-@together("beside", ["", ',"note":"why"'])
-def test_what_cannot_be_read_stops_no_entry(found: str, beside: str) -> None:
-    state = EntryState.decode(f'3|abcd|{NOW}|{NOW}|7|0|0|0|{{"sent":{found}{beside}}}'.encode())
-    assert set(state.sent) <= {NOW, NOW - 1000}
-    after = sent(stored(state), [NOW + 1000], 20)
-    assert after.sent[0] == NOW + 1000
+def test_a_text_that_cannot_be_read_is_corrupt(found: str) -> None:
+    with pytest.raises(CorruptEntry):
+        EntryState.decode(f'3|abcd|{NOW}|{{"last":{NOW},"deltas":{found}}}'.encode())

@@ -96,16 +96,16 @@ states = st.one_of(
     st.binary(max_size=40),
     st.lists(numbers, min_size=6, max_size=10).map(lambda parts: "|".join(parts).encode("utf-8", "surrogatepass")),
     st.builds(
-        lambda nominal, notes: f"1|abcd|{nominal}||0|0|0|0|{notes}".encode("utf-8", "surrogatepass"),
+        lambda nominal, notes: f"1|abcd|{nominal}|{notes}".encode("utf-8", "surrogatepass"),
         numbers,
         st.text(max_size=20),
     ),
     # With counters of any kind, and all else in order.
     st.builds(
-        lambda counters: f"{counters[0]}|abcd|{NOW - 1000}||{'|'.join(counters[1:])}|0|".encode(
+        lambda counters: f'{counters[0]}|abcd|{NOW - 1000}|{{"count":{counters[1]},"last":{counters[2]}}}'.encode(
             "utf-8", "surrogatepass"
         ),
-        st.lists(numbers, min_size=4, max_size=4),
+        st.lists(numbers, min_size=3, max_size=3),
     ),
     st.just(EntryState.new(NOW - 1000).encode().encode()),
 )

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 from redbeat_lite import Entry, cron
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat.status import LeaderStatus, Status
+from redbeat_lite.entries.definition import UnstoredSchedule
 from redbeat_lite.entries.state import EntryState, task_id
-from redbeat_lite.entries.unstored import UnstoredSchedule
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import Case, Gap
 from redbeat_lite.runs.run import Run

@@ -357,12 +357,7 @@ class TestTime:
         assert finding.severity == "note"
         assert set(finding.entries) == {"moved", "merged", "merged with 3:00", "joined"}
         assert finding.what.startswith("on 2026-03-29 the clocks of Europe/Berlin go from 02:00 to 03:00: ")
-        moved, merged = finding.what.split("; ")
-        assert moved.endswith("run at 03:00 instead")
-        assert "'moved'" in moved
-        assert "'merged with 3:00'" in moved, "3:30 stays a run of its own"
-        assert "'merged'" in merged
-        assert "'joined'" in merged, "2:00 falls on 3:00, which is a run anyway"
+        assert "one run at 03:00 replaces those of " in finding.what
         # What it says is what the beat would do.
         since, until = datetime(2026, 3, 29, 0, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, 31, tzinfo=UTC)
         planned = [each for each in schedules.upcoming(until) if each.nominal > since]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.sent import and_sent
+from redbeat_lite.entries.state import and_sent
 from redbeat_lite.operate.why_case import Gap
 from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, sent, status, t
 from tests.support.cases import together

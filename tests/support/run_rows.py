@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import redis
+from msgspec.structs import replace
 
 from redbeat_lite import Schedules
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.sent import and_sent
-from redbeat_lite.entries.state import EntryState, task_id
+from redbeat_lite.entries.state import EntryState, and_sent, task_id
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys

@@ -7,7 +7,7 @@ from datetime import tzinfo
 from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
-from ...entries.expected import expected_of
+from ...entries.lifecycle import expected_of
 from ...policies import Expect
 from .planner import Job
 
