@@ -18,12 +18,12 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
+from msgspec.structs import replace
 
 from .._base.actors import MAX_ACTOR, Who
 from .._base.errors import CorruptEntry, InvalidEntry
