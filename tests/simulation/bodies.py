@@ -151,12 +151,12 @@ class Bodies:
             self._draw_end(task, kind)
             body.has_returned = True
         except Retry:
-            self._end(body, is_over=False)
+            self._end(body, "again")
             raise
         except Exception:
-            self._end(body, is_over=True)
+            self._end(body, "ill")
             raise
-        self._end(body, is_over=True)
+        self._end(body, "well")
 
     def _begin(self, task: Any) -> Body:
         process = self._world.current
@@ -164,6 +164,7 @@ class Bodies:
         now, request, once = self._story.now, task.request, task.once
         key = None if once is None else once.key
         record = {"kind": "body", "id": request.id, "key": key, "began": now, "ended": now, "done": False}
+        record["attempt"] = request.retries
         self._story.records.append(record)
         self._story.counts["bodies"] += 1
         self._story.tell(f"runs {task.name} {request.id[:8]}, attempt {request.retries}")
@@ -199,6 +200,6 @@ class Bodies:
         if chance < kind.retries + kind.fails:
             raise TaskFailed
 
-    def _end(self, body: Body, *, is_over: bool) -> None:
-        body.record["ended"] = self._story.now
-        body.is_over = is_over
+    def _end(self, body: Body, end: str) -> None:
+        body.record |= {"ended": self._story.now, "end": end}
+        body.is_over = end != "again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from redbeat_lite.store.keys import Keys
@@ -33,6 +34,14 @@ MOST_LASTING_KEYS = 20
 
 #: Objects that a beat may hold: entries, templates of messages, connections.
 MOST_OBJECTS = 2000
+
+#: How a body has ended of which the record says this; ``None`` where it was killed. A failed run may have asked for
+#: a retry that has expired.
+ENDS: dict[str, tuple[str | None, ...]] = {
+    "succeeded": ("well",),
+    "retrying": ("again",),
+    "failed": ("ill", "again", None),
+}
 
 _KEYS = Keys.of("redbeat-lite")
 _LEADER = _KEYS.leader.encode()
@@ -163,6 +172,7 @@ class Checks:
         self._check_config()
         self._check_broker()
         self._check_fences()
+        self._check_runs()
         self._check_keys()
         self._check_objects()
 
@@ -214,6 +224,20 @@ class Checks:
             if fence is None or fence <= last.get(key, 0):
                 self._story.violate("fences", f"the lock {key} was taken with fence {fence} after {last.get(key)}")
             last[key] = fence or 0
+
+    def _check_runs(self) -> None:
+        """Each end in the record of runs is that of a body."""
+        ends: dict[str, set[tuple[int, str | None]]] = defaultdict(set)
+        for body in self._story.records:
+            if body["kind"] == "body":
+                ends[body["id"]].add((body.get("attempt", 0), body.get("end")))
+        for run in self._scenario.user.runs:
+            if run.outcome == "failed" and run.attempts == 0:
+                continue  # The lock of another run refused it.
+            possible = {(run.attempts - 1, end) for end in ENDS.get(run.outcome, ())}
+            if possible and not possible & ends[run.task_id or ""]:
+                what = f"{run.name} of {run.scheduled_at} has {run.outcome} at attempt {run.attempts}, and no body has"
+                self._story.violate("record of runs", what)
 
     def _check_keys(self) -> None:
         """All keys but a few expire, parts of the schedule agree, and nothing grows without a bound."""

@@ -43,7 +43,7 @@ _WELL = max(PERIODS) + 3.0
 #: Seconds between two looks at whether all jobs have ended.
 _LOOK = 3.0
 
-#: Seconds after that in which the user looks at what became of the backfills.
+#: Seconds after that in which the user looks at what became of the backfills and of the runs.
 _REPORT = 4.0
 
 #: How likely the user edits while a beat dispatches what it has just read.
@@ -180,7 +180,7 @@ class Scenario:
         if self.setup.edits_in_calm:
             self.user.is_done = True
             timeline.live(_STILL)
-        self._user_process.start_main(self.user.report_backfills)
+        self._user_process.start_main(self.user.report)
         self._jobs_process.start_main(self._jobs.judge)
         self.world.run_until(self.world.now_us + int(_REPORT * MICROS))
 

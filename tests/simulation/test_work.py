@@ -188,6 +188,11 @@ MUTATIONS = {
         "cut",
         "one per key",
     ),
+    "a run is recorded with an attempt too many": (
+        ("shared/record", {"duration and string.format('%x', duration) or '', attempt)": "'', attempt + 1)"}),
+        "cut",
+        "record of runs",
+    ),
     "a stage begins with the first end of the one before": (
         ("pipeline/complete", {"if left == 0 then": "if true then"}),
         "cut",

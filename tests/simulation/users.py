@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import redis
 
-from redbeat_lite import Misfire, Schedules
+from redbeat_lite import Misfire, Run, Schedules
 from redbeat_lite._base.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from tests.simulation.apps import Setup, make_app
 from tests.simulation.bodies import Bodies
@@ -77,6 +78,8 @@ class User:
         self._calls = 0
         #: Freezes that were made, and their ids.
         self._freezes: dict[str, str] = {}
+        #: What the record of runs said at the end.
+        self.runs: list[Run] = []
         #: Epoch ms until which something may be frozen.
         self.frozen_until = 0
         #: When a call about an entry has got no answer, epoch ms: it may arrive long after that.
@@ -269,8 +272,18 @@ class User:
         act = f"{change.__name__}-backfill"
         self._call(act, backfill.name, lambda: change(backfill.id), backfill=backfill.id)
 
-    def report_backfills(self) -> None:
-        """Note how far each backfill has come."""
+    def report(self) -> None:
+        """Note how far each backfill has come, and what the record of runs says."""
+        self._report_backfills()
+        if self._setup.work.workers:
+            self._report_runs()
+
+    def _report_runs(self) -> None:
+        for name in self._rules:
+            with suppress(EntryNotFound):
+                self.runs += self.schedules.runs(name)
+
+    def _report_backfills(self) -> None:
         for backfill in self.schedules.backfills:
             self._story.record(
                 kind="backfill",
