@@ -186,10 +186,9 @@ class Checks:
 
     def _check_ends(self) -> None:
         for process in self._world.processes:
-            is_beat = process.name.startswith("beat")
-            if process.ended is None or (is_beat and process.is_dead):
+            if process.ended is None:
                 continue
-            if is_beat or process.ended != "its main thread returned":
+            if process.name.startswith("beat") or process.ended != "its main thread returned":
                 self._story.violate("no end by itself", f"{process.name} ended: {process.ended}")
 
     def _check_config(self) -> None:

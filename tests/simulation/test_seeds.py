@@ -330,6 +330,22 @@ def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
     assert checks.is_all_well
 
 
+def test_a_beat_that_has_ended_by_itself_is_not_excused_by_its_death() -> None:
+    scenario = quiet(1)
+
+    def fail() -> float:
+        raise ValueError("ended")
+
+    def kill() -> None:
+        scenario.beats.pop().kill()
+        scenario.start_beat()
+
+    at(scenario, 10.0, lambda: setattr(scenario.schedulers["beat-1"], "tick", fail))
+    at(scenario, 15.0, kill)
+    violations = scenario.run().violations
+    assert [violation.law for violation in violations] == ["no end by itself"]
+
+
 # -- what is bounded -----------------------------------------------------------------------------------
 
 

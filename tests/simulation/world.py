@@ -65,16 +65,18 @@ class Process:
         return thread
 
     def start_main(self, run: Callable[[], object]) -> None:
-        """Start the main thread; its end is noted."""
+        """Start the main thread; its end is noted, unless somebody has ended the process."""
 
         def main() -> None:
+            ended = "its main thread returned"
             try:
                 run()
-                self.ended = "its main thread returned"
             except SystemExit as exc:
-                self.ended = f"SystemExit({exc.code})"
+                ended = f"SystemExit({exc.code})"
             except Exception as exc:
-                self.ended = f"{type(exc).__name__}: {exc}"
+                ended = f"{type(exc).__name__}: {exc}"
+            if not self.is_dead:
+                self.ended = ended
 
         self.start(main)
 
