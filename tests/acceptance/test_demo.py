@@ -53,12 +53,6 @@ def assert_ends(process: Process, children: set[int]) -> None:
     eventually(lambda: not any(map(is_running, children)), what="the end of all its processes")
 
 
-def test_it_ends_by_itself_when_its_time_is_over(demo: Demo) -> None:
-    process = demo("--seconds", "1")
-    children = eventually(lambda: descendants(process.pid), what="a server")
-    assert_ends(process, children)
-
-
 def test_the_command_lines_of_its_page_work_and_a_supervisor_that_ends_it_leaves_no_process_behind(demo: Demo) -> None:
     process = demo()
     [exported] = re.findall(r"export (REDBEAT_DEMO_URL)=(\S+)", process.says("export "))

@@ -20,10 +20,8 @@ from tests.support.beats import (
     KEYS,
     STEP,
     conf,
-    gaps,
     leader_pid,
     leads,
-    nominals,
     sent_by,
     settled,
     stream,
@@ -130,16 +128,6 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
         assert len([m for m in messages[before:] if m.sender == frozen.pid]) <= 1
 
 
-def test_beats_started_at_once_give_one_stream_without_configuration(beat: Beat, client: redis.Redis) -> None:
-    started = [beat(PROJ_CONF=conf(schedule={"each": EACH})) for _ in range(3)]
-    leader, others = settled(started, client)
-    eventually(lambda: len(stream(client, "each")) >= 10, what="a stream")
-    check_queue(client, ["each"], STEP)
-    assert {m.sender for m in of_entry(client, "each")} == {leader.pid}
-    assert sum(len(each.lines("beat: leading")) for each in started) == 1
-    assert sum(len(each.lines(f"beat: standing by; pid {leader.pid} on ")) for each in others) == 2
-
-
 def test_a_stand_by_emits_within_200_ms_of_sigterm(beat: Beat, client: redis.Redis) -> None:
     leader, [successor] = settled((beat(PROJ_CONF=conf(schedule={"each": EACH})) for _ in range(2)), client)
     eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
@@ -150,25 +138,6 @@ def test_a_stand_by_emits_within_200_ms_of_sigterm(beat: Beat, client: redis.Red
     assert leader.wait() == 0
     eventually(lambda: len(sent_by(client, successor.pid)) >= 8, what="the stream goes on")
     check_queue(client, ["each"], STEP)
-
-
-def test_a_stand_by_leads_within_the_lease_and_half_a_second_of_sigkill(beat: Beat, client: redis.Redis) -> None:
-    leader, [successor] = settled(
-        (beat(PROJ_CONF=conf(schedule={"fast": FAST, "each": EACH})) for _ in range(2)), client
-    )
-    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
-    with Stopwatch(successor) as watch:
-        leader.kill()
-        eventually(lambda: sent_by(client, successor.pid), what="a message of the stand-by")
-    watch.at_most(LEASE + 0.5)
-    assert leader.wait() == -signal.SIGKILL
-    eventually(lambda: stream(client, "fast")[-1] > nominals(sent_by(client, successor.pid))[0], what="the stream")
-    # What was missed goes out for the entry that wants each, and once for the one that does not; neither twice.
-    check_queue(client, ["each"], STEP)
-    missed = max(gaps(stream(client, "fast")))
-    assert 1000 * INTERVAL < missed <= 1000 * (LEASE + 0.5 + watch.withheld)
-    # A beat that is starved may miss some again.
-    assert successor.lines("'fast' missed")
 
 
 def test_a_hung_leader_is_replaced_and_does_nothing_when_it_wakes_up(

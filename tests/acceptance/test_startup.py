@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,26 @@ PROJ, DJANGO = "tests.acceptance.proj", "tests.acceptance.djangoproj"
 SECRET = "s3cr3t-w0rd"
 
 
-@pytest.fixture(scope="module")
-def refused() -> Iterator[dict[str, Process]]:
-    """Beats that must not start, each for a reason of its own; all of them started together."""
-    with Server() as plain, Server(requirepass=SECRET) as locked, Server() as newer:
+REASONS = {
+    "unknown": "redbeat_lite_leese: there is no such setting; did you mean redbeat_lite_lease?",
+    "unknown in Django": "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?",
+    "unknown without a namespace": (
+        "Error: REDBEAT_LITE_LEESE: there is no such setting; did you mean REDBEAT_LITE_LEASE?"
+    ),
+    "amqp": "redbeat_lite_url: expected the URL of a Redis server, because the broker (amqp) cannot hold the schedule",
+    "lease": "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5",
+    "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
+    "wrong password": "refuses to let us in: ",
+    "no password": "refuses to let us in: it wants a password, and the URL has none",
+    "time zone": "timezone: expected the name of a time zone such as \"Europe/Berlin\", got 'Asia/Nowhere'",
+    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads format 3: update redbeat_lite here",
+}
+
+
+@contextmanager
+def refused_beats() -> Iterator[dict[str, Process]]:
+    """Start a beat for each reason."""
+    with Server() as plain, Server(requirepass=SECRET) as locked, Server() as newer, ExitStack() as stack:
         with newer.client() as client:
             client.hset(KEYS.meta, "format", 99)
         wrong = locked.url.replace("://", "://:wrong-" + SECRET + "@")
@@ -48,35 +65,20 @@ def refused() -> Iterator[dict[str, Process]]:
             "newer format": celery_beat(PROJ, PROJ_URL=newer.url),
             "time zone": celery_beat(PROJ, PROJ_URL=plain.url, PROJ_CONF=json.dumps({"timezone": "Asia/Nowhere"})),
         }
-        yield processes
         for process in processes.values():
-            process.destroy()
+            stack.callback(process.destroy)
+        yield processes
 
 
-REASONS = {
-    "unknown": "redbeat_lite_leese: there is no such setting; did you mean redbeat_lite_lease?",
-    "unknown in Django": "CELERY_REDBEAT_LITE_LEESE: there is no such setting; did you mean CELERY_REDBEAT_LITE_LEASE?",
-    "unknown without a namespace": (
-        "Error: REDBEAT_LITE_LEESE: there is no such setting; did you mean REDBEAT_LITE_LEASE?"
-    ),
-    "amqp": "redbeat_lite_url: expected the URL of a Redis server, because the broker (amqp) cannot hold the schedule",
-    "lease": "redbeat_lite_lease: expected seconds, at least 1 and at most 86400, got 0.5",
-    "not a url": "redbeat_lite_url: expected a URL such as redis://host:6379/0",
-    "wrong password": "refuses to let us in: ",
-    "no password": "refuses to let us in: it wants a password, and the URL has none",
-    "time zone": "timezone: expected the name of a time zone such as \"Europe/Berlin\", got 'Asia/Nowhere'",
-    "newer format": "the schedule in Redis has format 99; this redbeat_lite reads format 3: update redbeat_lite here",
-}
-
-
-@pytest.mark.parametrize("case", REASONS)
-def test_what_cannot_work_is_said_in_one_line_and_ends_the_process(refused: dict[str, Process], case: str) -> None:
-    process = refused[case]
-    assert process.wait(30) == 1
-    assert len(process.lines(re.escape(REASONS[case]))) == 1, process.output
-    assert len(process.lines("ERROR|Error|CRITICAL")) == 1, process.output
-    assert "Traceback" not in process.output
-    assert SECRET not in process.output
+def test_what_cannot_work_is_said_in_one_line_and_ends_the_process() -> None:
+    with refused_beats() as beats:
+        assert beats.keys() == REASONS.keys()
+        for case, process in beats.items():
+            assert process.wait(30) == 1, case
+            assert len(process.lines(re.escape(REASONS[case]))) == 1, process.output
+            assert len(process.lines("ERROR|Error|CRITICAL")) == 1, process.output
+            assert "Traceback" not in process.output
+            assert SECRET not in process.output
 
 
 @pytest.mark.parametrize("namespace", ["CELERY", ""])

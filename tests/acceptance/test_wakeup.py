@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +13,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, at, every
 from tests.support.beats import KEYS, WakeChannel, leads
+from tests.support.cases import together
 from tests.support.messages import of_entry
 from tests.support.processes import Process, celery, celery_beat
 from tests.support.proxy import Proxy
@@ -36,6 +37,12 @@ class Sleeper:
     def empty(self) -> None:
         self.schedules.clear()
         self.client.delete("celery", KEYS.quarantine)
+        self.asleep()
+
+    def has_one_entry(self) -> None:
+        """Remove all entries, add one that is due in an hour, and wait until the beat sleeps."""
+        self.empty()
+        self.schedules.add("hourly", "proj.add", every(3600))
         self.asleep()
 
     def asleep(self) -> None:
@@ -71,76 +78,80 @@ def shared_sleeper() -> Iterator[Sleeper]:
 
 
 @pytest.fixture
-def sleeper(shared_sleeper: Sleeper) -> Sleeper:
-    """A beat that leads, and sleeps on an empty schedule."""
-    shared_sleeper.empty()
+def busy_sleeper(shared_sleeper: Sleeper) -> Sleeper:
+    """A beat that leads, and sleeps until its only entry is due in an hour."""
+    shared_sleeper.has_one_entry()
     return shared_sleeper
-
-
-@pytest.fixture
-def busy_sleeper(sleeper: Sleeper) -> Sleeper:
-    """The same, with an entry that is due in an hour."""
-    sleeper.schedules.add("hourly", "proj.add", every(3600))
-    sleeper.asleep()
-    return sleeper
 
 
 def in_a_second() -> datetime:
     return datetime.now(UTC) + timedelta(seconds=1)
 
 
-def test_an_entry_added_to_an_empty_schedule_is_sent_in_time(sleeper: Sleeper) -> None:
+def add_to_an_empty_schedule(sleeper: Sleeper) -> None:
+    sleeper.empty()
     with sleeper.sends_in_time("soon"):
         sleeper.schedules.add("soon", "proj.add", every(1))
 
 
-def test_an_entry_added_before_all_others_is_sent_in_time(busy_sleeper: Sleeper) -> None:
-    with busy_sleeper.sends_in_time("soon"):
-        busy_sleeper.schedules.add("soon", "proj.add", at(in_a_second()))
+def add_before_all_others(sleeper: Sleeper) -> None:
+    with sleeper.sends_in_time("soon"):
+        sleeper.schedules.add("soon", "proj.add", at(in_a_second()))
 
 
-def test_an_entry_edited_forward_is_sent_in_time(busy_sleeper: Sleeper) -> None:
-    with busy_sleeper.sends_in_time("hourly"):
-        busy_sleeper.schedules.update("hourly", schedule=every(1))
+def edit_forward(sleeper: Sleeper) -> None:
+    with sleeper.sends_in_time("hourly"):
+        sleeper.schedules.update("hourly", schedule=every(1))
 
 
-def test_a_replaced_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
-    with busy_sleeper.sends_in_time("hourly"):
-        busy_sleeper.schedules["hourly"] = Entry("hourly", "proj.add", every(1))
+def replace(sleeper: Sleeper) -> None:
+    with sleeper.sends_in_time("hourly"):
+        sleeper.schedules["hourly"] = Entry("hourly", "proj.add", every(1))
 
 
-def test_a_resumed_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
-    schedules = busy_sleeper.schedules
+def resume(sleeper: Sleeper) -> None:
+    schedules = sleeper.schedules
     schedules.add("paused", "proj.add", every(1))
     schedules.pause("paused")
-    busy_sleeper.asleep()
-    busy_sleeper.client.delete("celery")
-    with busy_sleeper.sends_in_time("paused"):
+    sleeper.asleep()
+    sleeper.client.delete("celery")
+    with sleeper.sends_in_time("paused"):
         schedules.resume("paused")
 
 
-def test_an_entry_resumed_to_catch_up_is_sent_at_once(busy_sleeper: Sleeper) -> None:
-    schedules = busy_sleeper.schedules
+def resume_to_catch_up(sleeper: Sleeper) -> None:
+    """It is sent at once."""
+    schedules = sleeper.schedules
     schedules.add("paused", "proj.add", at(datetime.now(UTC) + timedelta(seconds=0.3)))
     schedules.pause("paused")
     nominal = schedules["paused"].next_run_at
     eventually(lambda: nominal is None or datetime.now(UTC) > nominal, what="the nominal time")
-    busy_sleeper.asleep()
-    assert not of_entry(busy_sleeper.client, "paused")
-    with busy_sleeper.sends_in_time("paused", 0.2):
+    sleeper.asleep()
+    assert not of_entry(sleeper.client, "paused")
+    with sleeper.sends_in_time("paused", 0.2):
         schedules.resume("paused", catch_up=True)
 
 
-def test_a_released_entry_is_sent_in_time(busy_sleeper: Sleeper) -> None:
-    schedules, client = busy_sleeper.schedules, busy_sleeper.client
+def release(sleeper: Sleeper) -> None:
+    schedules, client = sleeper.schedules, sleeper.client
     schedules.add("broken", "proj.add", every(1))
     # A state that nobody can read, found by the tick that comes to it; the definition is sound.
     client.hset(KEYS.state, "broken", "junk")
     eventually(schedules.quarantined, what="the quarantine")
-    busy_sleeper.asleep()
+    sleeper.asleep()
     assert not of_entry(client, "broken")
-    with busy_sleeper.sends_in_time("broken"):
+    with sleeper.sends_in_time("broken"):
         schedules.release("broken")
+
+
+CHANGES = (add_to_an_empty_schedule, add_before_all_others, edit_forward, replace, resume, resume_to_catch_up, release)
+
+
+# One test, so that its beat starts once.
+@together("change", CHANGES)
+def test_an_entry_that_was_changed_is_sent_in_time(shared_sleeper: Sleeper, change: Callable[[Sleeper], None]) -> None:
+    shared_sleeper.has_one_entry()
+    change(shared_sleeper)
 
 
 def test_many_entries_added_together_wake_the_beat_once(busy_sleeper: Sleeper) -> None:

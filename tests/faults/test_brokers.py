@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer
+from tests.faults.conftest import LONG, MakeScenario, Publish, StartServer, only_long
 from tests.faults.scenario import ENTRIES, load
 from tests.support.beats import KEYS
 from tests.support.proxy import Proxy
@@ -69,6 +69,7 @@ def test_a_broker_on_another_server(
     publish(f"broker {faults[0]}", verdict)
 
 
+@only_long
 def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float
 ) -> None:

@@ -28,11 +28,6 @@ from tests.support.messages import of_entry
 
 NOW = 1_800_000_000_000
 
-#: Examples in the ordinary run, and in the soak.
-examples = pytest.mark.parametrize(
-    "count", [60, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
-)
-
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -123,14 +118,21 @@ def fuzz(count: int, *strategies: Any, **options: Any) -> Callable[[Callable[...
     return run
 
 
-@examples
-def test_a_definition_is_read_or_refused(count: int) -> None:
-    @fuzz(count, definitions)
-    def check(raw: bytes) -> None:
-        entry, error = _decoded(raw)
-        if entry is not None:
-            assert decode("name", encode(entry, placeholders=True).encode()) == entry
-        assert "\n" not in error, "it goes into a log line"
+# One test, because each process that draws examples first builds the strategies, which takes longest.
+@pytest.mark.parametrize("count", [60, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_bytes_are_read_or_refused_and_entries_sent_or_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    fuzz(count, definitions)(is_definition_read_or_refused)
+    fuzz(count, tagged)(makes_tag_nothing_but_values)
+    fuzz(count, states)(is_state_read_or_refused)
+    fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))(is_planned_or_set_aside)
+
+
+def is_definition_read_or_refused(raw: bytes) -> None:
+    entry, error = _decoded(raw)
+    if entry is not None:
+        assert decode("name", encode(entry, placeholders=True).encode()) == entry
+    assert "\n" not in error, "it goes into a log line"
 
 
 def _decoded(raw: bytes) -> tuple[Entry | None, str]:
@@ -140,48 +142,38 @@ def _decoded(raw: bytes) -> tuple[Entry | None, str]:
         return None, str(exc)
 
 
-@examples
-def test_a_tag_makes_nothing_but_values(count: int) -> None:
+def makes_tag_nothing_but_values(value: dict[str, Any]) -> None:
     kinds = {dict, list, str, int, float, bool, type(None), tuple, set, frozenset, bytes}
-
-    @fuzz(count, tagged)
-    def check(value: dict[str, Any]) -> None:
-        try:
-            found = unpack(loads(json.dumps(value)))
-        except CorruptEntry:
-            return
-        assert type(found) in kinds or type(found).__module__ in ("datetime", "decimal", "uuid"), type(found)
+    try:
+        found = unpack(loads(json.dumps(value)))
+    except CorruptEntry:
+        return
+    assert type(found) in kinds or type(found).__module__ in ("datetime", "decimal", "uuid"), type(found)
 
 
-@examples
-def test_a_state_is_read_or_refused(count: int) -> None:
-    @fuzz(count, states)
-    def check(raw: bytes) -> None:
-        try:
-            state = EntryState.decode(raw)
-        except CorruptEntry:
-            return
-        assert EntryState.decode(state.encode().encode()) == state
+def is_state_read_or_refused(raw: bytes) -> None:
+    try:
+        state = EntryState.decode(raw)
+    except CorruptEntry:
+        return
+    assert EntryState.decode(state.encode().encode()) == state
 
 
-@examples
-def test_what_cannot_be_planned_is_set_aside(count: int, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    planner = Planner(
-        zone=UTC,
-        tasks=lambda name: None,
-        completed=lambda entry: entry,
-        prefix="redbeat-lite",
-        slack=5_000,
-        progress=print,
-    )
+PLANNER = Planner(
+    zone=UTC,
+    tasks=lambda name: None,
+    completed=lambda entry: entry,
+    prefix="redbeat-lite",
+    slack=5_000,
+    progress=print,
+)
 
-    @fuzz(count, definitions | st.none(), states | st.none(), st.binary(max_size=10))
-    def check(definition: bytes | None, state: bytes | None, name: bytes) -> None:
-        batch = planner.plan([Stored(name, NOW, definition, state)], NOW, Freezes())
-        assert len(batch.jobs) + len(batch.bad) + len(batch.asking) == 1
-        for each in batch.bad:
-            assert json.loads(each.record)["error"]
+
+def is_planned_or_set_aside(definition: bytes | None, state: bytes | None, name: bytes) -> None:
+    batch = PLANNER.plan([Stored(name, NOW, definition, state)], NOW, Freezes())
+    assert len(batch.jobs) + len(batch.bad) + len(batch.asking) == 1
+    for bad in batch.bad:
+        assert json.loads(bad.record)["error"]
 
 
 @pytest.fixture

@@ -37,9 +37,9 @@ def _cut(proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     "cut",
     [
-        _swallow,
         _swallow_replies,
-        # Much like one of the above, so they wait for the soak.
+        # Much like the one above, so they wait for the soak.
+        pytest.param(_swallow, marks=pytest.mark.soak),
         pytest.param(_swallow_requests, marks=pytest.mark.soak),
         pytest.param(_cut, marks=pytest.mark.soak),
     ],

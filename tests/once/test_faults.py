@@ -136,7 +136,7 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, pr
 @in_pools("gevent")
 def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stages: Any, pools: Any) -> None:
     """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
-    lease = 2
+    lease = 1
 
     def fault(stage: Stage) -> None:
         stage.worker()

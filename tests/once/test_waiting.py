@@ -18,9 +18,8 @@ SLOTS, WAITERS = 2, 4
 @pytest.mark.parametrize(
     ("prefetch", "priority", "size"),
     [
-        (1, 0, 120),
         (8, 6, 240),
-        *(pytest.param(*each, 400, marks=pytest.mark.soak) for each in ((1, 6), (16, 0), (16, 6))),
+        *(pytest.param(*each, 400, marks=pytest.mark.soak) for each in ((1, 0), (1, 6), (16, 0), (16, 6))),
     ],
 )
 def test_only_what_is_prefetched_comes_before_a_waiter(

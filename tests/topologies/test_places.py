@@ -198,6 +198,7 @@ def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Cele
     scheduler.close()
 
 
+@whoever_is_let_in
 def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> None:
     with redbeat_lite.lock(placed_app, "reindex", lease=5) as held:
         assert held
@@ -219,6 +220,7 @@ def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> N
     assert redbeat_lite.locks(placed_app).clear(lock.key)
 
 
+@whoever_is_let_in
 def test_the_record_of_runs(placed_app: Celery) -> None:
     runtime, now = LockClient.of(placed_app), wall_ms()
     attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
@@ -244,6 +246,7 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
     assert [run.name for run in schedules.runs()] == ["other", "guarded"]
 
 
+@whoever_is_let_in
 def test_pipelines(placed_app: Celery, place: Place) -> None:
     placed_app.conf.redbeat_lite_once_lease = 1  # the sweeper looks twice in that time
     for name in ("first", "second"):
