@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import MakeScenario, Publish, StartServer
+from tests.faults.conftest import MakeScenario, Publish, StartServer, only_long
 from tests.faults.scenario import Scenario, load
 from tests.support.processes import ROOT, Process
 
@@ -25,6 +25,7 @@ def hand_over_to(scenario: Scenario, follower: Process, lease: float) -> None:
     scenario.await_message()
 
 
+@only_long
 def test_two_configurations(
     own_server: StartServer,
     scenario_on: MakeScenario,

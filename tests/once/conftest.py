@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,10 +16,15 @@ from tests.once.client import OnceClient
 from tests.once.pools import ALL, Crew, Play, stages_of
 from tests.support.server import DURABLE, Server
 
+
+def in_crews(*first: str, others: Iterable[str] = ()) -> pytest.MarkDecorator:
+    """Have a test run with the shared workers of these pools; with those of others by `make soak`."""
+    rest = [pytest.param(pool, marks=pytest.mark.soak) for pool in others if pool not in first]
+    return pytest.mark.parametrize("crew_of_any_pool", [*first, *rest], indirect=True)
+
+
 #: What is decided before a body is run or after it has ended is the same in every pool; `make soak` sees to the others.
-one_pool_will_do = pytest.mark.parametrize(
-    "crew_of_any_pool", [ALL[0], *(pytest.param(pool, marks=pytest.mark.soak) for pool in ALL[1:])], indirect=True
-)
+one_pool_will_do = in_crews(ALL[0], others=ALL)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pytest
 from celery import chord
-from celery.states import READY_STATES
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, headers, take
@@ -131,53 +130,6 @@ def test_a_c_call_that_holds_the_interpreter_keeps_its_lock(proj: OnceClient, pr
     assert stolen == 0
     assert result.get(timeout=60) == key
     assert proj.ended(key)[0]["lost"] is False
-
-
-@in_pools("gevent")
-def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(stages: Any, pools: Any) -> None:
-    """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
-    lease = 1
-
-    def fault(stage: Stage) -> None:
-        stage.worker()
-        claim = Claim("e", "once.plain", (stage.key,), {}, Once(key=stage.key, lease=lease), "")
-        stage.send("plain", how="compute", seconds=lease + 0.5, options={"headers": headers(claim)})
-        stage.proj.started(stage.key)
-        ended = False
-        while not ended:
-            lock = stage.proj.client.exists(f"{{t}}:once:lock:{stage.key}")
-            ended = stage.ends() == 1
-            assert lock or ended, "the lock was lost"
-            time.sleep(0.05)  # A look now and then: the loop ends with the task.
-        assert stage.proj.ended(stage.key)[0]["lost"] is False
-
-    stages(pools, fault)
-
-
-def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(stages: Any, proj: OnceClient) -> None:
-    """Celery can kill a greenlet, and then the key is free. It cannot kill a thread: that keeps its lock."""
-
-    def fault(stage: Stage) -> None:
-        worker = stage.worker()
-        first = stage.send("skip", how="until")
-        proj.started(stage.key)
-        proj.have_heard(worker)  # a worker of greenlets takes messages before it listens to what is broadcast
-        first.revoke(terminate=True)
-        if stage.pool == "gevent":
-            eventually(lambda: first.state == "REVOKED")
-            with Stopwatch(worker) as watch:
-                eventually(lambda: not proj.lock(stage.key, "skip"))
-            watch.at_most(1)
-        else:
-            proj.have_heard(worker)
-        second = stage.send("skip")
-        eventually(lambda: second.state == ("SUCCESS" if stage.pool == "gevent" else "REVOKED"))
-        proj.go(stage.key)
-        eventually(lambda: not proj.lock(stage.key, "skip"))
-        [body] = [body for body in proj.bodies(stage.key) if body["id"] == first.id]
-        assert body["finished"] == (stage.pool != "gevent")
-
-    stages(("threads", "gevent"), fault)
 
 
 # -- main processes ----------------------------------------------------------------------------------------------------
@@ -394,26 +346,3 @@ def test_an_interval_shorter_than_its_task_has_one_message_queued_or_running(sta
         assert stage.starts() == sent
 
     stages(pools, fault)
-
-
-def test_a_hundred_periods_without_workers_give_one_run(stages: Any) -> None:
-    def fault(stage: Stage) -> None:
-        proj = stage.proj
-        period, periods, sent, start = 0.045, 100, [], time.monotonic()
-        for _ in range(periods):
-            key = f"once.queue_skip:{stage.key}"
-            once = Once(key=key, scope="queue", lease=LEASE)
-            claim = Claim("e", "once.queue_skip", (stage.key,), {"seconds": 0.5}, once, uuid4().hex)
-            if take(LockClient.of(proj.app).store, [claim]) == [True]:
-                sent.append(proj.app.AsyncResult(claim.task_id))
-                proj.tasks.queue_skip.apply_async(
-                    claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=stage.queue
-                )
-            time.sleep(period)  # The interval of the entry.
-        # With nobody to keep it, the lock runs out with its lease: one message for each, not one for each period.
-        assert 1 <= len(sent) <= 1 + (time.monotonic() - start) / LEASE
-        stage.worker()
-        eventually(lambda: all(result.state in READY_STATES for result in sent))
-        assert stage.starts() == stage.ends() == 1
-
-    stages(["threads"], fault)

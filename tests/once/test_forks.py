@@ -217,7 +217,7 @@ def test_a_thread_of_ours_that_waits_holds_no_lock() -> None:
         ticker.stop()
 
     wakers = [in_thread(wake) for _ in range(2)]
-    for _ in range(25):
+    for _ in range(12):
         fork(in_child)
     over = True
     for waker in wakers:

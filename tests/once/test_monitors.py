@@ -51,4 +51,4 @@ def test_monitors_see_the_end_of_a_task_that_is_skipped(stages: Any, proj: OnceC
         assert "task-revoked" not in seen[first.id]
 
     with listening(proj) as seen:
-        stages(["prefork", "threads"], play)
+        stages(["prefork"], play)

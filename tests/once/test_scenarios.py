@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,8 +18,9 @@ from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import Held
 from tests.harness.history import now_ms
 from tests.once.client import OnceClient
-from tests.once.conftest import one_pool_will_do
-from tests.once.pools import Crew
+from tests.once.conftest import in_crews, one_pool_will_do
+from tests.once.pools import ALL, Crew
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("any_pool")]
@@ -226,6 +228,21 @@ def test_a_rejected_message_that_is_requeued_runs_again(proj: OnceClient, key: s
     assert proj.count(key) == 2
 
 
+@in_crews("gevent", others=ALL)
+def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(proj: OnceClient, key: str) -> None:
+    """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
+    claim = Claim("e", "once.plain", (key,), {}, Once(key=key, lease=1), "")
+    proj.tasks.plain.apply_async((key,), {"how": "compute", "seconds": 1.5}, headers=headers(claim))
+    proj.started(key)
+    ended = False
+    while not ended:
+        lock = proj.client.exists(f"{{t}}:once:lock:{key}")
+        ended = proj.count_ended(key) == 1
+        assert lock or ended, "the lock was lost"
+        time.sleep(0.05)  # A look now and then: the loop ends with the task.
+    assert proj.ended(key)[0]["lost"] is False
+
+
 # -- STARTED -----------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +340,29 @@ def test_revoking_a_queued_task_frees_the_key(proj: OnceClient, any_pool: Crew, 
     eventually(lambda: result.state == "REVOKED")
     eventually(lambda: not proj.lock(key, "queue_skip"), within=20)
     assert proj.count(key) == 0
+
+
+@in_crews("threads", "gevent")
+def test_a_revoke_lets_nobody_overlap_where_a_run_is_no_process(proj: OnceClient, any_pool: Crew, key: str) -> None:
+    """Celery can kill a greenlet, and then the key is free. It cannot kill a thread: that keeps its lock."""
+    is_killed = any_pool.pool == "gevent"
+    first = proj.tasks.skip.delay(key, how="until")
+    proj.started(key)
+    proj.have_heard(*any_pool.workers)  # a worker of greenlets takes messages before it listens to what is broadcast
+    first.revoke(terminate=True)
+    if is_killed:
+        eventually(lambda: first.state == "REVOKED")
+        with Stopwatch(*any_pool.workers) as watch:
+            eventually(lambda: not proj.lock(key, "skip"))
+        watch.at_most(1)
+    else:
+        proj.have_heard(*any_pool.workers)
+    second = proj.tasks.skip.delay(key)
+    eventually(lambda: second.state == ("SUCCESS" if is_killed else "REVOKED"))
+    proj.go(key)
+    eventually(lambda: not proj.lock(key, "skip"))
+    [body] = [body for body in proj.bodies(key) if body["id"] == first.id]
+    assert body["finished"] == (not is_killed)
 
 
 def test_revoking_a_parked_task_lets_the_next_one_run(proj: OnceClient, any_pool: Crew, key: str) -> None:

@@ -232,7 +232,7 @@ def test_a_server_that_restarts_in_the_middle_of_a_stage(
     app.close()
 
 
-def test_a_step_that_retries_while_the_server_is_away_goes_on(
+def test_steps_that_retry_while_the_server_is_away_go_on_and_keep_their_once_lock(
     own_server: Callable[..., Server], hire: Callable[..., Worker], make_lab: Callable[..., Lab]
 ) -> None:
     server = own_server(appendonly="yes", appendfsync="always")
@@ -241,28 +241,13 @@ def test_a_step_that_retries_while_the_server_is_away_goes_on(
     run = lab.start(
         ("a", lab.sig("proj.auto", how="fail when away", give={"a": 1}), 2), ("b", lab.sig(how="show"), 1)
     )  # fmt: skip
-    lab.started(run, "a")
+    locked = lab.start(("a", lab.sig("proj.auto", how="fail when away").set(once_key="left"), 1))
+    for started in (run, locked):
+        lab.started(started, "a")
     server.stop()
     # Not before Celery has given up.
-    worker.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
-    server.start()
-    status = lab.swept(run)
-    assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
-    assert [(entry["step"], entry["retries"]) for entry in lab.bodies(run)] == [("a", 0), ("a", 1), ("b", 0)]
-    assert [body["step"] for body in lab.ended_bodies(run)] == ["a", "b"]
-    app.close()
-
-
-def test_a_retry_that_is_left_to_the_sweeper_keeps_its_once_lock(
-    own_server: Callable[..., Server], hire: Callable[..., Worker], make_lab: Callable[..., Lab]
-) -> None:
-    server = own_server(appendonly="yes", appendfsync="always")
-    app = make_app(server.url)
-    lab, worker = make_lab(server, app), hire(server.url)
-    run = lab.start(("a", lab.sig("proj.auto", how="fail when away").set(once_key="left"), 1))
-    lab.started(run, "a")
-    server.stop()
-    worker.says(r"step 0 of pipeline .* is to be retried, leaving that to the sweeper")
+    left = r"step 0 of pipeline .* is to be retried, leaving that to the sweeper"
+    eventually(lambda: len(worker.lines(left)) == 2, what="both retries")
     server.start()
     eventually(lambda: (held := locks(app).get("left")) and held.state == "queued", within=END, what="the held lock")
     # As long as it is held for a retry that was published, nobody sweeps.
@@ -270,8 +255,12 @@ def test_a_retry_that_is_left_to_the_sweeper_keeps_its_once_lock(
     eventually(lambda: server_ms(lab.client) > late, what="the end of a lease after the retry was due")
     with lock(app, "left") as held:
         assert not held
-    status = lab.swept(run)
+    status = lab.swept(locked)
     assert (status.state, status.step("a").attempt, status.error) == ("SUCCEEDED", 1, None)
+    status = lab.swept(run)
+    assert (status.state, status.step("a").attempt, status.step("a").round) == ("SUCCEEDED", 1, 0)
+    assert [(entry["step"], entry["retries"]) for entry in lab.bodies(run)] == [("a", 0), ("a", 1), ("b", 0)]
+    assert [body["step"] for body in lab.ended_bodies(run)] == ["a", "b"]
     app.close()
 
 
