@@ -9,6 +9,7 @@ from .._base.actors import Who
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound, InvalidEntry
 from .._base.public import public
+from .._base.text import nearest_hint
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
@@ -46,10 +47,12 @@ class Calendars(MutableMapping[str, Calendar]):
         Raises:
             EntryNotFound: there is none; a ``KeyError``.
         """
-        calendar = self.all().get(name)
-        if calendar is None:
-            raise EntryNotFound(f"no calendar {name!r} is stored")
-        return calendar
+        stored = self.all()
+        if name not in stored:
+            hint = nearest_hint(name, stored)
+            message = f"no calendar {name!r} is stored"
+            raise EntryNotFound(f"{message}; {hint}" if hint else message)
+        return stored[name]
 
     def __setitem__(self, name: str, calendar: Calendar) -> None:
         """Store a calendar, and reschedule the entries that name it.

@@ -134,6 +134,8 @@ def calendars() -> None:
 def list_(name: str | None) -> None:
     """List the calendars, each with its last date, or the days of one calendar.
 
+    The number after @ counts the revisions of a calendar. It is no part of the name.
+
     \b
     Examples:
       celery -A proj redbeat calendars list

@@ -86,7 +86,11 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         nominal = entry.known_state.nominal
         is_paused = entry.known_state.paused
         is_outstanding = nominal is not None and nominal <= last and not is_paused
-    reasons = [*explanation.reasons, *_left_out_since(case, entry, last)]
+    left_out = _left_out_since(case, entry, last)
+    if last is None:
+        reasons = [*left_out, *explanation.reasons]
+    else:
+        reasons = [*explanation.reasons, *left_out]
     for reason in upcoming(case, entry):
         # If the explained occurrence has not been sent yet, it is also the next one.
         is_known = is_outstanding and reason.kind == "next"

@@ -204,7 +204,7 @@ def _range_words(case: Case, run: Run) -> str:
         return ""
     first = case.when(run.scheduled_at)
     last = case.when(run.until)
-    return f" So were all {run.count} occurrences from {first} to {last}."
+    return f" The same holds for the {run.count} occurrences from {first} to {last}."
 
 
 #: Key of ``_VERDICTS`` -> function that yields the reasons. Other keys: ``_attempt_reasons``.

@@ -35,6 +35,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     said = run(cli, "calendars", "set", "closed", "2090-12-24", "--until", "2091-06-30")
     assert said == "stored closed@2, until 2091-06-30\n"
     assert run(cli, "calendars", "list", "closed") == "2090-12-24 Sun\n"
+    assert "did you mean 'closed'?" in run(cli, "calendars", "list", "closed@2", code=1), "as tables name it"
     listed = json.loads(run(cli, "calendars", "list", "--json"))
     assert listed == json.loads(run(cli, "calendars", "list", "closed", "--json"))
     assert listed == [{"calendar": "closed@2", "until": "2091-06-30", "days": ["2090-12-24"]}]

@@ -148,7 +148,7 @@ HISTORIES = {
     ),
     "a pause made it late": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
-        "It was missed, and with 'coalesce' only the latest of missed occurrences is sent. So were all 2 "
+        "It was missed, and with 'coalesce' only the latest of missed occurrences is sent. The same holds for the 2 "
         "occurrences from 2026-03-01 03:00:00+01:00 to 2026-03-02 03:00:00+01:00.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 00:00:00+01:00: moving house.\n"
         "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
@@ -188,16 +188,16 @@ HISTORIES = {
     ),
     "its once-lock was held for hours": History(
         "'nightly' did not run for 2026-03-02 03:07:00+01:00: its once-lock was held.\n"
-        "A task with its key was queued or ran, or no worker with install() had released the lock. So were all 61 "
-        "occurrences from 2026-03-02 03:00:00+01:00 to 2026-03-02 04:00:00+01:00.",
+        "A task with its key was queued or ran, or no worker with install() had released the lock. "
+        "The same holds for the 61 occurrences from 2026-03-02 03:00:00+01:00 to 2026-03-02 04:00:00+01:00.",
         at=t(2, 3, 7),
         fields={"once": True, "schedule": cron("* * * * *")},
         known={"runs": (run(t(2, 3), "left out", until=t(2, 4), count=61),)},
     ),
     "the first run of its minute was left out with those before it, and the second was sent": History(
         "'nightly' did not run for 2026-03-02 02:59:16+01:00: its once-lock was held.\n"
-        "A task with its key was queued or ran, or no worker with install() had released the lock. So were all 3 "
-        "occurrences from 2026-03-02 02:58:36+01:00 to 2026-03-02 02:59:16+01:00.\n"
+        "A task with its key was queued or ran, or no worker with install() had released the lock. "
+        "The same holds for the 3 occurrences from 2026-03-02 02:58:36+01:00 to 2026-03-02 02:59:16+01:00.\n"
         "There are 2 more occurrences in this minute: 02:59:36 succeeded, 02:59:56 left out.",
         at=t(2, 2, 59),
         fields={"once": True, "schedule": every(20)},
