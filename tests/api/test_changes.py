@@ -294,8 +294,8 @@ class TestReading:
         assert seconds(since=at(10, UTC), until=at(12, UTC)) == [12, 11, 10]
         assert seconds("odd", since=at(10, UTC), until=at(12, UTC)) == [11]
 
-    @pytest.mark.parametrize(
-        "wrong", [{"limit": -1}, {"limit": True}, {"since": 5}, {"until": datetime(2026, 1, 1)}], ids=str
+    @together(
+        "wrong", [{"limit": -1}, {"limit": True}, {"since": 5}, {"until": datetime(2026, 1, 1)}], ids=str, emptied=True
     )
     def test_refuses_what_is_no_time_and_no_number(self, schedules: Schedules, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected "):

@@ -14,6 +14,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, register_schedule
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry
@@ -137,7 +138,7 @@ class TestOfARuntimeEntry:
         schedules.update("a", schedule=after)
         assert (schedules["a"].next_run_at, schedules["a"].version) == (following, 2)
 
-    @pytest.mark.parametrize("args", [(True,), (1.0,)])
+    @together("args", [(True,), (1.0,)], emptied=True)
     def test_the_version_grows_where_python_sees_no_difference(self, schedules: Schedules, args: Any) -> None:
         schedules.add("a", "add", every(60), args=(1,))
         schedules.update("a", args=args)

@@ -12,6 +12,7 @@ import redis
 from celery.beat import ScheduleEntry
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry
 
@@ -33,7 +34,7 @@ class TestEntry:
         for other in (Entry("b", "add", 10, [1]), Entry("a", "add", 11, [1]), Entry("a", "add", 10, [2]), "a"):
             assert schedules["a"] != other
 
-    @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda entry: pickle.loads(pickle.dumps(entry))])
+    @together("duplicate", [copy.copy, copy.deepcopy, lambda entry: pickle.loads(pickle.dumps(entry))], emptied=True)
     def test_a_copy_carries_everything(self, schedules: Schedules, duplicate: Callable[[Entry], Entry]) -> None:
         schedules.add("a", "add", cron("0 3 * * *", tz="Asia/Tokyo"), (1,), once=True, misfire="skip", jitter=2)
         schedules.pause("a", "why")

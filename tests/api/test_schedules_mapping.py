@@ -56,7 +56,7 @@ class TestMapping:
         assert schedules["a"].args == (1, 2)
         assert schedules["a"].generation == generation
 
-    @pytest.mark.parametrize("value", [Entry("b", "add", 10), {"task": "add", "schedule": 10}, None])
+    @together("value", [Entry("b", "add", 10), {"task": "add", "schedule": 10}, None], emptied=True)
     def test_assignment_wants_an_entry_of_that_name(self, schedules: Schedules, value: Entry) -> None:
         with pytest.raises(InvalidEntry, match="entry: expected an Entry named 'a'"):
             schedules["a"] = value

@@ -19,6 +19,7 @@ from redbeat_lite.entries.preview import walk
 from redbeat_lite.operate.coming_runs import runs_between
 from redbeat_lite.store.records import Stored
 from redbeat_lite.store.store import Store
+from tests.support.cases import together
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.messages import queued
@@ -194,7 +195,7 @@ class TestUpcoming:
             assert [run.name for run in later] == ["e000", "e001", "e002"]
         assert len(trips) <= 2
 
-    @pytest.mark.parametrize("limit", [-1, "5", None])
+    @together("limit", [-1, "5", None], emptied=True)
     def test_is_bounded_by_a_whole_number(self, schedules: Schedules, limit: Any) -> None:
         with pytest.raises(ValueError, match=f"limit: expected a whole number from 0, got {limit!r}"):
             schedules.upcoming(NOW + timedelta(days=1), limit=limit)

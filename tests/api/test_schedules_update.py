@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Entry, EntryChanged, EntryNotFound, InvalidEntry, Scheduler, Schedules, every
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -46,7 +47,7 @@ class TestUpdate:
         inner_beat.run_due()
         assert schedules.update("a", if_version=1, description="fine").total_run_count == 1
 
-    @pytest.mark.parametrize(
+    @together(
         ("changes", "message"),
         [
             ({"schedul": 5}, r"entry 'a': schedul: expected a known field, got 5 \(did you mean 'schedule'\?\)"),
@@ -54,6 +55,7 @@ class TestUpdate:
             ({"schedule": "x"}, "entry 'a': schedule: expected seconds, .*, or a schedule, got 'x'"),
             ({"schedule": None}, "entry 'a': schedule: expected seconds, .*, or a schedule, got None"),
         ],
+        emptied=True,
     )
     def test_a_wrong_change_changes_nothing(
         self, schedules: Schedules, changes: dict[str, object], message: str
@@ -63,7 +65,7 @@ class TestUpdate:
             schedules.update("a", **changes)
         assert (schedules["a"], schedules["a"].version) == (before, 1)
 
-    @pytest.mark.parametrize("version", ["1", 1.0, True])
+    @together("version", ["1", 1.0, True], emptied=True)
     def test_a_version_is_a_whole_number(self, schedules: Schedules, version: Any) -> None:
         schedules.add("a", "add", every(10))
         with pytest.raises(ValueError, match=f"if_version: expected None or a whole number, got {version!r}"):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from redbeat_lite import ConfigurationError, InvalidEntry, Schedules, every
+from tests.support.cases import together
 
 
-@pytest.mark.parametrize(
+@together(
     ("ask", "message"),
     [
         (lambda schedules: schedules.runs("a", outcome="fail"), "outcome: expected one of waiting, running, .*'fail'"),
@@ -19,6 +20,7 @@ from redbeat_lite import ConfigurationError, InvalidEntry, Schedules, every
         (lambda schedules: schedules.add("b", "add", every("5 minutes")), 'five minutes are "5m"; the units are w, d'),
     ],
     ids=["outcome", "limit", "version", "interval"],
+    emptied=True,
 )
 def test_a_wrong_request_is_an_invalid_entry(
     schedules: Schedules, ask: Callable[[Schedules], Any], message: str
@@ -28,7 +30,7 @@ def test_a_wrong_request_is_an_invalid_entry(
         ask(schedules)
 
 
-@pytest.mark.parametrize("app", [None, "tasks"])
+@together("app", [None, "tasks"])
 def test_what_is_no_app_is_refused(app: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"app: expected a Celery app, got {app!r}"):
         Schedules(app)

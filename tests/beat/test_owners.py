@@ -145,7 +145,7 @@ class TestTwoApps:
         assert sorted(Schedules(first)) == ["a", "b", "both"]
 
 
-@pytest.mark.parametrize("owner", ["proj", "a:b:7:00ff:c", "", "Ünïcode\n"])
+@together("owner", ["proj", "a:b:7:00ff:c", "", "Ünïcode\n"])
 def test_a_token_tells_the_beat_whatever_its_owner_is_called(owner: str) -> None:
     token = token_of(owner)
     beat = beat_of(token.encode())

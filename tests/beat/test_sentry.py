@@ -61,7 +61,7 @@ def test_every_run_gives_a_check_in_that_its_message_refers_to(
     assert configs["config"] == {"schedule": {"type": "crontab", "value": "*/2 * * * *"}, "timezone": "Europe/Berlin"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("expression", "fields"),
     [
         ("0 3 * * *", "0 3 * * *"),

@@ -19,6 +19,7 @@ from redbeat_lite import Entry, Once, Scheduler, Schedules, at, cron, every
 from redbeat_lite._base import times
 from redbeat_lite.entries.message import lock_life_ms
 from tests.beat.moments import after
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat
 from tests.support.messages import Message, of_entry, queued
@@ -364,7 +365,7 @@ class TestOnceLock:
         assert client.hget(lock, "task") == message.id.encode()
         assert client.pttl(lock) > least
 
-    @pytest.mark.parametrize("zone", ["", "Z", "+01:00"])
+    @together("zone", ["", "Z", "+01:00"])
     def test_an_expiry_without_a_zone_is_utc_as_in_a_worker(self, zone: str) -> None:
         entry = Entry("a", "add", every(60), options={"expires": f"2026-03-03T10:00:00{zone}"}, once=True)
         now = datetime(2026, 3, 3, 8, tzinfo=UTC)

@@ -362,7 +362,7 @@ class TestNext:
             'until: expected an instant such as 2026-12-01T09:00+01:00, or how long from now, such as "1h30m"' in wrong
         )
 
-    @pytest.mark.parametrize("words", [("--from", "2020-01-01"), ("--until", "2020-01-01"), ("--tz", "Nowhere")])
+    @together("words", [("--from", "2020-01-01"), ("--until", "2020-01-01"), ("--tz", "Nowhere")], emptied=True)
     def test_a_span_that_makes_no_sense_is_refused(self, cli: Cli, words: tuple[str, ...]) -> None:
         cli("next", *words, code=1)
 
@@ -428,7 +428,7 @@ class TestFailures:
                 run_cli(app, "list", code=2)
             watch.at_most(3)
 
-    @pytest.mark.parametrize("deaf", [True, False])
+    @together("deaf", [True, False], emptied=True)
     def test_a_broker_that_is_down_or_never_answers_is_2_in_time(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, deaf: bool
     ) -> None:
@@ -451,7 +451,7 @@ class TestFailures:
         Schedules(app).add("x", "of.another.code.base", every(60), once=Once(key="{user}"))
         assert run_cli(app, "run", "x", code=1).err.startswith("Error: once.key: ")
 
-    @pytest.mark.parametrize("words", [["run", "x"], ["doctor"]])
+    @together("words", [["run", "x"], ["doctor"]], emptied=True)
     def test_a_broker_url_that_cannot_be_read_is_1_and_is_not_quoted(
         self, make_app: Callable[..., Celery], run_cli: Callable[..., Said], server: Server, words: list[str]
     ) -> None:

@@ -248,7 +248,7 @@ class TestExport:
         assert "next" in run_cli(elsewhere, "why", "custom").out
         assert "ERROR leader: no beat leads" in run_cli(elsewhere, "doctor", code=4).out, "and no check fails"
 
-    @pytest.mark.parametrize("edited", [False, True])
+    @together("edited", [False, True], emptied=True)
     def test_a_config_entry_that_a_beat_has_made_anew_gets_its_state_back_unless_somebody_edited_it(
         self,
         make_app: Callable[..., Celery],
@@ -282,7 +282,7 @@ class TestExport:
         said = run_cli(app, "import", str(file), "--apply", code=3).out
         assert "left out 'charge': it is stored already" in said
 
-    @pytest.mark.parametrize("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}])
+    @together("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}], emptied=True)
     def test_a_config_entry_is_due_by_the_definition_that_it_keeps(
         self,
         make_app: Callable[..., Celery],
@@ -492,7 +492,7 @@ class TestBadFiles:
             assert "levels deep" in said
         assert len(schedules) == 0
 
-    @pytest.mark.parametrize("suffix", [".json", ".toml"])
+    @together("suffix", [".json", ".toml"], emptied=True)
     def test_a_byte_order_mark_is_passed_over(self, cli: Cli, schedules: Schedules, file: Path, suffix: str) -> None:
         text = {".json": '{"entries": {"x": {"task": "add", "schedule": 60}}}', ".toml": _TOML}[suffix]
         file = file.with_suffix(suffix)

@@ -211,7 +211,7 @@ def test_who_looks_is_told(cli: Cli, app: Celery, billing: Schedules) -> None:
     assert status(app).freezes == ()
 
 
-@pytest.mark.parametrize("given", [{"name": "*", "seconds": 60}, {"name": "a", "seconds": timedelta(days=8)}])
+@together("given", [{"name": "*", "seconds": 60}, {"name": "a", "seconds": timedelta(days=8)}], emptied=True)
 def test_the_doctor_tells_of_freezes_that_may_be_forgotten(
     app: Celery, schedules: Schedules, given: dict[str, Any]
 ) -> None:

@@ -386,7 +386,7 @@ def test_update_refuses_and_changes_nothing(stored: Schedules, case: str) -> Non
     assert stored["a"].version == 1
 
 
-@pytest.mark.parametrize("field", ["task", "schedule"])
+@together("field", ["task", "schedule"])
 def test_a_field_that_is_missing_is_told_from_one_that_is_none(field: str) -> None:
     written = {"task": "t", "schedule": 60}
     with pytest.raises(InvalidEntry, match=rf"^entry 'a': {field}: expected .*, got None$"):

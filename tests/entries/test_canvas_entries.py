@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from celery import chain, chord, group, signature
 
 from redbeat_lite import Entry
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.once.canvas import CANVAS, call_text, sent
+from tests.support.cases import together
 
 Make = Callable[[], Any]
 
@@ -37,7 +37,7 @@ CANVASES: dict[str, tuple[Make, str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", CANVASES)
+@together("kind", CANVASES)
 def test_a_canvas_is_stored_and_told(kind: str) -> None:
     make, text, tasks = CANVASES[kind]
     entry = Entry("e", make(), 60, options={"queue": "slow"})
@@ -65,7 +65,7 @@ def test_an_entry_can_be_given_another_canvas_or_task() -> None:
     assert entry.replace(task=signature("a", (2,))).args == (2,)
 
 
-@pytest.mark.parametrize("args", [(), ({},), ("x",), ({"task": 7, "subtask_type": "chain", "kwargs": []},)])
+@together("args", [(), ({},), ("x",), ({"task": 7, "subtask_type": "chain", "kwargs": []},)])
 def test_what_is_no_canvas_is_told_as_its_task(args: Any) -> None:
     assert call_text(CANVAS, args) in (CANVAS, "None()")
     assert CANVAS in sent(CANVAS, args)

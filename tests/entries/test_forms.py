@@ -19,6 +19,7 @@ from redbeat_lite._base.times import MAX_MS, MIN_MS
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.entries.stored_entry import decode
+from tests.support.cases import together
 from tests.support.examples import examples
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -158,13 +159,13 @@ def test_a_state_that_is_read_at_all_is_one_that_a_commit_can_match(raw: bytes) 
     assert raw.startswith(state.guard.encode())
 
 
-@pytest.mark.parametrize("raw", [b"1|g|5.0|{}", b"1|g|05|{}", b"1|g|null|{}", b'1|g|5|{"version":2}'])
+@together("raw", [b"1|g|5.0|{}", b"1|g|05|{}", b"1|g|null|{}", b'1|g|5|{"version":2}'])
 def test_a_state_in_a_foreign_spelling_is_corrupt(raw: bytes) -> None:
     with pytest.raises(CorruptEntry, match="state is not "):
         EntryState.decode(raw)
 
 
-@pytest.mark.parametrize("more", [{"note": "x" * 33_000}, {"count": 10**15}, {"version": -1}])
+@together("more", [{"note": "x" * 33_000}, {"count": 10**15}, {"version": -1}])
 def test_a_state_beyond_all_bounds_is_corrupt(more: dict[str, Any]) -> None:
     with pytest.raises(CorruptEntry):
         EntryState.decode(replace(EntryState.new(0), **more).encode().encode())

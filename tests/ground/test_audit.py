@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.audit import History, Record, check, violations
+from tests.support.cases import together
 
 EVERY = 1000
 
@@ -101,7 +102,7 @@ def test_a_run_of_an_entry_whose_adding_was_refused_is_found() -> None:
     assert broken(add(ok=False), sent(4000)) == ["old rule"]
 
 
-@pytest.mark.parametrize("act", ["pause", "freeze", "remove"])
+@together("act", ["pause", "freeze", "remove"])
 def test_a_run_of_an_entry_that_is_held_is_found(act: str) -> None:
     assert broken(add(), *runs(1, 4), call(act, 4100)) == []
     assert broken(add(), *runs(1, 5), call(act, 4100)) == ["held entries"]

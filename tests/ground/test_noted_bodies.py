@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry
 import redbeat_lite
 from tests.harness.history import PATH_VARIABLE, HistoryLog
 from tests.harness.project import is_guarded, noted
+from tests.support.cases import together
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_a_body_that_is_torn_down_has_ended_and_its_task_is_not_done(log: Histor
     assert (body["done"], body["finished"]) == (False, False)
 
 
-@pytest.mark.parametrize(
+@together(
     ("base", "fields", "guarded"),
     [
         (redbeat_lite.Task, {}, True),

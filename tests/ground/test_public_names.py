@@ -7,8 +7,6 @@ import pkgutil
 from importlib import import_module
 from typing import get_type_hints
 
-import pytest
-
 import redbeat_lite
 from redbeat_lite import Entry
 from tests.support.cases import together
@@ -36,7 +34,7 @@ def test_an_entry_is_pickled_by_its_public_name() -> None:
     assert pickle.loads(pickled) == Entry("a", "t", 5)
 
 
-@pytest.mark.parametrize("room", ["", ".pipeline", ".operate", ".web"])
+@together("room", ["", ".pipeline", ".operate", ".web"])
 def test_no_module_hides_what_its_package_hands_on(room: str) -> None:
     """An import of a module sets its name in the package, where a name that is handed on lazily is looked for last."""
     package = import_module(f"redbeat_lite{room}")

@@ -48,7 +48,7 @@ def test_what_is_given_counts() -> None:
     assert found.redis_options == {"socket_timeout": 1}
 
 
-@pytest.mark.parametrize("url", ["redis://h/1", "rediss://h/1", "redis+socket:///tmp/s"])
+@together("url", ["redis://h/1", "rediss://h/1", "redis+socket:///tmp/s"])
 def test_the_broker_holds_the_schedule_where_it_can(url: str) -> None:
     assert settings(broker=url).url == url
     assert settings(broker=f"{url};redis://other/0").url == url
@@ -62,7 +62,7 @@ def test_an_app_without_a_name_has_an_owner() -> None:
     assert settings(None).owner == "celery"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("broker", ["amqp://guest@localhost//", "sqs://", "memory://"])
+@together("broker", ["amqp://guest@localhost//", "sqs://", "memory://"])
 def test_any_other_broker_wants_a_url(broker: str) -> None:
     scheme = broker.split("://")[0]
     message = f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) cannot hold"
@@ -155,7 +155,7 @@ def test_a_wrong_value_is_told_with_what_was_expected(conf: dict[str, Any], mess
         settings(**{f"redbeat_lite_{name}": value for name, value in conf.items()})
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "near"),
     [("redbeat_lite_leas", "redbeat_lite_lease"), ("redbeat_lite_prefix", "redbeat_lite_key_prefix")],
 )
@@ -277,7 +277,7 @@ def test_passwords_that_were_given_are_hidden_whatever_is_in_them(monkeypatch: p
     assert hide_passwords("wrong: half;and-half") == "wrong: **"
 
 
-@pytest.mark.parametrize("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])
+@together("broker", ["sentinel://a:1;sentinel://b:2/3", ["sentinel://a:1", "sentinel://b:2/3"]])
 def test_the_sentinels_of_the_broker_are_those_of_the_schedule(broker: Any) -> None:
     found = settings(broker=broker, broker_transport_options={"master_name": "m", "visibility_timeout": 9})
     assert urls.addresses_and_options(found.url) == ([("a", 1), ("b", 2)], {"db": 3})
@@ -301,7 +301,7 @@ def test_the_certificates_of_the_broker_are_those_of_the_schedule_in_the_same_pl
     assert settings(broker="rediss://h", broker_use_ssl=tls, redbeat_lite_url="redis://e").redis_options == {}
 
 
-@pytest.mark.parametrize("looked_at_before", [False, True])
+@together("looked_at_before", [False, True])
 def test_djangos_form_counts_whether_or_not_the_configuration_was_looked_at(looked_at_before: bool) -> None:
     class Module:
         CELERY_BROKER_URL = "redis://h/0"
@@ -375,7 +375,7 @@ def without_a_namespace(**names: Any) -> Celery:
     return app
 
 
-@pytest.mark.parametrize("old", [{}, {"CELERY_TASK_SERIALIZER": "json"}], ids=["new names", "old names"])
+@together("old", [{}, {"CELERY_TASK_SERIALIZER": "json"}], ids=["new names", "old names"])
 def test_capitals_without_a_namespace_count_as_celerys_own_do(old: dict[str, str]) -> None:
     app = without_a_namespace(REDBEAT_LITE_LEASE=7, REDBEAT_LITE_OWNER="me", **old)
     found = Settings.from_app(app)

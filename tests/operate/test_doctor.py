@@ -27,6 +27,7 @@ from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.rules import next_ms
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp
 from tests.support.run_records import Worker
@@ -82,7 +83,7 @@ def test_there_is_nothing_to_say_about_a_sound_schedule(plain: Celery, make_beat
 
 
 class TestServer:
-    @pytest.mark.parametrize(("shift", "severity"), [(5, "warning"), (-120, "error")])
+    @together(("shift", "severity"), [(5, "warning"), (-120, "error")], emptied=True)
     def test_a_clock_that_differs_from_the_servers(self, app: Celery, shift: int, severity: str) -> None:
         # This machine's clock goes on meanwhile: one that stood still would be the further behind the slower all is.
         with freeze_time(datetime.now(UTC) + timedelta(seconds=shift), tick=True, ignore=["redis"]):

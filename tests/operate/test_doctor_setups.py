@@ -15,6 +15,7 @@ from celery.schedules import crontab
 from redbeat_lite import Schedules, cron, every, rrule
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.examination import Finding
+from tests.support.cases import together
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -128,7 +129,7 @@ def test_two_environments_that_share_a_queue_are_told(
             client.delete(*client.keys(f"{{{name}}}*"))
 
 
-@pytest.mark.parametrize("name", ["CELERYBEAT_SCCHEDULE", "CELERY_BEAT_SHEDULE", "BEAT_SCHEDULE_"])
+@together("name", ["CELERYBEAT_SCCHEDULE", "CELERY_BEAT_SHEDULE", "BEAT_SCHEDULE_"], emptied=True)
 def test_a_schedule_under_a_name_that_celery_does_not_read_is_told(make_app: MakeApp, name: str) -> None:
     schedule = {"a": {"task": "t", "schedule": 2.0}}
     app = make_app(**{name: schedule})

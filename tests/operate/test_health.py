@@ -459,7 +459,7 @@ class TestFile:
         said = [r.getMessage() for r in caplog.records if "heartbeat" in r.getMessage()]
         assert said == [f"beat: cannot write the heartbeat file {directory / 'beat'}: No such file or directory"]
 
-    @pytest.mark.parametrize("wrong", ["", 7, "/no/such/directory/beat"])
+    @together("wrong", ["", 7, "/no/such/directory/beat"], emptied=True)
     def test_a_path_that_cannot_be_is_refused_at_the_start(self, make_app: Any, wrong: object) -> None:
         with pytest.raises(click.ClickException, match="redbeat_lite_heartbeat_file: expected") as raised:
             Scheduler(make_app(redbeat_lite_heartbeat_file=wrong), lazy=True)

@@ -18,6 +18,7 @@ import redis
 import yaml
 
 from tests.support.beats import leads
+from tests.support.cases import together
 from tests.support.processes import ROOT, Process
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -160,7 +161,7 @@ def test_the_compose_file_builds_what_it_names() -> None:
     assert volumes == found["volumes"].keys()
 
 
-@pytest.mark.parametrize("path", sorted((EXAMPLES / "systemd").glob("celery-beat*")), ids=lambda path: path.name)
+@together("path", sorted((EXAMPLES / "systemd").glob("celery-beat*")), ids=lambda path: path.name)
 def test_the_units_hold_known_settings_only(path: Path) -> None:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.read(path)

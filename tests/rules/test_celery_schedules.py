@@ -214,7 +214,7 @@ def test_odd_answers_neither_hang_nor_go_back(answer: Any, found: datetime | Non
     assert rule_of(Answer(*answer), UTC).next_after(T) == found
 
 
-@pytest.mark.parametrize(("wait", "at"), [(60, 60_000), (5.5, 5500), (0, 1000), (-7, 1000)])
+@together(("wait", "at"), [(60, 60_000), (5.5, 5500), (0, 1000), (-7, 1000)])
 def test_a_schedule_that_never_says_when_it_is_due_is_to_be_asked_again(wait: float, at: int) -> None:
     rule, now = rule_of(Answer(False, wait), UTC), to_ms(T)
     question = next_ms(rule, now)
@@ -323,15 +323,13 @@ def test_the_shortest_gap_bounds_the_jitter(found: Any, seconds: int | None) -> 
     assert shortest_gap_ms(rule_of(found, UTC), 1_767_225_600_000) == expected
 
 
-@pytest.mark.parametrize("before", [1, 20, 40, 49])
+@together("before", [1, 20, 40, 49])
 def test_a_relative_interval_keeps_its_round_time_however_late_it_is_asked(before: int) -> None:
     rule = rule_of(schedule(60, relative=True), UTC)
     assert next_ms(rule, 1_795_681_200_000 - before) == 1_795_681_200_000
 
 
-@pytest.mark.parametrize(
-    "rule", [cron("1 2 * * *"), at(datetime(2030, 1, 1, tzinfo=UTC)), rrule("FREQ=DAILY"), every(5)]
-)
+@together("rule", [cron("1 2 * * *"), at(datetime(2030, 1, 1, tzinfo=UTC)), rrule("FREQ=DAILY"), every(5)])
 def test_a_schedule_leaves_the_answer_to_what_equals_anything(rule: BaseSchedule) -> None:
     assert rule == mock.ANY
     assert rule != timedelta(seconds=5)

@@ -32,7 +32,7 @@ def test_the_zone_is_that_of_the_entry_whatever_that_of_the_app() -> None:
     assert without.next_after(datetime(2026, 5, 5, tzinfo=UTC)) == datetime(2026, 5, 5, 7, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@together(
     ("expression", "found"),
     [
         ("30 2 * * *", ["2026-03-28 02:30+01:00", "2026-03-29 03:00+02:00", "2026-03-30 02:30+02:00"]),

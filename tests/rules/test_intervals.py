@@ -122,7 +122,7 @@ def test_a_naive_instant_is_refused() -> None:
         every(5, align="yes")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@together(
     ("one", "other", "different"),
     [
         (every(10), every(timedelta(seconds=10)), every(11)),

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from datetime import UTC
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from redbeat_lite import Entry, every
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules.occurrences import offset_ms
+from tests.support.cases import together
 from tests.support.examples import examples
 
 
@@ -44,7 +44,7 @@ def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
         assert all(850 < count < 1150 for count in spread.values())
 
 
-@pytest.mark.parametrize("misfire", ["coalesce", "all"])
+@together("misfire", ["coalesce", "all"])
 def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
     entry = Entry("job", "add", every(60), jitter=50, misfire=misfire)
     for minute in range(300):

@@ -67,7 +67,7 @@ def test_skip_forgives_a_quarter_of_a_short_interval() -> None:
     assert plan_misfires(every(4), T, T + 1001, Misfire("skip")).emit == ()
 
 
-@pytest.mark.parametrize("rule", [HOURLY, every(3600), every(3600, align=True), rule_of(rrule("FREQ=HOURLY"), UTC)])
+@together("rule", [HOURLY, every(3600), every(3600, align=True), rule_of(rrule("FREQ=HOURLY"), UTC)])
 def test_one_that_is_skipped_is_a_range_of_one(rule: Any) -> None:
     hour = 60 * MINUTE
     assert plan_misfires(rule, T, T + hour, Misfire()) == Plan((T + hour,), T + 2 * hour, 1, (Range(T, T, 1),))
@@ -230,7 +230,7 @@ def test_the_rounded_interval_of_celery_is_planned_too() -> None:
     assert (done.emit, done.next) == ((T + 10,), T + 3 * 3_600_000)
 
 
-@pytest.mark.parametrize(
+@together(
     ("misfire", "stored"),
     [
         (Misfire(), "coalesce"),

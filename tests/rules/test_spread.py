@@ -56,7 +56,7 @@ class TestEvenness:
         assert len(minutes) >= 1400
         assert max(minutes.values()) <= 3 * len(NAMES) / 1440
 
-    @pytest.mark.parametrize("schedule", [cron("H * * * *"), every(3600, spread=True)], ids=repr)
+    @together("schedule", [cron("H * * * *"), every(3600, spread=True)], ids=repr)
     def test_hourly_entries_use_each_minute_of_the_hour_about_as_much(self, schedule: Cron | Every) -> None:
         minutes = Counter(ms // 60_000 for ms in first_runs(schedule))
         assert set(minutes) == set(range(60))
@@ -103,7 +103,7 @@ class TestSameness:
         spread = (cron("H H(0-5) H H(jan-mar) H"), cron("H H/6 * * * H"), every(3600, spread=True))
         assert "".join(f"{of('nightly', each).resolved}\n" for each in spread) == PINNED
 
-    @pytest.mark.parametrize("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
+    @together("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
     def test_two_are_the_same_when_they_are_written_the_same(self, schedule: Cron | Every) -> None:
         one, other = of("one", schedule), of("other", schedule)
         assert one.resolved != other.resolved
@@ -114,7 +114,7 @@ class TestSameness:
         assert one != every(3600)
         assert one not in (cron("H H(0-6) * * *"), cron("H H(0-5) * * *", tz="Asia/Tokyo"), cron(resolved("H H * * *")))
 
-    @pytest.mark.parametrize("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
+    @together("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
     def test_an_entry_made_from_anothers_schedule_has_a_time_of_its_own(self, schedule: Cron | Every) -> None:
         one = Entry("one", "t", schedule)
         assert Entry("other", "t", one.schedule).schedule.resolved == of("other", schedule).resolved
@@ -133,7 +133,7 @@ class TestSameness:
 
 
 class TestForm:
-    @pytest.mark.parametrize(
+    @together(
         ("schedule", "written"),
         [
             (cron("H H(0-5) * * *", tz="Asia/Tokyo"), {"cron": "H H(0-5) * * *", "tz": "Asia/Tokyo"}),
@@ -246,7 +246,7 @@ class TestDialect:
         with pytest.raises(InvalidEntry, match="not beside align"):
             every(60, align=True, spread=True)
 
-    @pytest.mark.parametrize("schedule", [cron("H 3 * * *"), every(60, spread=True)], ids=repr)
+    @together("schedule", [cron("H 3 * * *"), every(60, spread=True)], ids=repr)
     def test_one_that_no_entry_has_can_be_shown_and_not_walked(self, schedule: Any) -> None:
         for walk in (
             lambda: rule_of(schedule, UTC).next_after(datetime(2026, 1, 1, tzinfo=UTC)),

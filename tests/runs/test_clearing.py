@@ -15,6 +15,7 @@ from redbeat_lite.runs.incident_fold import Deadline
 from redbeat_lite.runs.run import Fate
 from redbeat_lite.runs.run_store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
+from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -120,7 +121,7 @@ def test_what_has_found_no_room_is_over_with_a_run_in_time(store: RunStore) -> N
     assert left(store) == {("start", 0): OVER}
 
 
-@pytest.mark.parametrize("late", [False, True])
+@together("late", [False, True], emptied=True)
 def test_what_is_told_after_the_deadline_goes_by_when_it_was(store: RunStore, late: bool) -> None:
     """As a recorder does that was busy: the body began, and ended, a second after or before the deadlines."""
     ago = 9 if late else 11

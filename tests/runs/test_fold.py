@@ -169,7 +169,7 @@ def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None
     assert sorted(news(fold(seen(*facts, expect=START, untaken={"e": "q"})))) == expected
 
 
-@pytest.mark.parametrize("kind", ["missed", "failed", "no_success", "cannot_publish"])
+@together("kind", ["missed", "failed", "no_success", "cannot_publish"])
 def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
     everything, states = Expect(30, 60, 3600), {("cannot_publish", "e"): "why"}
     facts = [case(kind), start(None, B), end("failed", B), Deadline("success", None, "e", NOW)]
@@ -199,7 +199,7 @@ def test_failures_are_counted_over_many_looks() -> None:
     assert fold(seen(end("succeeded", B), *open_, expect=expect, failures=known)).failures == {"e": Failures()}
 
 
-@pytest.mark.parametrize(
+@together(
     ("found", "text"),
     [
         (None, "has not begun within 30 s"),
@@ -215,7 +215,7 @@ def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, tex
     )
 
 
-@pytest.mark.parametrize("deadline", [start(None, since=A + 1), Deadline("success", None, "e", NOW, NOW - 3_599_999)])
+@together("deadline", [start(None, since=A + 1), Deadline("success", None, "e", NOW, NOW - 3_599_999)])
 def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) -> None:
     decision = fold(seen(deadline, expect=Expect(30, 60, 3600)))
     assert (news(decision), decision.deadlines) == ({}, {deadline.member: deadline.at + 1})
@@ -233,7 +233,7 @@ def test_a_message_that_is_gone_is_one_incident_though_start_and_end_are_due_at_
     assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).opened] == ["missed"]
 
 
-@pytest.mark.parametrize("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
+@together("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
 def test_a_run_is_found_once(facts: list[Any]) -> None:
     [opened] = fold(seen(end("expired", begin=None), expect=START)).opened
     decision = fold(seen(opened, *facts, expect=START))

@@ -16,6 +16,7 @@ from redbeat_lite._base.errors import ConfigurationError
 from redbeat_lite.once.worker.keeper import OnceStep
 from redbeat_lite.operate import examine
 from redbeat_lite.store.server_check import check_driver
+from tests.support.cases import together
 
 #: Nobody listens there, and nobody is asked.
 REDIS = ["redis://127.0.0.1:1/0", "rediss://127.0.0.1:1/0", "sentinel://127.0.0.1:1", "redis+socket:///none"]
@@ -33,7 +34,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("broker", REDIS)
+@together("broker", REDIS)
 def test_is_told_with_both_versions_and_the_way_out(broker: str) -> None:
     with pytest.raises(ConfigurationError) as told:
         check_driver(app_of(broker))
@@ -44,18 +45,18 @@ def test_is_told_with_both_versions_and_the_way_out(broker: str) -> None:
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("broker", ["amqp://127.0.0.1:1//", "memory://"])
+@together("broker", ["amqp://127.0.0.1:1//", "memory://"])
 def test_matters_to_no_other_broker(broker: str) -> None:
     check_driver(app_of(broker))
 
 
-@pytest.mark.parametrize("broker", REDIS)
+@together("broker", REDIS)
 def test_the_one_that_is_installed_is_taken(broker: str) -> None:
     check_driver(app_of(broker))
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize(
+@together(
     ("start", "ends"),
     [
         (Scheduler, click.ClickException),

@@ -54,7 +54,7 @@ def test_values_survive_storage_with_their_types(value: object) -> None:
     assert type(back) is type(value)
 
 
-@pytest.mark.parametrize(
+@together(
     "value",
     [{"__type__": "datetime", "__value__": "2026-01-01"}, {"__type__": 1}, {"__value__": 2, "__type__": "set"}],
 )

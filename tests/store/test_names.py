@@ -9,6 +9,7 @@ from celery import Celery
 from redbeat_lite import Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.store import Store
+from tests.support.cases import together
 from tests.support.in_process import MakeApp
 from tests.support.server import free_port
 
@@ -37,7 +38,7 @@ def _scans(client: redis.Redis) -> int:
     return calls
 
 
-@pytest.mark.parametrize("call", [lambda it: it.add("a", "t", every(5)), lambda it: it["a"], lambda it: it.pause("a")])
+@together("call", [lambda it: it.add("a", "t", every(5)), lambda it: it["a"], lambda it: it.pause("a")])
 def test_an_address_where_nothing_listens_is_said_with_its_setting(call: object) -> None:
     app = Celery("away", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
     with pytest.raises(redis.ConnectionError, match=r"Start the server, or check redbeat_lite_url$"):

@@ -22,6 +22,7 @@ from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Bad, Edit, Lost, Stored, Term
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.messages import heard
 from tests.support.proxy import Proxy
 from tests.support.server import Server
@@ -340,7 +341,7 @@ class TestLease:
         assert self.renew(backend)[0] == 1
         assert client.pttl(KEYS.leader) > 2000
 
-    @pytest.mark.parametrize("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta])
+    @together("key", [KEYS.due, KEYS.entries, KEYS.state, KEYS.meta], emptied=True)
     def test_a_renewal_notices_that_part_of_the_schedule_is_gone(
         self, backend: Backend, store: LeaderStore, client: redis.Redis, key: str
     ) -> None:

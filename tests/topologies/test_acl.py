@@ -27,6 +27,7 @@ from redbeat_lite.store import leader_store, store, transact
 from redbeat_lite.store.scripts import source
 from redbeat_lite.store.server_check import faults, server_of
 from tests.support.beats import KEYS, leads
+from tests.support.cases import together
 from tests.support.messages import queued
 from tests.support.pages import document
 from tests.support.processes import Process, celery
@@ -76,7 +77,7 @@ def test_the_page_has_the_users() -> None:
     assert set(rules()) == {"api", "beat", "worker"}
 
 
-@pytest.mark.parametrize("user", ["beat", "worker"])
+@together("user", ["beat", "worker"])
 def test_each_command_of_a_script_is_granted(user: str) -> None:
     granted = {word[1:] for word in rules()[user] if word.startswith("+")}
     lua = resources.files("redbeat_lite.store.scripts").joinpath("lua")

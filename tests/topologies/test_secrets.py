@@ -18,6 +18,7 @@ from redbeat_lite import Scheduler, Schedules
 from redbeat_lite.cli import redbeat
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import FAULTS, Backend
+from tests.support.cases import together
 from tests.support.server import Server, free_port
 from tests.support.tls import Authority
 
@@ -94,7 +95,7 @@ def test_a_certificate_for_another_host_is_refused(
         assert set(client.info("commandstats")) <= {"cmdstat_config|resetstat"}, "nothing was said to it"
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "told"),
     [
         ({}, True),

@@ -174,7 +174,7 @@ def test_an_edit_that_cannot_be_saved_says_why(
     assert nightly().version == 1
 
 
-@pytest.mark.parametrize(
+@together(
     "fields",
     [
         {"schedule": every(90, align=True), "once": True, "expect": {"start_within": 30}, "misfire": {"grace": 5}},
@@ -190,6 +190,7 @@ def test_an_edit_that_cannot_be_saved_says_why(
             "max_runs": 9,
         },
     ],
+    emptied=True,
 )
 def test_a_form_that_is_posted_as_it_came_changes_nothing(
     visitor: Visitor, schedules: Schedules, fields: dict[str, Any]
@@ -313,7 +314,8 @@ def test_an_entry_that_cannot_be_added_says_why_and_keeps_what_was_typed(
 
 
 @pytest.mark.parametrize(
-    "form", [{"tz": ""}, {"rule": "0 4 * * *"}, {"kind": "every", "rule": "90", "tz": ""}, {"jitter": "5s"}]
+    "form",
+    [{"tz": ""}, {"rule": "0 4 * * *"}, {"kind": "every", "rule": "90", "tz": ""}, {"jitter": "5s"}],
 )
 def test_the_command_of_an_edit_does_what_is_saved(
     visitor: Visitor,

@@ -10,6 +10,7 @@ import redis
 from redbeat_lite import Entry, Schedules, acting_as, every
 from redbeat_lite.web import pages
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.web.conftest import Visitor
 
 
@@ -34,7 +35,7 @@ def test_changes_of_all_entries_are_told_the_newest_first(visitor: Visitor, sche
     assert "redbeat log --limit 1000" in seen.text
 
 
-@pytest.mark.parametrize(("query", "left"), [({"q": "nigh"}, 2), ({"q": "p*"}, 1), ({"q": "nothing"}, 0)])
+@together(("query", "left"), [({"q": "nigh"}, 2), ({"q": "p*"}, 1), ({"q": "nothing"}, 0)], emptied=True)
 def test_a_filter_leaves_some_changes(visitor: Visitor, schedules: Schedules, query: dict[str, str], left: int) -> None:
     schedules.add("nightly", "add", every(60))
     schedules.add("poll", "add", every(60))

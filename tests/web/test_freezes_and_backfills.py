@@ -48,8 +48,10 @@ def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedule
     assert [each.selection for each in schedules.freezes] == [("*", "a", "*")]
 
 
-@pytest.mark.parametrize(
-    ("form", "said"), [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "for: expected"), ({}, "expected")]
+@together(
+    ("form", "said"),
+    [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "for: expected"), ({}, "expected")],
+    emptied=True,
 )
 def test_a_freeze_that_says_too_little_is_refused(
     visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str

@@ -30,6 +30,7 @@ from redbeat_lite.web import Access, Request, asgi, wsgi
 from redbeat_lite.web.http import MAX_BODY
 from redbeat_lite.web.routes import ROUTES
 from redbeat_lite.web.users import line
+from tests.support.cases import together
 from tests.support.pages import blocks, document
 from tests.support.processes import ROOT, celery, run_celery, run_python
 from tests.support.server import Server
@@ -183,7 +184,7 @@ async def _unread() -> Any:
 POST = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
 
 
-@pytest.mark.parametrize(
+@together(
     ("method", "path", "rights", "status"),
     [
         ("POST", "/pause", None, 403),
@@ -191,6 +192,7 @@ POST = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-f
         ("POST", "/nope", ("view", "pause"), 404),
         ("GET", "/freezes", ("view",), 200),
     ],
+    emptied=True,
 )
 def test_no_body_is_read_of_who_may_not_post_and_none_of_a_get(
     app: Celery, method: str, path: str, rights: tuple[str, ...] | None, status: int
@@ -251,7 +253,7 @@ def test_equal_headers_are_joined_as_by_wsgi(app: Celery) -> None:
     assert seen == [{"x-user": "ada,eve", "cookie": "a=1; b=2"}]
 
 
-@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+@together("kind", ["wsgi", "asgi"], emptied=True)
 def test_a_prefix_without_its_slash_leads_to_the_one_with_it(app: Celery, kind: str) -> None:
     status, headers, _ = mounted(kind, "/a/b", app)("GET", "/a/b")
     assert status in (307, 308)
@@ -458,7 +460,7 @@ def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Sch
         process.destroy()
 
 
-@pytest.mark.parametrize(
+@together(
     ("words", "said"),
     [
         (["--host", "0.0.0.0"], "Error: --host 0.0.0.0 is open to others: say who may do what by --users FILE"),
@@ -466,6 +468,7 @@ def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Sch
         (["--users", "nope.txt"], "Error: --users: cannot read nope.txt: No such file or directory"),
         (["--users", "setup.cfg"], "Error: --users: setup.cfg, line 1: expected lines of"),
     ],
+    emptied=True,
 )
 def test_the_command_refuses_what_is_unsafe_or_wrong(
     app: Celery, run_cli: Callable[..., Any], words: list[str], said: str
