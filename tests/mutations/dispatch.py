@@ -8,7 +8,7 @@ _WAYS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_dispatch_transport
 _TICKS = ("tests/beat/test_tick_failed_publish.py", "tests/beat/test_tick_clock.py")
 _SCRIPTS = ("tests/store/test_scripts.py",)
 _KILLS = ("tests/faults/test_kill.py",)
-_FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
+_FREEZES = ("tests/beat/test_freezes.py",)
 _PREPARED = ("tests/beat/test_prepared.py", "tests/beat/test_dispatch_queues.py")
 _BROKERS = ("tests/faults/test_brokers.py", "tests/acceptance/test_outage.py")
 _LOCKS = ("tests/beat/test_dispatch_ways.py", "tests/beat/test_terms.py")
@@ -192,7 +192,7 @@ DISPATCH = (
         old="                job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.\n",
         new="                pass\n",
         promise="test_guarantees.py::TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
-        room=(*_LOCKS, "tests/beat/test_interleavings.py"),
+        room=_LOCKS,
     ),
     Mutation(
         name="runs that were decided against are not recorded",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 _SCRIPTS = ("tests/store/test_scripts.py",)
-_CONFIG = ("tests/beat/test_config_entries.py", "tests/beat/test_interleavings.py")
+_CONFIG = ("tests/beat/test_config_entries.py",)
 _FLUSH = ("tests/acceptance/test_flush.py",)
-_FREEZES = ("tests/beat/test_freezes.py", "tests/beat/test_freeze_interleavings.py")
+_FREEZES = ("tests/beat/test_freezes.py",)
 _API = ("tests/api/test_schedules_mapping.py", "tests/api/test_schedules_add.py")
 
 _TRANSACT = "store/scripts/lua/schedule/transact.lua"
