@@ -227,7 +227,8 @@ def doctor() -> None:
     findings = examine(load_app())
     echo_json(findings)
     for finding in findings:
-        echo_fields([(f"{finding.severity.upper()} {finding.check}:", finding.what)])
+        headline = f"{finding.severity.upper()} {finding.check}: {finding.what}"
+        say(click.wrap_text(headline, subsequent_indent="  "))
         echo_fields([("  why:", finding.why), ("  do:", finding.todo)])
         say()
     number_of = Counter(finding.severity for finding in findings)

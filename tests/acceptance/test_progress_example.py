@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import pytest
-from fastapi import HTTPException
 
 from tests.support.processes import ROOT, Process
 from tests.support.server import Server
@@ -22,6 +21,8 @@ def data(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def test_the_example_of_a_live_page_works(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import HTTPException  # not at the top: it takes long, and each process of a run collects every test
+
     monkeypatch.setenv("BROKER_URL", server.url)
     monkeypatch.syspath_prepend(HERE)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -34,6 +32,7 @@ from tests.support.cases import together
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.processes import ROOT, run_python
 from tests.support.server import Server
 
 #: End of the warning about a task that the app does not know.
@@ -222,14 +221,15 @@ class TestAdd:
         warned = [text for text in caplog.messages if f"{expression!r} runs 60 times in each minute" in text]
         assert len(warned) == is_warned
 
-    def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server) -> None:
+    def test_an_unknown_task_is_said_where_nobody_has_set_up_logging(self, server: Server, tmp_path: Path) -> None:
         script = f"""
 from celery import Celery
 from redbeat_lite import Schedules
 app = Celery("proj", broker={server.url!r})
 Schedules(app).add("late", "no.such.task", 10)
 """
-        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        (tmp_path / "adds.py").write_text(script)
+        ran = run_python("adds.py", env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
         assert ran.stderr == f"entry 'late': no task 'no.such.task' {UNKNOWN}\n"
 
     def test_a_task_of_a_module_that_was_not_imported_is_known(
@@ -260,9 +260,9 @@ assert not app.finalized
 def later(): ...
 """
         (tmp_path / "midway.py").write_text(module)
-        command = [sys.executable, "-c", "import midway"]
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert ran.stderr == ""
+        (tmp_path / "imports.py").write_text("import midway; print('imported')")
+        ran = run_python("imports.py", env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+        assert (ran.stdout, ran.stderr) == ("imported\n", "")
 
     def test_arguments_that_the_task_does_not_take_are_a_warning(
         self, schedules: Schedules, caplog: pytest.LogCaptureFixture

@@ -38,8 +38,18 @@ class Said(NamedTuple):
         return self.out.splitlines()
 
 
+def run_command(app: Celery, *words: str, code: int = 0, typed: str | None = None, encoding: str = "utf-8") -> Said:
+    """Run a command in this process; tables are 80 columns wide."""
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    ended = CliRunner(encoding, env={"COLUMNS": "80"}).invoke(redbeat, words, obj=context, input=typed)
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert ended.exit_code == code, (words, ended.output)
+    return Said(ended.stdout, ended.stderr, ended.output)
+
+
 class Shell:
-    """Real command lines beside a live beat.
+    """Command lines beside a live beat.
 
     Parameters:
         url: of the server.
@@ -55,13 +65,22 @@ class Shell:
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "80",
         }
+        self._app = Celery("proj", broker=url, set_as_current=False)
+        self._app.conf.update(json.loads(self.env["PROJ_CONF"]), result_expires=None)
+
+        @self._app.task(name="proj.add", shared=False)
+        def add(x: int = 0, y: int = 0) -> None: ...
 
     def start(self, *words: str) -> Process:
         """Start a command that takes its time."""
         return celery("tests.acceptance.proj", "redbeat", *words, **self.env)
 
     def __call__(self, *words: str, code: int = 0) -> Said:
-        """Run a command to its end, which has to be this exit code."""
+        """Run a command in this process to its end, which has to be this exit code."""
+        return run_command(self._app, *words, code=code)
+
+    def typed(self, *words: str, code: int = 0) -> Said:
+        """Run a command in a process of its own."""
         ended = run_celery("tests.acceptance.proj", "redbeat", *words, env=self.env)
         assert ended.returncode == code, (words, ended.stdout, ended.stderr)
         return Said(ended.stdout, ended.stderr)
@@ -119,17 +138,8 @@ def schedules(app: Celery) -> Schedules:
 
 @pytest.fixture
 def run_cli() -> Callable[..., Said]:
-    """Runs a command in this process; tables are 80 columns wide."""
-
-    def run(app: Celery, *words: str, code: int = 0, typed: str | None = None, encoding: str = "utf-8") -> Said:
-        context = CLIContext(app=app, no_color=True, workdir=None)
-        ended = CliRunner(encoding, env={"COLUMNS": "80"}).invoke(redbeat, words, obj=context, input=typed)
-        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        assert ended.exit_code == code, (words, ended.output)
-        return Said(ended.stdout, ended.stderr, ended.output)
-
-    return run
+    """Runs a command of an app in this process."""
+    return run_command
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_what_a_list_leaves_out_is_said_beside_it(server: Server, client: redis.
     client.zadd(index_key("redbeat-lite"), {f"run{EVIL}": 1})
     client.hset(RunKeys.of("redbeat-lite", f"run{EVIL}").run, "state", EVIL)
     for words, name in ((["list"], "bad"), (["pipelines", "list"], "run")):
-        said = shell(*words, "--json")
+        said = shell.typed(*words, "--json")
         assert isinstance(said.json, list)
         [line] = said.err.splitlines()
         assert line.startswith("Warning: ")

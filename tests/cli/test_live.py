@@ -1,4 +1,4 @@
-"""Each command as one types it, beside a live beat: plain, and as JSON where it prints data."""
+"""Each command beside a live beat: plain, and as JSON where it prints data."""
 
 from __future__ import annotations
 

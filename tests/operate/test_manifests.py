@@ -19,7 +19,7 @@ import yaml
 
 from tests.support.beats import leads
 from tests.support.cases import together
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -92,7 +92,7 @@ MANIFESTS = pytest.mark.parametrize("name", ["compose", "kubernetes", "systemd"]
 
 
 @MANIFESTS
-def test_the_probe_asks_for_the_file_that_the_beat_is_told_to_write(name: str) -> None:
+def test_the_probe_asks_for_the_file_that_the_beat_is_told_to_write(name: str, tmp_path: Path) -> None:
     given = environment(name)
     assert all(isinstance(value, str) for value in given.values())
     # In a process of its own, because the tasks of an app show up in every other app of the process.
@@ -101,8 +101,9 @@ def test_the_probe_asks_for_the_file_that_the_beat_is_told_to_write(name: str) -
         "print(found.heartbeat_file, found.metrics_port, found.metrics_host)"
     )
     env = {**os.environ, **given, "PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES / 'compose'}"}
-    shown = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
-    file, port, host = shown.split()
+    (tmp_path / "shown.py").write_text(script)
+    shown = run_python("shown.py", env=env, cwd=tmp_path)
+    file, port, host = shown.stdout.split()
     assert port == "9540"
     assert not file.startswith("/tmp"), "where anybody might write"
     assert host == ("127.0.0.1" if name == "systemd" else "0.0.0.0"), "a container has an address of its own"

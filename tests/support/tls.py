@@ -6,8 +6,6 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import trustme
-
 from tests.support.proxy import Proxy
 from tests.support.server import Server, free_port
 
@@ -21,6 +19,8 @@ class Authority:
     """
 
     def __init__(self, directory: Path, *names: str) -> None:
+        import trustme  # not at the top: each process of a run collects every test, and few make certificates
+
         directory.mkdir(exist_ok=True)
         self._ca = trustme.CA()
         self._server = self._ca.issue_cert(*names or ("127.0.0.1", "localhost"))

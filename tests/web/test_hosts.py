@@ -20,10 +20,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Mount
-from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.web import Access, Request, asgi, wsgi
@@ -98,6 +94,11 @@ def by_asgi(application: Any) -> Ask:
 
 def mounted(kind: str, prefix: str, app: Celery) -> Ask:
     """The page in a host of this kind."""
+    # Not at the top: these take long, and each process of a run collects every test.
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
     options = {"access": lambda request: Access("ada", {"view", "pause"})}
     if kind == "wsgi":
         page = wsgi(app, **options)
@@ -278,6 +279,8 @@ def test_flask_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> None:
 
 
 def test_fastapi_has_it_as_the_page_says(app: Celery, nightly: Schedules) -> None:
+    from starlette.responses import PlainTextResponse
+
     names: dict[str, Any] = {"app": app}
     [block] = blocks(PAGE, "FastAPI and other ASGI")
     exec(block.text, names)
