@@ -228,7 +228,8 @@ def doctor() -> None:
     echo_json(findings)
     for finding in findings:
         headline = f"{finding.severity.upper()} {finding.check}: {finding.what}"
-        say(click.wrap_text(headline, subsequent_indent="  "))
+        for line in click.wrap_text(headline, subsequent_indent="  ").splitlines():
+            say(line)
         echo_fields([("  why:", finding.why), ("  do:", finding.todo)])
         say()
     number_of = Counter(finding.severity for finding in findings)
