@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
 import sys
 import termios
 import tty
@@ -163,7 +164,7 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
     logging.disable()
     with _reading_keys():
         while True:
-            size = os.get_terminal_size(sys.stdout.fileno())
+            size = shutil.get_terminal_size()
             room = size.lines - 1
             try:
                 marked = schedules.freezes.marked(entries)
