@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
+from tests.simulation.bodies import TaskFailed
 from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
 from tests.simulation.users import LATEST_MS, NAMES
@@ -35,13 +35,8 @@ MOST_LASTING_KEYS = 20
 #: Objects that a beat may hold: entries, templates of messages, connections.
 MOST_OBJECTS = 2000
 
-#: How a body has ended of which the record says this; ``None`` where it was killed. A failed run may have asked for
-#: a retry that has expired.
-ENDS: dict[str, tuple[str | None, ...]] = {
-    "succeeded": ("well",),
-    "retrying": ("again",),
-    "failed": ("ill", "again", None),
-}
+#: How a body has ended of which the record says this.
+ENDS = {"succeeded": "well", "retrying": "again", "failed": "ill"}
 
 _KEYS = Keys.of("redbeat-lite")
 _LEADER = _KEYS.leader.encode()
@@ -226,15 +221,14 @@ class Checks:
 
     def _check_runs(self) -> None:
         """Each end in the record of runs is that of a body."""
-        ends: dict[str, set[tuple[int, str | None]]] = defaultdict(set)
-        for body in self._story.records:
-            if body["kind"] == "body":
-                ends[body["id"]].add((body.get("attempt", 0), body.get("end")))
+        ends = {
+            (body["id"], body.get("attempt"), body.get("end")) for body in self._story.records if body["kind"] == "body"
+        }
         for run in self._scenario.user.runs:
-            if run.outcome == "failed" and run.attempts == 0:
-                continue  # The lock of another run refused it.
-            possible = {(run.attempts - 1, end) for end in ENDS.get(run.outcome, ())}
-            if possible and not possible & ends[run.task_id or ""]:
+            if run.outcome == "failed" and not (run.error or "").startswith(TaskFailed.__name__):
+                continue  # It may have failed before its body began: its lock was taken, or its time was over.
+            end = ENDS.get(run.outcome)
+            if end is not None and (run.task_id, run.attempts - 1, end) not in ends:
                 what = f"{run.name} of {run.scheduled_at} has {run.outcome} at attempt {run.attempts}, and no body has"
                 self._story.violate("record of runs", what)
 
