@@ -41,8 +41,9 @@ ENTRY = {
     "options": {"queue": FaultWorkers.queue},
 }
 
-#: What there is time for in the ordinary run, beside what :mod:`tests.faults.test_fates` draws.
-FEW = ("kill_a_worker", "freeze_a_worker", "stop_a_worker", "crash_the_server")
+#: What there is time for in the ordinary run, beside what :mod:`tests.faults.test_fates` draws. Workers that are frozen
+#: or stopped are in :mod:`tests.once.test_faults`.
+FEW = ("kill_a_worker", "crash_the_server")
 
 
 class LockWatch:

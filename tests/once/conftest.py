@@ -14,12 +14,13 @@ from redbeat_lite.once.lock_store import LockStore
 from tests.harness.history import HistoryLog
 from tests.once.client import OnceClient
 from tests.once.pools import ALL, Crew, Play, stages_of
+from tests.support.cases import for_the_soak
 from tests.support.server import DURABLE, Server
 
 
 def in_crews(*first: str, others: Iterable[str] = ()) -> pytest.MarkDecorator:
     """Have a test run with the shared workers of these pools; with those of others by `make soak`."""
-    rest = [pytest.param(pool, marks=pytest.mark.soak) for pool in others if pool not in first]
+    rest = for_the_soak(pool for pool in others if pool not in first)
     return pytest.mark.parametrize("crew_of_any_pool", [*first, *rest], indirect=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -56,6 +57,11 @@ def together(
         return all_of_them
 
     return over
+
+
+def for_the_soak(values: Iterable[Any]) -> list[Any]:
+    """Return parameters that are marked ``soak``; none in the ordinary run, where each worker would collect them."""
+    return [pytest.param(value, marks=pytest.mark.soak) for value in values if "SOAK_MINUTES" in os.environ]
 
 
 def _values(case: Any, number: int) -> Sequence[Any]:

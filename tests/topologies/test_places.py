@@ -25,6 +25,7 @@ from redbeat_lite.runs.run import Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
+from tests.support.cases import for_the_soak
 from tests.support.kombus import BATCHES
 from tests.support.messages import of_entry
 from tests.support.run_records import Worker
@@ -33,13 +34,9 @@ from tests.support.waiting import eventually
 from tests.topologies.conftest import KINDS, Place
 
 #: What goes by what the server does, and not by how it lets one in.
+_DIFFERENT = ("default", "sentinel", "cluster")
 whoever_is_let_in = pytest.mark.parametrize(
-    "started",
-    [
-        pytest.param(kind, marks=() if kind in ("default", "sentinel", "cluster") else pytest.mark.soak)
-        for kind in KINDS
-    ],
-    indirect=True,
+    "started", [*_DIFFERENT, *for_the_soak(kind for kind in KINDS if kind not in _DIFFERENT)], indirect=True
 )
 
 
