@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat_lite import ConfigOwned, Schedules, every
+from redbeat_lite import Schedules, every
 from tests.harness.queues import check_queue
-from tests.support.beats import EACH, FAST, INTERVAL, KEYS, STEP, conf, leads
+from tests.support.beats import EACH, FAST, KEYS, STEP, conf, leads
 from tests.support.messages import of_entry
 from tests.support.processes import ROOT, Process, run_celery
 from tests.support.server import Server
@@ -41,28 +41,6 @@ def stop(process: Process) -> None:
     process.stop()
 
 
-def test_a_bad_config_entry_is_refused_alone(
-    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
-) -> None:
-    process = run(
-        {
-            "fast": FAST,
-            "unknown field": {**HOURLY, "expire": 10},
-            "bad schedule": {"task": "proj.add", "schedule": "whenever"},
-            "no task": {"schedule": 10},
-            "no mapping": "proj.add",
-        }
-    )
-    eventually(lambda: of_entry(client, "fast"), what="the sound entry")
-    assert "expire: " in process.says("ERROR.*config entry 'unknown field' is refused: ")
-    assert "schedule: " in process.says("ERROR.*config entry 'bad schedule' is refused: ")
-    assert "task: " in process.says("ERROR.*config entry 'no task' is refused: ")
-    process.says("ERROR.*config entry 'no mapping' is refused: ")
-    assert len(process.lines("ERROR")) == 4
-    assert "Traceback" not in process.output
-    assert set(schedules) == {"fast"}
-
-
 def test_what_the_beat_refuses_is_seen_from_every_process_until_it_is_mended(
     run: Callable[..., Process], server: Server
 ) -> None:
@@ -80,28 +58,13 @@ def test_what_the_beat_refuses_is_seen_from_every_process_until_it_is_mended(
     assert re.match(r"2\n +'typo': expire: expected a known field, got 10", status), status
     assert "'once': one_off: expected a known field" in status
     assert json.loads(redbeat("status", "--json"))["refused"]["errors"].keys() == {"typo", "once"}
-    assert re.search("^REFUSED +WHY\ntypo +expire: expected", redbeat("list"), flags=re.MULTILINE)
     assert "the beat refuses the one in beat_schedule: expire: expected" in redbeat("show", "typo")
     assert "ERROR refused: 2 config entries of 'proj' refused: 'typo', 'once'" in redbeat("doctor", env=here)
     assert f"leader (pid {first.pid} on " in redbeat("health"), "whatever it refuses, the beat is well"
     stop(first)
     run({"fast": FAST, "typo": {**HOURLY, "expires": 10}})
     assert re.search("^refused +0$", redbeat("status"), flags=re.MULTILINE)
-    assert "REFUSED" not in redbeat("list")
     assert "expires   10" in redbeat("show", "typo")
-
-
-def test_a_config_entry_whose_name_is_taken_is_an_error_for_that_name(
-    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
-) -> None:
-    schedules.add("taken", "proj.add", every(INTERVAL), kwargs={"x": 1})
-    process = run({"taken": {**FAST, "kwargs": {"x": 2}}, "free": FAST})
-    process.says("ERROR.*config entry 'taken' is refused: the name is taken by a runtime entry")
-    eventually(lambda: of_entry(client, "free") and len(of_entry(client, "taken")) > 2, what="both entries")
-    assert all(message.kwargs == {"x": 1} for message in of_entry(client, "taken"))
-    assert schedules["taken"].source != schedules["free"].source
-    with pytest.raises(ConfigOwned):
-        schedules.update("free", kwargs={"x": 3})
 
 
 def test_entries_that_left_the_configuration_are_removed_and_those_of_others_stay(
@@ -116,27 +79,6 @@ def test_entries_that_left_the_configuration_are_removed_and_those_of_others_sta
     process.says("WARNING.*1 entry taken over from the configuration of 'billing', which has no beat: 'shared'")
     process.says("WARNING.*1 entry belongs to the configuration of 'billing', which has no beat: 'theirs'")
     assert not process.lines("CRITICAL|Traceback")
-
-
-def test_a_pause_and_the_history_of_a_config_entry_outlive_restarts(
-    run: Callable[..., Process], client: redis.Redis, schedules: Schedules
-) -> None:
-    process = run({"fast": FAST})
-    eventually(lambda: len(of_entry(client, "fast")) >= 3, what="a few runs")
-    schedules.pause("fast", note="data centre move")
-    before = schedules["fast"]
-    stop(process)
-    # A changed definition takes effect, and is still paused.
-    process = run({"fast": {**FAST, "kwargs": {"x": 7}}, "other": FAST})
-    sent = len(of_entry(client, "fast"))
-    eventually(lambda: len(of_entry(client, "other")) >= 3, what="another entry")
-    after = schedules["fast"]
-    assert (after.paused_note, after.kwargs) == ("data centre move", {"x": 7})
-    assert (after.total_run_count, after.last_run_at) == (before.total_run_count, before.last_run_at)
-    assert len(of_entry(client, "fast")) == sent == before.total_run_count
-    schedules.resume("fast")
-    eventually(lambda: len(of_entry(client, "fast")) > sent, what="the resumed entry")
-    assert of_entry(client, "fast")[-1].kwargs == {"x": 7}
 
 
 def test_restarting_again_and_again_postpones_nothing(

@@ -69,19 +69,6 @@ def test_a_turn_that_fails_unforeseen_is_begun_again(beat: Beat, client: redis.R
     assert not process.lines("giving up the lead")
 
 
-def test_a_leader_whose_turns_go_on_failing_lets_another_try(beat: Beat, client: redis.Redis) -> None:
-    settings = conf(schedule={"each": EACH}, lease=30)
-    failing = beat(PROJ_CRASHES=1000, PROJ_CONF=settings)
-    leads(failing, client)
-    other = beat(PROJ_CONF=settings)
-    other.says("standing by")
-    assert "3 turns in a row failed" in failing.says("WARNING.*giving up the lead for 60 s")
-    leads(other, client)
-    eventually(lambda: len(stream(client, "each")) >= 3, what="a stream")
-    assert failing.alive
-    assert len(failing.lines("Traceback")) == 1
-
-
 def test_alone_it_tries_again_after_two_leases(beat: Beat, client: redis.Redis) -> None:
     process = beat(PROJ_CRASHES=4, PROJ_CONF=conf(schedule={"each": EACH}, lease=1))
     process.says("giving up the lead for 2 s")

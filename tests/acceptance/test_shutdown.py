@@ -17,7 +17,7 @@ import redis
 from redbeat_lite import Entry, Schedules, every
 from tests.harness import queues
 from tests.harness.queues import Sent, check_messages, check_queue
-from tests.support.beats import FAST, KEYS, WakeChannel, conf, leader_pid, leads
+from tests.support.beats import FAST, KEYS, WakeChannel, conf, leads
 from tests.support.messages import queued
 from tests.support.processes import Process
 from tests.support.server import Server, free_port
@@ -86,16 +86,6 @@ def test_a_leader_stopped_in_the_middle_of_its_work_loses_and_doubles_nothing(
     messages = queued(client)
     assert len({m.id for m in messages}) == len({m.entry for m in messages}) == 1000
     check_queue(client)
-
-
-def test_a_stand_by_leaves_the_lease_to_the_leader(beat: Beat, client: redis.Redis, wake_channel: WakeChannel) -> None:
-    leader = beat()
-    leads(leader, client)
-    other = beat()
-    other.says("beat: standing by")
-    stops(other)
-    assert leader_pid(client) == leader.pid
-    assert b"vacant" not in wake_channel.words()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02])

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from configparser import ConfigParser
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ import redis
 
 from tests.support.beats import FAST, KEYS, complaints, conf, leads
 from tests.support.messages import of_entry
-from tests.support.processes import ROOT, Process, celery_beat
+from tests.support.processes import Process, celery_beat
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -155,20 +152,6 @@ def test_a_beat_waits_for_a_server_that_is_down_and_leads_when_it_comes(beat: Be
         assert len(process.lines("ERROR")) <= 4
     finally:
         server.destroy()
-
-
-def test_the_name_of_the_entry_point_starts_the_same_scheduler(beat: Beat, client: redis.Redis, tmp_path: Path) -> None:
-    # What an installation leaves behind, wherever the package itself lies.
-    declared = ConfigParser()
-    declared.read(ROOT / "setup.cfg")
-    metadata = tmp_path / "redbeat_lite-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: redbeat-lite\nVersion: 0\n")
-    points = declared["options.entry_points"]["celery.beat_schedulers"]
-    (metadata / "entry_points.txt").write_text(f"[celery.beat_schedulers]\n{points}\n")
-    process = beat(PROJ, "-S", "redbeat_lite", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
-    leads(process, client)
-    process.says(r"scheduler -> redbeat_lite\.Scheduler")
 
 
 def test_importing_and_building_the_app_and_the_scheduler_opens_no_connection(

@@ -14,6 +14,7 @@ import redis
 
 from tests.harness.queues import check_queue
 from tests.support.beats import EACH, STEP, conf, leader_pid, stream
+from tests.support.cases import for_the_soak
 from tests.support.messages import queued
 from tests.support.process_table import descendants, is_running
 from tests.support.processes import Process, celery
@@ -75,7 +76,7 @@ def test_three_workers_with_a_beat_each_give_one_stream(worker: Callable[..., Pr
     check_queue(client, ["each"], STEP)
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", pytest.param("threads", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("pool", ["prefork", *for_the_soak(["solo", "threads"])])
 def test_a_beat_leaves_when_its_worker_is_killed(
     worker: Callable[..., Process], client: redis.Redis, pool: str
 ) -> None:
