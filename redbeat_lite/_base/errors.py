@@ -6,6 +6,7 @@ The docstring of a class is its default message.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from .public import public
@@ -60,13 +61,8 @@ class InvalidEntry(RedbeatError, ValueError):
         return InvalidEntry(self.field, self.expected, self.value, entry=entry, hint=self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_invalid, (self.field, self.expected, self.value, self.entry, self.hint)
-
-
-def _rebuild_invalid(
-    field: str, expected: str, value: object, entry: str | None, hint: str | None
-) -> InvalidEntry:
-    return InvalidEntry(field, expected, value, entry=entry, hint=hint)
+        make = partial(type(self), entry=self.entry, hint=self.hint)
+        return make, (self.field, self.expected, self.value)
 
 
 def check_field_names(

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 _T = TypeVar("_T")
 
+if TYPE_CHECKING:
+    from functools import cached_property
 
-class lazy(Generic[_T]):
-    """Property that is computed at its first use, and then stored in the object's ``__dict__``.
+    lazy = cached_property
+else:
 
-    Before Python 3.12, :class:`functools.cached_property` holds a lock while it computes the value.
-    If another thread holds that lock when the process forks, the child waits for it for ever. This
-    class has no lock. If two threads use it at the same time, both compute a value, and both get
-    the one that was stored first. So the computation must have no side effect.
+    class lazy:
+        """Property that is computed at its first use, and then stored in the object's ``__dict__``.
 
-    After ``__dict__.pop(name, None)``, the next use computes the value again.
-    """
+        Before Python 3.12, :class:`functools.cached_property` holds a lock while it computes the
+        value. If another thread holds that lock when the process forks, the child waits for it for
+        ever. This class has no lock. If two threads use it at the same time, both compute a value,
+        and both get the one that was stored first. So the computation must have no side effect.
 
-    def __init__(self, make: Callable[[Any], _T]) -> None:
-        self._make = make
-        self._name = make.__name__
-        self.__doc__ = make.__doc__
+        After ``__dict__.pop(name, None)``, the next use computes the value again.
+        """
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> _T: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | _T:
-        if instance is None:
-            return self
-        made: _T = instance.__dict__.setdefault(self._name, self._make(instance))
-        return made
+        def __init__(self, make):
+            self._make = make
+            self.__doc__ = make.__doc__
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            return instance.__dict__.setdefault(self._make.__name__, self._make(instance))
 
 
 def of_process(app: Any, make: Callable[[Any], _T]) -> _T:

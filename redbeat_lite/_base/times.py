@@ -148,24 +148,6 @@ def _seconds_of_text(text: str) -> float | None:
     return ms / 1000 if math.isfinite(ms) else None
 
 
-def length_of(
-    field: str, value: object, bounds: str, least: float, most: float = math.inf
-) -> float:
-    """Return the seconds of a duration between ``least`` and ``most`` seconds.
-
-    Parameters:
-        field: name of the value in the error.
-        bounds: the two bounds in words, for the error.
-
-    Raises:
-        InvalidEntry: the value is no duration, or outside the bounds.
-    """
-    seconds = seconds_of(value)
-    if seconds is None or not least <= seconds <= most:
-        raise InvalidEntry(field, f"{DURATION_FORMS}, {bounds}", value)
-    return seconds
-
-
 def duration_text(ms: int) -> str:
     """Return milliseconds as a text such as ``1h30m``, which :func:`seconds_of` reads."""
     parts = []

@@ -27,7 +27,6 @@ from ..entries.apply_options import check_destination
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.message import alive_at_once
 from ..entries.on_calendar import ReadCalendars, give_calendar
 from ..entries.sendable import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.state import EntryState
@@ -44,9 +43,6 @@ from .reader import Reader
 # Not Celery's get_logger(), whose loggers are silent without a logging setup, as at a Python
 # prompt.
 logger = logging.getLogger(__name__)
-
-#: Most messages of an entry that may wait at once without a warning.
-_MANY_ALIVE = 10
 
 _Result = TypeVar("_Result")
 
@@ -107,26 +103,10 @@ class Writer:
         if warn:
             self.warn_of_unknown_tasks([entry])
             self._warn_of_misfit(entry)
-            self._warn_of_many_alive(entry)
             for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
                 if words is not None:
                     logger.warning("entry %r: %s", entry.name, words)
         return entry
-
-    def _warn_of_many_alive(self, entry: Entry) -> None:
-        """Log a warning if many messages of an entry pile up while no worker takes them.
-
-        They do if the interval is much shorter than the clock slack, by which messages live longer.
-        """
-        slack = self._reader.settings.slack_ms
-        alive = alive_at_once(entry, self._zone, slack)
-        if alive > _MANY_ALIVE:
-            text = (
-                "entry %r: while no worker takes them, %d of its messages are alive at once, as "
-                "each lives for its interval and redbeat_lite_clock_slack (%g s); with once=True "
-                "it is one"
-            )
-            logger.warning(text, entry.name, alive, slack / 1000)
 
     def warn_of_unknown_tasks(
         self, entries: Iterable[Entry], logged: set[str] | None = None

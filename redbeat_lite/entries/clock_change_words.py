@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from .._base.times import from_ms
 from ..rules import Rule
-from ..rules.clock_changes import ZonedRule, naive, stretches
-from ..rules.wall_times import before
+from ..rules.clock_changes import ZonedRule, before, naive, stretches
 from .entry import Entry
 from .lifecycle import within
 from .words import listed

@@ -305,9 +305,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     @property
     def last_success_at(self) -> datetime | None:
         """Nominal time of the newest run that succeeded."""
-        return next(
-            (times.from_ms(row.nominal) for row in self.rows if row.outcome == "succeeded"), None
-        )
+        successes = (row.nominal for row in self.rows if row.outcome == "succeeded")
+        return next(map(times.from_ms, successes), None)
 
     @property
     def failures_in_a_row(self) -> int:

@@ -20,9 +20,6 @@ from .definition import readable_text
 from .entry import Entry
 from .state import EntryState, and_sent
 
-#: Seconds until a failed publish is retried for the first time. The wait doubles with each failure.
-_FIRST_RETRY = 1
-
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
 
@@ -51,17 +48,11 @@ def check(
         raise InvalidEntry(
             "schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)
         ) from exc
-    if (
-        upcoming is None
-        and not isinstance(entry.schedule, Manual)
-        and not _same_window(replaced(), entry, now, zone)
-    ):
-        raise InvalidEntry(
-            "schedule",
-            "a schedule with an occurrence still to come",
-            entry.schedule,
-            entry=entry.name,
-        )
+    if upcoming is None and not isinstance(entry.schedule, Manual):
+        before = replaced()
+        if before is None or before.end_at != entry.end_at or not same_runs(before, entry, zone):
+            expected = "a schedule with an occurrence still to come"
+            raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
         expected = f"less than the shortest gap between occurrences ({gap / 1000:g} s)"
         raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
@@ -104,11 +95,9 @@ def revised(
     nominal = state.nominal
     timing_changed = not same_runs(before, after, zone)
     if timing_changed or state.finished:
-        nominal = first(after, now, zone)
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
-        if nominal is not None and state.last is not None:
-            nominal = unsent(after.rule(zone), nominal, now, state.last)
+        nominal = _first_unsent(after, state, now, zone)
         if nominal is not None and not timing_changed and nominal <= now:
             # `first` returns the instant of a one-off even if it is past.
             nominal = None
@@ -254,7 +243,7 @@ def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
 
 def retry_delay(attempts: int) -> int:
     """Return the seconds until a publish is retried after ``attempts`` failures: 1, 2, 4 … 60."""
-    return min(_FIRST_RETRY << min(attempts - 1, 10), _LAST_RETRY)
+    return min(1 << min(attempts - 1, 10), _LAST_RETRY)
 
 
 def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
@@ -311,9 +300,7 @@ def rezoned(
     # The rules of a custom schedule differ by their zones, but may have the same occurrences.
     if all(first_ms(other, now, entry.start_ms) == following for other in others):
         return state
-    if following is not None and state.last is not None:
-        following = unsent(rule, following, now, state.last)
-    following = None if beyond(entry, following) else following
+    following = _first_unsent(entry, state, now, zone)
     return state if following == state.nominal else state.moved(following)
 
 
@@ -334,8 +321,13 @@ def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
     return None if beyond(entry, nominal) else nominal
 
 
-def _same_window(before: Entry | None, after: Entry, now: int, zone: tzinfo) -> bool:
-    return before is not None and before.end_at == after.end_at and same_runs(before, after, zone)
+def _first_unsent(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
+    """Return the first occurrence after ``now`` (epoch ms) that was not sent yet."""
+    nominal = first(entry, now, zone)
+    if nominal is None or state.last is None:
+        return nominal
+    nominal = unsent(entry.rule(zone), nominal, now, state.last)
+    return None if beyond(entry, nominal) else nominal
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Mapping
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery.beat import BeatLazyFunc
 
 from .._base import times
 from ..policies import Expect
-from ..rules import Every, Question
+from ..rules import Question
 from ..rules.celery_schedules import familiar
 from ..rules.cron import Cron
 from ..rules.misfire import DEFAULT_GRACE_MS, Plan
@@ -79,23 +78,6 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
     # retry().
     is_bound = not isinstance(inspect.getattr_static(type(task), "run", None), staticmethod)
     return is_bound or bool(getattr(task, "autoretry_for", ()))
-
-
-def alive_at_once(entry: Entry, zone: tzinfo, slack: int) -> int:
-    """Return how many unexpired messages of an entry can wait at once while no worker takes them.
-
-    It is 1 for an entry with a once-lock, and for one that has no interval or another expiry.
-
-    Parameters:
-        slack: as for :func:`life_ms`.
-    """
-    has_lock = entry.once is not None and entry.once.at_publish
-    if has_lock or not expires_with_gap(entry):
-        return 1
-    rule = entry.rule(zone)
-    if not isinstance(rule, Every):
-        return 1
-    return 1 + math.ceil(slack / rule.ms)
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:

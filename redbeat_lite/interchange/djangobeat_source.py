@@ -16,8 +16,8 @@ from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
 from ..rules import Cron, RRule, at, schedule_text
 from ..rules.celery_schedules import crontab_rule
+from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
-from ..rules.wall_times import WallTimes
 from .move_in import ForeignEntry, LeftOut, Source, Unreadable
 
 #: Columns of a task that refer to a schedule. A task has one of them.

@@ -8,7 +8,7 @@ real time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -19,10 +19,9 @@ from celery.schedules import BaseSchedule, ParseException, crontab, crontab_pars
 
 from .._base.errors import InvalidEntry
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
-from .clock_changes import CountedRule
+from .clock_changes import CountedRule, Days, WallTimes
 from .cron import Cron, runs_every_hour, split
 from .rule import Question, Rule
-from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
 
 #: Most questions in advance. A schedule that has named no occurrence by then is asked in real time.
@@ -45,22 +44,18 @@ def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
     If ``nowfun`` answers in a named zone, the rule is in that zone; users set ``nowfun`` for that.
     """
     days = Days(
-        months=_ascending(schedule.month_of_year),
-        month_days=_ascending(schedule.day_of_month),
+        months=tuple(sorted(schedule.month_of_year)),
+        month_days=tuple(sorted(schedule.day_of_month)),
         weekdays=tuple(sorted(((day - 1) % 7, 0) for day in schedule.day_of_week)),
     )
     times = WallTimes(
-        hours=_ascending(schedule.hour),
-        minutes=_ascending(schedule.minute),
+        hours=tuple(sorted(schedule.hour)),
+        minutes=tuple(sorted(schedule.minute)),
         seconds=(0,),
         days=days,
         running=_is_running(schedule),
     )
     return CountedRule(times, portable(_own_zone(schedule) or zone))
-
-
-def _ascending(values: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(values))
 
 
 def _is_running(schedule: crontab) -> bool:
@@ -87,22 +82,16 @@ def familiar(schedule: Cron) -> crontab | None:
     It is for tools that read an entry's rule and know only Celery's classes. None if Celery has no
     notation for the rule: seconds, ``L``, ``W``, ``#``.
     """
-    return _familiar(schedule.resolved, schedule.seconds, schedule.zone)
-
-
-@lru_cache(maxsize=1024)
-def _familiar(expression: str, seconds: str, zone: tzinfo | None) -> crontab | None:
-    """Return a ``crontab`` with the fields of a cron expression; ``None`` if there is none."""
-    second, minute, hour, day, month, weekday = split(expression, seconds)
+    second, minute, hour, day, month, weekday = split(schedule.resolved, schedule.seconds)
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None
     try:
-        schedule = crontab(minute, hour, weekday, day, month)
+        twin = crontab(minute, hour, weekday, day, month)
     except (ParseException, ValueError):
         return None
-    if zone is not None:
-        schedule.tz = zone
-    return schedule
+    if schedule.zone is not None:
+        twin.tz = schedule.zone
+    return twin
 
 
 @dataclass(frozen=True)
@@ -155,11 +144,6 @@ class ForeignRule(_Wrapped):
         except OverflowError:
             return None
         return question
-
-    def first_question(self, now: int) -> Question | None:
-        """Ask once for the next occurrence after ``now``, at which something has run."""
-        _, wait = self._ask(from_ms(now), from_ms(now))
-        return _question(from_ms(now), wait, now)
 
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
         """Ask a question at ``now``; return whether it is due, and the next question."""

@@ -27,9 +27,8 @@ from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import seconds_of
-from .clock_changes import CountedRule
+from .clock_changes import CountedRule, Days, WallTimes
 from .rule import SpreadSchedule, drawn
-from .wall_times import Days, WallTimes
 from .zones import portable, zone_of
 
 MONTHS = (
@@ -298,21 +297,16 @@ class Parser:
 
     def days(self, day: str, month: str, weekday: str) -> Days:
         """Return the days that the three day fields of an expression choose."""
-        months = self.values(month, MONTH)
         nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
         nearest_weekday = 0
-        month_days: tuple[int, ...] = ()
         if nearest:
             number = nearest[1] or nearest[2]
             nearest_weekday = self.number(number, DAY, number)
-        else:
-            month_days = self.month_days(day)
-        weekdays = self.weekdays(weekday)
         return Days(
-            months,
-            month_days=month_days,
+            self.values(month, MONTH),
+            month_days=() if nearest else self.month_days(day),
             nearest_weekday=nearest_weekday,
-            weekdays=weekdays,
+            weekdays=self.weekdays(weekday),
             either=_is_restricted(day) and _is_restricted(weekday),
         )
 

@@ -65,21 +65,14 @@ class ScheduleKind(NamedTuple):
         options: further fields of the form, with their default values.
     """
 
-    cls: type[BaseSchedule] | None
+    cls: Any
     rule: Callable[[Any], object]
     make: Callable[..., BaseSchedule]
     options: Mapping[str, object] = MappingProxyType({})
 
 
-class _Custom(NamedTuple):
-    """Registered class of a user."""
-
-    cls: type[BaseSchedule]
-    encode: Callable[[Any], object]
-    decode: Callable[[Any], BaseSchedule]
-
-
-_custom: dict[str, _Custom] = {}
+#: Registered classes of users, by name.
+_custom: dict[str, ScheduleKind] = {}
 
 
 @public
@@ -111,7 +104,7 @@ def register_schedule(
         raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
     if any(cls is kind.cls for kind in SCHEDULE_KINDS.values()):
         raise InvalidEntry("cls", "a class without a form of its own", cls)
-    _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = _Custom(cls, encode, decode)
+    _custom[name or f"{cls.__module__}.{cls.__qualname__}"] = ScheduleKind(cls, encode, decode)
 
 
 def coerce_schedule(value: object) -> BaseSchedule:
@@ -148,23 +141,23 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     """
     for name, custom in _custom.items():
         if type(schedule_) is custom.cls:
-            return {"custom": name, "data": _json_data(custom, schedule_)}
+            data = custom.rule(schedule_)
+            _check_data(schedule_, data)
+            return {"custom": name, "data": data}
     for name, kind in SCHEDULE_KINDS.items():
         if type(schedule_) is kind.cls:
             return _encode(name, kind, schedule_)
-    is_schedule = isinstance(schedule_, BaseSchedule)
-    hint = "register its class with register_schedule" if is_schedule else None
+    hint = "register its class with register_schedule"
     raise InvalidEntry("schedule", "a schedule that can be stored", schedule_, hint=hint)
 
 
-def _json_data(custom: _Custom, schedule_: BaseSchedule) -> object:
-    data = custom.encode(schedule_)
+def _check_data(schedule_: BaseSchedule, data: object) -> None:
+    """Refuse data of a user's encoder that is no JSON."""
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError):
-        expected = f"JSON-able data from the encoder of {custom.cls.__name__}"
+        expected = f"JSON-able data from the encoder of {type(schedule_).__name__}"
         raise InvalidEntry("schedule", expected, data) from None
-    return data
 
 
 def _encode(name: str, kind: ScheduleKind, schedule_: Any) -> dict[str, Any]:
@@ -296,8 +289,8 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
     if custom is None:
         hint = nearest_hint(str(name), _custom) or "import the module that calls register_schedule"
         raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
-    schedule_ = custom.decode(data)
-    if not isinstance(schedule_, custom.cls):
+    schedule_ = custom.make(data)
+    if type(schedule_) is not custom.cls:
         raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", schedule_)
     return schedule_
 

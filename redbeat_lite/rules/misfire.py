@@ -99,7 +99,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     if isinstance(nominal, Question):
         is_due, following = rule.answer(nominal, now)
         return Plan((int(nominal),) if is_due else (), following, 0)
-    following = rule.first_question(now)
+    _, following = rule.answer(Question(now, now), now)
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS

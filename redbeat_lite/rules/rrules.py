@@ -27,10 +27,9 @@ from itertools import islice
 from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.times import MAX_MS, aware, to_ms
-from .clock_changes import FIRST_MS, ZonedRule
+from .clock_changes import FIRST_MS, Days, WallTimes, ZonedRule, before
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import RuleSchedule
-from .wall_times import Days, WallTimes, before
 from .zones import portable, zone_name, zone_of
 
 #: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.

@@ -156,30 +156,6 @@ class TestAdd:
         ]
 
     @together(
-        ("interval", "more", "alive"),
-        [
-            (0.05, {}, 101),
-            (0.5, {}, 11),
-            (1, {}, None),
-            (0.05, {"once": True}, None),
-            (0.05, {"expires": 1}, None),
-            (0.05, {"once": Once(scope="queue", on_conflict="wait")}, 101),
-        ],
-        emptied=True,
-    )
-    def test_messages_that_pile_up_where_no_worker_takes_them_are_a_warning(
-        self,
-        schedules: Schedules,
-        caplog: pytest.LogCaptureFixture,
-        interval: float,
-        more: dict[str, Any],
-        alive: int | None,
-    ) -> None:
-        schedules.add("a", "add", every(interval), **more)
-        said = [record.getMessage() for record in caplog.records]
-        assert [f"{alive} of its messages are alive at once" in each for each in said] == [True] * (alive is not None)
-
-    @together(
         ("expression", "words"),
         [
             ("0 3 */100,1-7 * MON", "on about 124 days a year; to run only if both match, use Celery's crontab"),

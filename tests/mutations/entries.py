@@ -24,8 +24,8 @@ ENTRIES = (
     Mutation(
         name="an edit sends again what was sent",
         file=_LIFECYCLE,
-        old="            nominal = unsent(after.rule(zone), nominal, now, state.last)\n",
-        new="            pass\n",
+        old="nominal = _first_unsent(after, state, now, zone)",
+        new="nominal = first(after, now, zone)",
         promise="test_delivery.py::TestClocks::test_an_edit_by_a_clock_that_is_behind_repeats_no_run",
         room=(*_LIFE, "tests/beat/test_tick_ends.py"),
     ),

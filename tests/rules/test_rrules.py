@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.rules import decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.rules.clock_changes import Days, WallTimes
 from redbeat_lite.rules.rrules import STEPS
-from redbeat_lite.rules.wall_times import Days, WallTimes
 from tests.support.cases import together
 from tests.support.examples import examples
 from tests.support.rules import occurrences
