@@ -142,15 +142,24 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     latest = next_ms(rule, since)
     if latest is None or latest > until:
         return since
+    # Most gaps are alike, so the last occurrence is probably one or two gaps before the end.
+    gap = latest - since
+    while until - gap > latest:
+        following = next_ms(rule, until - gap)
+        if following is not None and following <= until:
+            latest = following
+            break
+        gap *= 2
+    # Halve the span in which there may be a later one.
     beyond = until
-    # Most gaps have the same length, so the last occurrence is probably less than one gap away.
-    middle = max(latest, until - (latest - since))
     while True:
-        following = rule.next_ms(middle)
+        following = next_ms(rule, latest)
         if following is None or following > until:
-            beyond = middle
-            following = rule.next_ms(latest)
-            if following is None or following > until:
-                return latest
+            return latest
         latest = following
         middle = (latest + beyond) // 2
+        following = next_ms(rule, middle)
+        if following is not None and following <= until:
+            latest = following
+        else:
+            beyond = middle
