@@ -255,11 +255,6 @@ class Model(Struct, frozen=True):
                 stored[field_name] = field.store(value)
         return stored
 
-    def encode_all(self) -> dict[str, Any]:
-        """Return a dict of all fields, each in its stored form."""
-        fields = fields_of(type(self))
-        return {name: field.store(getattr(self, name)) for name, field in fields.items()}
-
 
 @cache
 def fields_of(model: type[Model]) -> Mapping[str, Field]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab
+from celery.schedules import crontab
 
 from ..once.lock_key import digest
 from ..policies import Misfire, Once
@@ -69,6 +69,9 @@ def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None
 def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
     """Return the entry for a user's dict; the settings give the missing fields their defaults.
 
+    By default, a crontab makes up for no run that is later than Celery's
+    ``beat_cron_starting_deadline``.
+
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
     """
@@ -80,16 +83,8 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
     entry = Entry.from_mapping(name, fields, app=app)
     # A manual entry has no run to miss.
     if "misfire" not in fields and not isinstance(entry.schedule, Manual):
-        entry._put(misfire=_default_misfire(settings, entry.schedule, app))
+        grace = None
+        if app is not None and isinstance(entry.schedule, (crontab, Cron)):
+            grace = app.conf.beat_cron_starting_deadline
+        entry._put(misfire=Misfire(settings.misfire, grace=grace))
     return entry
-
-
-def _default_misfire(settings: Settings, schedule: BaseSchedule, app: Any) -> Misfire:
-    """Return the default policy for missed runs.
-
-    A crontab makes up for no run that is later than Celery's ``beat_cron_starting_deadline``.
-    """
-    deadline = None if app is None else app.conf.beat_cron_starting_deadline
-    if not isinstance(schedule, (crontab, Cron)):
-        deadline = None
-    return Misfire(settings.misfire, grace=deadline)

@@ -134,14 +134,13 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         Raises:
             InvalidEntry: a field is missing, unknown or wrong.
         """
+        expected = "a dict with task and schedule"
         if isinstance(written, Entry):
-            if written.name != name:
-                raise InvalidEntry(
-                    "entry", f"an Entry named {name!r}, as its key is", written, entry=str(name)
-                )
-            return written
+            if written.name == name:
+                return written
+            expected = f"an Entry named {name!r}, as its key is"
         if not isinstance(written, Mapping):
-            raise InvalidEntry("entry", "a dict with task and schedule", written, entry=str(name))
+            raise InvalidEntry("entry", expected, written, entry=str(name))
         fields = dict(written)
         relative = fields.pop("relative", False)
         entry = cls.__new__(cls)

@@ -285,7 +285,7 @@ def state_from(fields: Any) -> EntryState:
 
 def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
     """Return a freeze or a backfill as JSON values."""
-    fields = item.encode_all()
+    fields = item.encode()
     return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
 
 
