@@ -114,7 +114,8 @@ class TestExport:
         name = b"every"  # as if it had run, been left out, and failed
         version, generation, nominal, *_ = client.hget("{redbeat-lite}:state", name).decode().split("|")
         kept = {"last": int(nominal) - 250, "count": 12, "skipped": 3, "error": "no broker"}
-        state = f"{version}|{generation}|{nominal}|{json.dumps(kept, separators=(",", ":"))}"
+        fields = json.dumps(kept, separators=(",", ":"))
+        state = f"{version}|{generation}|{nominal}|{fields}"
         client.hset("{redbeat-lite}:state", name, state)
         before = held(client)
         assert cli("export", str(file)).err == f"exported 16 entries to {file}, 0 left out\n"
