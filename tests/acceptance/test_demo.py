@@ -23,7 +23,7 @@ from redbeat_lite._base.errors import ConfigurationError
 from redbeat_lite.demo.run import Stage, Stop, embedded_server
 from tests.support.beats import complaints
 from tests.support.process_table import descendants, is_running
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_python
 from tests.support.waiting import eventually
 
 Demo = Callable[..., Process]
@@ -61,9 +61,8 @@ def test_the_command_lines_of_its_page_work_and_a_supervisor_that_ends_it_leaves
     children = descendants(process.pid)
     assert len(children) == 5, "a server, a worker, two beats and the page"
     [shown] = re.findall("<code>(celery [^<]* list)</code>", urlopen(f"{page}entries").read().decode())
-    listed = [sys.executable, "-m", *shlex.split(html.unescape(shown))]
-    told = subprocess.run(listed, env=os.environ | dict([exported]), capture_output=True, text=True, check=True)
-    assert "on the clock" in told.stdout
+    listed = run_python("-m", *shlex.split(html.unescape(shown)), env=os.environ | dict([exported]))
+    assert "on the clock" in listed.stdout
     process.terminate()
     assert_ends(process, children)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-from tests.support.processes import ROOT, Process
+from tests.support.processes import ROOT, Process, run_python
 from tests.support.server import Server
 
 HERE = ROOT / "examples" / "once"
@@ -35,9 +35,7 @@ def worker(env: dict[str, str]) -> Iterator[Process]:
 
 def test_bookings_come_one_by_one_and_one_of_two_index_runs_is_skipped(worker: Process, env: dict[str, str]) -> None:
     worker.says(" ready.")
-    done = subprocess.run(
-        [sys.executable, "proj.py"], cwd=HERE, env=env, capture_output=True, text=True, timeout=40, check=False
-    )
+    done = run_python("proj.py", cwd=HERE, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     *bookings, one, other = done.stdout.splitlines()
     amounts, fences = zip(*(re.findall(r"\d+", line) for line in bookings), strict=True)
