@@ -188,8 +188,8 @@ MUTATIONS = {
         "cut",
         "one per key",
     ),
-    "a run is recorded with an attempt too many": (
-        ("shared/record", {"duration and string.format('%x', duration) or '', attempt)": "'', attempt + 1)"}),
+    "a run that has failed is recorded as one that has succeeded": (
+        ("shared/record", {"id .. '|' .. letter": "id .. '|' .. (letter == 'f' and 's' or letter)"}),
         "cut",
         "record of runs",
     ),
