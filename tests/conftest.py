@@ -18,8 +18,9 @@ import redis
 from celery import Celery, _state
 from hypothesis import settings
 
+from tests.support.aftermath import hear
 from tests.support.nursery import nursery
-from tests.support.process_table import descendants
+from tests.support.process_table import descendants, states
 from tests.support.processes import Process, celery_beat
 from tests.support.proxy import Proxy
 from tests.support.server import Server
@@ -52,6 +53,7 @@ def no_task_is_left() -> Iterator[None]:
 def nothing_is_left() -> Iterator[None]:
     """All files of the run lie in one directory, which goes when it ends; no process has to be ended then."""
     directory = nursery().directory
+    hear(nursery(), "processes of this run", lambda: states(nursery().pid))
     before, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), str(directory)
     tempfile.tempdir = None
     yield

@@ -16,12 +16,11 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.state import EntryState
-from tests.faults.beats import STOP
 from tests.faults.conftest import MakeScenario, Publish, StartServer
 from tests.faults.scenario import ONCE_KEYS, Scenario, load
 from tests.faults.strikes import LEASE, TRANSPORT, Strikes, due_records
 from tests.faults.verdict import work_of
-from tests.faults.workers import UNREAD, FaultWorkers
+from tests.faults.workers import HANGS, UNREAD, FaultWorkers
 from tests.harness.history import HistoryLog, now_ms
 from tests.harness.workers import Worker
 from tests.support.audit import Record, check
@@ -147,7 +146,7 @@ def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_f
     make_app: Callable[..., Celery],
     package: str,
 ) -> None:
-    """Why a worker gets more than ``STOP``: with plain Celery it is the same, which the guide for workers says, too."""
+    """Why a worker gets more than ``HANGS``: it is the same with plain Celery, as the guide for workers says."""
     server = own_server()
     scenario = scenario_on(server, conf={"broker_transport_options": TRANSPORT}, once_lease=LEASE)
     env = {"PROJ_PLAIN": "1"} if package == "without" else {}
@@ -157,7 +156,7 @@ def test_a_stop_just_as_a_child_begins_a_task_may_take_as_long_as_celery_waits_f
     for _ in range(8):
         if took < UNREAD:
             took = _stop_as_a_child_begins(scenario, scenario.workers.start(**env), app, server)
-    assert STOP < UNREAD < took
+    assert HANGS < UNREAD < took
 
 
 def _stop_as_a_child_begins(scenario: Scenario, worker: Worker, app: Celery, server: Server) -> float:

@@ -1,17 +1,16 @@
-"""What runs on this machine, and who started it."""
+"""Processes of this machine: who started them, and what the system says about them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
+from pathlib import Path
 
 
 def descendants(pid: int) -> set[int]:
     """The processes that this one started and those that they started, as far as they still run."""
-    parents, found = _parents(), {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    return _descendants(pid, _parents())
 
 
 def is_running(pid: int) -> bool:
@@ -25,16 +24,63 @@ def is_stopped(pid: int) -> bool:
     return not os.path.exists("/proc/self/stat") or row[1:2] == ["T"]
 
 
+def is_ready(thread: int) -> bool:
+    """Whether this thread runs or waits for a processor; false on a system without ``/proc``."""
+    return _stat(str(thread))[1:2] == ["R"]
+
+
+def states(pid: int) -> str:
+    """Return a line about this process and one about each of its descendants, also those of which only the end is left.
+
+    The lines tell why a process has not ended: it waits for something, it gets no processor, or nobody has taken note
+    of its end. Empty on a system without ``/proc``.
+    """
+    parents = {int(row[0]): int(row[2]) for row in _rows()}
+    lines = [_state(each) for each in sorted({pid, *_descendants(pid, parents)})]
+    return "\n".join(filter(None, lines))
+
+
+def _state(pid: int) -> str:
+    """Return for each thread of a process its state, where it waits in the kernel, and how long it ran and waited."""
+    directory = Path(f"/proc/{pid}")
+    with suppress(OSError):
+        command = (directory / "cmdline").read_text().replace("\0", " ")
+        threads = [_thread_state(thread) for thread in (directory / "task").iterdir()]
+        return f"{pid} {command[:120]}: {'; '.join(threads)}"
+    return ""
+
+
+def _thread_state(directory: Path) -> str:
+    state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+    place = (directory / "wchan").read_text()
+    # Linux counts a wait for a processor when it is over.
+    ran, waited, _ = (int(word) / 1e9 for word in (directory / "schedstat").read_text().split())
+    return f"{state} {place}, ran {ran:.2f} s, was ready for {waited:.2f} s more"
+
+
+def _descendants(pid: int, parents: dict[int, int]) -> set[int]:
+    family = {pid}
+    size = 0
+    while size < len(family):
+        size = len(family)
+        family |= {child for child, parent in parents.items() if parent in family}
+    return family - {pid}
+
+
 def _parents(*which: str) -> dict[int, int]:
-    """Who started each of these, or each process that there is."""
+    """Who started each of these, or each process that there is, as far as they still run."""
+    return {int(pid): int(parent) for pid, state, parent in _rows(*which) if not state.startswith("Z")}
+
+
+def _rows(*which: str) -> list[list[str]]:
+    """Return the id, the state and the parent of each of these processes, or of each process that there is."""
     # What "ps" of every system prints, but an image of Linux may lack it.
     if os.path.exists("/proc/self/stat"):
-        rows = [_stat(pid) for pid in which or filter(str.isdigit, os.listdir("/proc"))]
-    else:
-        with subprocess.Popen(["ps", "-A", "-o", "pid=,state=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
-            rows = [line.split() for line in ps.communicate()[0].splitlines()]
-        rows = [row for row in rows if row[:1] != [str(ps.pid)]]
-    return {int(pid): int(parent) for pid, state, parent in filter(None, rows) if not state.startswith("Z")}
+        pids = which or filter(str.isdigit, os.listdir("/proc"))
+        return [*filter(None, map(_stat, pids))]
+    with subprocess.Popen(["ps", "-A", "-o", "pid=,state=,ppid="], stdout=subprocess.PIPE, text=True) as ps:
+        rows = [line.split() for line in ps.communicate()[0].splitlines()]
+    return [row for row in rows if row and row[0] != str(ps.pid)]
 
 
 def _stat(pid: str) -> list[str]:

@@ -179,7 +179,7 @@ class Server(Startable):
         if process is None:
             return
         process.kill() if kill else process.terminate()
-        process.wait(10)
+        process.wait(60)
 
     def freeze(self) -> None:
         """Let the server hang: it accepts connections and answers nothing."""

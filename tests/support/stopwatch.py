@@ -1,8 +1,9 @@
 """Bounds in seconds that hold the product, and not the machine that it is tested on.
 
 A bound is what something may take on a machine that has nothing else to do. Beside other work a process that is ready
-to run has to wait for a processor; Linux counts for how long. A :class:`Stopwatch` adds that up, for the processes that
-take part, and gives it on top. Where there is no such count, the bound is all there is.
+to run has to wait for a processor; Linux counts for how long, once the wait is over. A :class:`Stopwatch` adds that up
+for the processes that take part, with the waits that are not over, and gives it on top. Where there is no such count,
+the bound is all there is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from tests.support.process_table import is_ready
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,6 +26,37 @@ class HasPid(Protocol):
 
     @property
     def pid(self) -> int: ...
+
+
+class Waits:
+    """Waits of threads for a processor, as far as repeated readings show them."""
+
+    def __init__(self) -> None:
+        #: For each thread, the nanoseconds for which it ran and for which it waited, until its last wait was over.
+        self._counts: dict[int, tuple[int, int]] = {}
+        #: The first and the last reading of a wait that is not counted yet. A thread that ends takes its count along.
+        self._uncounted: dict[int, tuple[float, float]] = {}
+
+    def note(self, thread: int, counts: tuple[int, int], *, is_ready: bool, at: float) -> None:
+        """Note one reading of a thread.
+
+        Parameters:
+            counts: the nanoseconds for which it ran and for which it waited.
+            is_ready: whether it runs or waits for a processor.
+            at: seconds of a monotonic clock.
+        """
+        if counts != self._counts.get(thread) or not is_ready:
+            self._counts[thread] = counts
+            self._uncounted.pop(thread, None)
+            return
+        first, _ = self._uncounted.get(thread, (at, at))
+        self._uncounted[thread] = (first, at)
+
+    @property
+    def seconds(self) -> float:
+        """All waits of all threads, in seconds."""
+        counted = sum(waited for _, waited in self._counts.values())
+        return counted / 1e9 + sum(last - first for first, last in self._uncounted.values())
 
 
 class Stopwatch:
@@ -36,7 +70,7 @@ class Stopwatch:
     def __init__(self, *others: HasPid, often: float = 0.01) -> None:
         self._pids = [os.getpid(), *(each.pid for each in others)]
         self._often = often
-        self._waited: dict[tuple[int, int], int] = {}
+        self._waits = Waits()
         self._before = 0.0
         self._readings: list[tuple[float, float]] = []  #: when, and what was withheld until then
         self._over = threading.Event()
@@ -100,18 +134,20 @@ class Stopwatch:
             self._readings.append((time.monotonic(), self._read() - self._before))
 
     def _read(self) -> float:
+        at = time.monotonic()
         for pid in tuple(self._pids):
-            self._waited.update(_waited(pid))
-        return sum(self._waited.values()) / 1e9 + _stolen()
+            for thread, counts in _counts(pid):
+                self._waits.note(thread, counts, is_ready=is_ready(thread), at=at)
+        return self._waits.seconds + _stolen()
 
 
-def _waited(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """For each thread, the nanoseconds for which it waited for a processor."""
+def _counts(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """For each thread, the nanoseconds for which it ran and for which it waited for a processor."""
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
-                _, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
-                yield (pid, int(thread)), int(waited)
+                ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                yield int(thread), (int(ran), int(waited))
 
 
 def _stolen() -> float:
