@@ -25,8 +25,8 @@ def eventually(condition: Callable[[], T], *, within: float = 60.0, what: str = 
 
 
 def pause(waited: float) -> float:
-    """Seconds until the next look: the longer it has taken, the less often."""
-    return min(max(0.005, waited / 40), 0.025)
+    """Seconds until the next look: a twentieth of what it has taken so far, because many looks cost others the core."""
+    return min(max(0.005, waited / 20), 0.05)
 
 
 def never(condition: Callable[[], object], *, during: float, what: str = "the condition") -> None:
