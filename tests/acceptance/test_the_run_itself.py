@@ -28,6 +28,7 @@ def test_a_test_that_fails_tells_what_its_processes_said_and_what_its_server_hol
     assert done.returncode == 1
     assert "on purpose" in done.stdout
     assert "output of " in done.stdout
+    assert "processes of this run" in done.stdout
     assert "beat: leading (term 1)" in done.stdout
     assert "state of the server on port" in done.stdout
     assert "{redbeat-lite}:leader" in done.stdout

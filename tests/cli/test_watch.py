@@ -10,7 +10,6 @@ import select
 import struct
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -57,10 +56,13 @@ class Terminal:
 
     def ended(self) -> int:
         """Wait for the end; the exit code. The terminal has to be as it was."""
-        begun = time.monotonic()
-        while self._process.poll() is None and time.monotonic() < begun + 30:
+
+        def has_ended() -> bool:
             self.screen()  # who writes into a terminal that nobody reads waits
-        code = self._process.wait(10)
+            return self._process.poll() is not None
+
+        eventually(has_ended, what="its end")
+        code = self._process.wait()
         assert termios.tcgetattr(self._its) == self.modes
         assert "Traceback" not in self.output
         return code

@@ -117,7 +117,8 @@ class Nursery:
         self._socket = ours
         self._news = b""
         self._codes: dict[int, int] = {}
-        self._started: list[int] = []
+        self._asked = 0  #: how many processes
+        self._started: list[int] = []  #: the ids of those; 0 for one that could not be started
         self._lock = threading.RLock()
 
     @property
@@ -144,13 +145,16 @@ class Nursery:
         job = Job(command, dict(os.environ if env is None else env), str(cwd), session)
         out, err = (each if isinstance(each, int) else each.fileno() for each in (stdout, stderr or stdout))
         with self._lock:
+            number = self._asked
+            self._asked += 1
             body = json.dumps(job).encode()
             self._socket.settimeout(None)
             socket.send_fds(self._socket, [len(body).to_bytes(4, "big")], [out, err])
             self._socket.sendall(body)
-            while not self._started:
+            # A timeout of pytest may have broken off an earlier call before it had heard of its process.
+            while len(self._started) <= number:
                 self._hear(None)
-            pid = self._started.pop()
+            pid = self._started[number]
         if not pid:
             raise FileNotFoundError(command[0])
         return Child(self, pid)

@@ -84,16 +84,22 @@ def _rows(*which: str) -> list[list[str]]:
 
 
 def _stat(pid: str) -> list[str]:
-    # Tests that wait ask for hundreds of these many times a second, so it goes without objects for paths and files.
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return []
+    """Return the id, the state and the parent of a process or thread; nothing if it is gone."""
     try:
         # pid (name, which may hold anything) state parent ...
-        _, _, after = os.read(descriptor, 4096).rpartition(b")")
+        _, _, after = content(f"/proc/{pid}/stat").rpartition(b")")
     except OSError:
         return []
+    return [pid, *after.decode().split()[:2]]
+
+
+def content(path: str) -> bytes:
+    """Return the content of a small file. Raises OSError if it is gone.
+
+    Tests that wait read hundreds of these many times a second, so it goes without objects for paths and files.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 4096)
     finally:
         os.close(descriptor)
-    return [pid, *after.decode().split()[:2]]

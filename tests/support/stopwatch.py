@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
-from tests.support.process_table import is_ready
+from tests.support.process_table import content, is_ready
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -146,14 +145,14 @@ def _counts(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:
     with suppress(OSError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
-                ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                ran, waited, _ = content(f"/proc/{pid}/task/{thread}/schedstat").split()
                 yield int(thread), (int(ran), int(waited))
 
 
 def _stolen() -> float:
     """Seconds that the host of a virtual machine took from it."""
     try:
-        words = Path("/proc/stat").read_text().split()
+        words = content("/proc/stat").split()
     except OSError:
         return 0.0
     return int(words[8]) / _TICKS
