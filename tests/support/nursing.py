@@ -80,12 +80,16 @@ def _request(control: socket.socket) -> tuple[Job | None, list[int]]:
 
 
 def _tell_ends(control: socket.socket) -> None:
+    """Tell pytest of each child that has ended, and reap it after that.
+
+    When a process is reaped, Linux drops its directory of ``/proc``. If a reader of that directory gets no processor
+    just then, Linux waits for the reader in a busy loop, which took more than a minute on a busy machine.
+    """
     with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            control.sendall(b"ended %d %d\n" % (pid, os.waitstatus_to_exitcode(status)))
+        while end := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+            control.sendall(b"ended %d %d\n" % (end.si_pid, code))
+            os.waitpid(end.si_pid, 0)
 
 
 def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:

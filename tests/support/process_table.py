@@ -24,9 +24,9 @@ def is_stopped(pid: int) -> bool:
     return not os.path.exists("/proc/self/stat") or row[1:2] == ["T"]
 
 
-def is_ready(thread: int) -> bool:
-    """Whether this thread runs or waits for a processor; false on a system without ``/proc``."""
-    return _stat(str(thread))[1:2] == ["R"]
+def is_ready(pid: int, thread: int) -> bool:
+    """Whether a thread of this process runs or waits for a processor; false on a system without ``/proc``."""
+    return _stat(f"{pid}/task/{thread}")[1:2] == ["R"]
 
 
 def states(pid: int) -> str:

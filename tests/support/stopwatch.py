@@ -136,7 +136,7 @@ class Stopwatch:
         at = time.monotonic()
         for pid in tuple(self._pids):
             for thread, counts in _counts(pid):
-                self._waits.note(thread, counts, is_ready=is_ready(thread), at=at)
+                self._waits.note(thread, counts, is_ready=is_ready(pid, thread), at=at)
         return self._waits.seconds + _stolen()
 
 
