@@ -17,7 +17,9 @@ import signal
 import socket
 import sys
 import termios
+import threading
 import time
+import warnings
 
 from tests.support.nursery import ROOT, STACKS, Job
 from tests.support.process_table import descendants
@@ -44,6 +46,7 @@ _OF_TERMINALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def _serve(control: socket.socket) -> Job | None:
     """Start what is asked for, until pytest is gone; returns a job in the fork that is to do it."""
+    children: set[int] = set()
     woken, waker = socket.socketpair()
     woken.setblocking(False)
     waker.setblocking(False)
@@ -57,15 +60,17 @@ def _serve(control: socket.socket) -> Job | None:
                 if key.fileobj is woken:
                     with contextlib.suppress(BlockingIOError):
                         woken.recv(4096)
-                    _tell_ends(control)
+                    _tell_ends(control, children)
                     continue
                 job, fds = _request(control)
                 if job is None:
                     return None
-                if _fork(job, fds, control):
+                pid = _fork(job, fds, control)
+                if not pid:
                     for each in (control, woken, waker):
                         each.close()
                     return job
+                children.add(pid)
 
 
 def _request(control: socket.socket) -> tuple[Job | None, list[int]]:
@@ -79,23 +84,44 @@ def _request(control: socket.socket) -> tuple[Job | None, list[int]]:
     return (Job(*json.loads(body)) if head else None), fds
 
 
-def _tell_ends(control: socket.socket) -> None:
-    """Tell pytest of each child that has ended, and reap it after that.
+def _tell_ends(control: socket.socket, children: set[int]) -> None:
+    """Tell pytest of each child that has ended, and have it reaped; also an adopted orphan that has ended."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    for pid in tuple(children):
+        end = os.waitid(os.P_PID, pid, options)
+        if end is not None:
+            children.remove(pid)
+            code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+            control.sendall(b"ended %d %d\n" % (pid, code))
+            _reap(pid)
+    with contextlib.suppress(ChildProcessError):
+        end = os.waitid(os.P_ALL, 0, options)
+        if end is not None and end.si_pid not in children:
+            _reap(end.si_pid)
+
+
+def _reap(pid: int) -> None:
+    """Reap a child in a thread.
 
     When a process is reaped, Linux drops its directory of ``/proc``. If a reader of that directory gets no processor
-    just then, Linux waits for the reader in a busy loop, which took more than a minute on a busy machine.
+    just then, Linux waits for the reader in a busy loop, which has taken more than a minute beside other work. Nobody
+    may have to wait for that who hears of another end, or starts a process.
     """
-    with contextlib.suppress(ChildProcessError):
-        while end := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-            control.sendall(b"ended %d %d\n" % (end.si_pid, code))
-            os.waitpid(end.si_pid, 0)
+
+    def reap() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    threading.Thread(target=reap, daemon=True).start()
 
 
-def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
-    """``True`` in a fork that has to go on as its job; does not come back in one that becomes another program."""
+def _fork(job: Job, fds: list[int], control: socket.socket) -> int:
+    """Return the id of the new process, or 0 in a fork that has to go on as its job; others become another program."""
     ready, when_ready = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of the threads that reap, but those hold no lock.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid:
         os.close(when_ready)
         for each in fds:
@@ -104,7 +130,7 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
         failed = os.read(ready, 1)
         os.close(ready)
         control.sendall(b"started %d 0\n" % (0 if failed else pid))
-        return False
+        return pid
     os.close(ready)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, *_OF_TERMINALS):
@@ -127,7 +153,7 @@ def _fork(job: Job, fds: list[int], control: socket.socket) -> bool:
         os.write(when_ready, b"x")
         os._exit(127)
     os.close(when_ready)
-    return True
+    return 0
 
 
 def _become(job: Job, path: list[str]) -> None:
