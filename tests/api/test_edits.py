@@ -102,7 +102,7 @@ def left(entry: Entry, clock: Clock) -> float:
 
 
 class TestOfARuntimeEntry:
-    @pytest.mark.parametrize(
+    @together(
         ("before", "after"),
         [
             (Ticks(MONTH), Ticks(10)),
@@ -111,8 +111,9 @@ class TestOfARuntimeEntry:
             (schedule(7 * 86_400), every(10)),
         ],
         ids=["one class", "crontab", "cron", "interval"],
+        emptied=True,
     )
-    @pytest.mark.parametrize("how", ["update", "replace"])
+    @together("how", ["update", "replace"], emptied=True)
     def test_another_schedule_counts_from_the_edit_on(
         self, schedules: Schedules, clock: Clock, before: Any, after: Any, how: str
     ) -> None:

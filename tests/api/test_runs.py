@@ -38,7 +38,7 @@ def outcomes(runs: list[Run]) -> list[str]:
 
 
 class TestWhatIsRecorded:
-    @pytest.mark.parametrize(
+    @together(
         ("row", "shown"),
         [
             (("running", "id", 40), {"attempts": 1, "began_at": THIRD + timedelta(milliseconds=40)}),
@@ -55,10 +55,12 @@ class TestWhatIsRecorded:
             (("left out", "", None, 0, 1), {"task_id": None}),
             (("skipped", "", None, 3_600_000, 61), {"task_id": None, "until": THIRD + 60 * MINUTE, "count": 61}),
         ],
+        emptied=True,
     )
     def test_is_told_as_it_was_written(
         self, schedules: Schedules, rows: RunRows, row: tuple[Any, ...], shown: dict[str, Any]
     ) -> None:
+        schedules.add("poll", "add", every(60))
         outcome, *more = row
         rows.row("poll", THIRD, outcome, *more)
         rows.guard("id", "running", 60)
@@ -76,7 +78,7 @@ class TestWhatIsRecorded:
         [run] = schedules.runs("poll")
         assert (run.outcome, run.worker, run.error) == ("failed", None, None)
 
-    @pytest.mark.parametrize(
+    @together(
         ("guard", "shown"),
         [
             (("running", 60), "running"),
@@ -85,10 +87,12 @@ class TestWhatIsRecorded:
             (("done", 60), "unknown"),
             (None, "unknown"),
         ],
+        emptied=True,
     )
     def test_one_that_runs_is_lost_once_nobody_renews_its_guard(
         self, schedules: Schedules, rows: RunRows, guard: tuple[str, float] | None, shown: Outcome
     ) -> None:
+        schedules.add("poll", "add", every(60))
         rows.row("poll", THIRD, "running", "id", 0)
         if guard is not None:
             rows.guard("id", *guard)
@@ -375,10 +379,11 @@ class TestEntry:
             assert entry.last_run == Run("poll", NOW, "running", "0", NOW, attempts=1)
             assert (entry.last_success_at, entry.failures_in_a_row) == (NOW - 5 * MINUTE, 2)
 
-    @pytest.mark.parametrize("outcome", NOT_DONE)
+    @together("outcome", NOT_DONE, emptied=True)
     def test_each_run_that_did_not_do_its_work_counts(
         self, schedules: Schedules, rows: RunRows, outcome: Outcome
     ) -> None:
+        schedules.add("poll", "add", every(60))
         rows.sent("poll", THIRD)
         rows.row("poll", SECOND, outcome, "1", 0)
         rows.row("poll", FIRST, outcome, "2", 0)

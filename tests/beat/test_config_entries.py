@@ -14,6 +14,7 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry, queued
@@ -35,7 +36,7 @@ def entries(make_app: MakeApp, beat_schedule: dict[str, Any], **conf: Any) -> Ce
 
 
 class TestForms:
-    @pytest.mark.parametrize(
+    @together(
         ("written", "expected", "first"),
         [
             (30, schedule(30), NOW + timedelta(seconds=30)),
@@ -53,6 +54,7 @@ class TestForms:
             (cron("0 9 * * *", tz="Asia/Tokyo"), cron("0 9 * * *", tz="Asia/Tokyo"), datetime(2026, 3, 3, tzinfo=UTC)),
         ],
         ids=str,
+        emptied=True,
     )
     def test_celerys_own_and_ours_work_unchanged(
         self, make_app: MakeApp, make_beat: MakeBeat, written: Any, expected: Any, first: datetime | None
@@ -275,7 +277,7 @@ class TestClash:
         assert (schedules["a"].task, schedules["a"].source) == ("t", "config:first")
         assert "config entry 'a' is refused: the name is taken by the configuration of 'first'" in caplog.text
 
-    @pytest.mark.parametrize(
+    @together(
         "change",
         [
             lambda schedules: schedules.update("a", args=[1]),
@@ -283,6 +285,7 @@ class TestClash:
             lambda schedules: schedules.add_many([Entry("a", "t", 60)], replace=True),
             lambda schedules: schedules.__setitem__("a", Entry("a", "t", 60)),
         ],
+        emptied=True,
     )
     def test_the_definition_of_a_config_entry_is_not_for_the_api_to_change(
         self, make_app: MakeApp, make_beat: MakeBeat, change: Callable[[Schedules], object]
@@ -318,24 +321,22 @@ BAD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
 def test_a_bad_config_entry_is_told_and_blocks_no_other(
     make_app: MakeApp,
     make_beat: MakeBeat,
     clock: Clock,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
-    kind: str,
 ) -> None:
-    app = entries(make_app, {"good": {"task": "t", "schedule": 60}, kind: BAD[kind], "fine": every(60)})
+    app = entries(make_app, {"good": {"task": "t", "schedule": 60}, **BAD, "fine": every(60)})
     app.conf.beat_schedule["fine"] = {"task": "t", "schedule": every(60)}
     beat = make_beat(app)
     beat.run_due()
     clock.forward(60)
     beat.run_due()
     assert sorted(message.entry or "" for message in queued(client)) == ["fine", "good"]
-    [line] = [each for each in caplog.messages if f"config entry {kind!r} is refused" in each]
-    assert line
+    for kind in BAD:
+        assert len([line for line in caplog.messages if f"config entry {kind!r} is refused" in line]) == 1, kind
 
 
 class TestWrongSinceItWasStored:

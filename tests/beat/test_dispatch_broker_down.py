@@ -14,6 +14,7 @@ from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from tests.beat.ways import SENDERS, Setup
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -177,9 +178,10 @@ class TestBrokerDown:
         assert (len(messages), len({message.id for message in messages})) == (20, 10)
         assert {entry.total_run_count for entry in apart.schedules.values()} == {1}
 
-    @pytest.mark.parametrize(
+    @together(
         "broker",
         ["redis://127.0.0.1:1/0", "redis://h/no-number", "redis://:p;w@h:1/0", "sentinel://127.0.0.1:1", "none://h"],
+        emptied=True,
     )
     def test_costs_no_entry_a_backoff_of_its_own(
         self, make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock, broker: str

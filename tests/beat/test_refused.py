@@ -15,6 +15,7 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.store.records import Refused
 from tests.beat.poison import CannotBeRead, CannotTell, NeitherTrueNorFalse
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.waiting import eventually
 
@@ -145,7 +146,7 @@ def test_however_many_and_long_they_are_little_is_stored(
     assert len(client.hget(KEYS.meta, "refused") or b"") < 100_000
 
 
-@pytest.mark.parametrize(
+@together(
     ("garbage", "count"),
     [
         (b"", 0),
@@ -155,6 +156,7 @@ def test_however_many_and_long_they_are_little_is_stored(
         (b'{"errors": {"a": 1}, "count": "x"}', 1),
         (b"\xff", 0),
     ],
+    emptied=True,
 )
 def test_anything_may_lie_there(
     make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, garbage: bytes, count: int

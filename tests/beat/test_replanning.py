@@ -19,6 +19,7 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.moments import nominals
 from tests.support.beats import KEYS
+from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry
@@ -116,7 +117,7 @@ class TestZone:
         clock.forward(60)
         assert deploy("Asia/Tokyo")["own"].next_run_at == NOW + timedelta(days=30)
 
-    @pytest.mark.parametrize("noted", ['["<LocalTimezone: UTC+00>"]', "garbage", "7", "[7]", "[]", '["../etc"]'])
+    @together("noted", ['["<LocalTimezone: UTC+00>"]', "garbage", "7", "[7]", "[]", '["../etc"]'], emptied=True)
     def test_one_that_nobody_knows_is_replaced(
         self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, noted: str
     ) -> None:
