@@ -14,7 +14,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import EntryNotFound, Pipeline, PipelineTask, Schedules, every
+from redbeat_lite import Pipeline, PipelineTask, Schedules, every
 from tests.cli.conftest import Said, Shell
 from tests.support.messages import of_entry
 from tests.support.processes import run_python
@@ -71,16 +71,6 @@ def test_an_entry_is_paused_resumed_and_run_by_hand(shell: Shell, live: Schedule
         sent = {message.id for message in of_entry(client, "ops")}
     assert data["task_id"] in sent
     assert any(plain.out == f"sent 'ops' as task {task_id}\n" for task_id in sent)
-
-
-def test_the_next_runs_are_previewed(shell: Shell, live: Schedules) -> None:
-    shell("add", "dst", "proj.add", "--cron", "30 2 * * *", *BERLIN)
-    plain, data = shell.both("next", "dst", "--from", "2090-03-26T00:00+01:00", "--limit", "2")
-    assert plain.lines[1].split() == ["2090-03-26", "03:00:00+02:00", "Europe/Berlin", "dst"]
-    assert "02:30" in plain.lines[2]
-    assert [each["at"] for each in data] == ["2090-03-26T01:00:00+00:00", "2090-03-27T00:30:00+00:00"]
-    assert data[0]["hazard"]
-    assert data[1]["hazard"] is None
 
 
 def test_quarantined_entries_are_listed_shown_released_and_removed(
@@ -186,25 +176,6 @@ def test_a_schedule_is_exported_and_imported(shell: Shell, live: Schedules, tmp_
     assert next(each for each in data if each["name"] == "kept")["action"] == "add"
     assert live["kept"] == before
     assert live["kept"].state == before.state
-
-
-def test_a_file_is_planned_and_applied(shell: Shell, live: Schedules, live_url: str, tmp_path: Path) -> None:
-    file = tmp_path / "entries.toml"
-    file.write_text('[entries.planned]\ntask = "proj.add"\nschedule = {every = "200ms"}\nargs = [4]\n')
-    plain, data = shell.both("plan", str(file))
-    assert plain.lines[0] == "+ planned  proj.add  every 200ms"
-    assert [(each["action"], each["name"]) for each in data["changes"]] == [("add", "planned")]
-    with pytest.raises(EntryNotFound):
-        live["planned"]
-    assert shell("apply", str(file)).lines[-1] == "Applied."
-    with redis.Redis.from_url(live_url) as client:
-        eventually(lambda: of_entry(client, "planned"), what="a run of the entry")
-    assert shell("plan", str(file), "--exit-code", "--json").json["changes"] == []
-    live.add("unlisted", "proj.add", every(3600))
-    pruned = shell("apply", str(file), "--prune", "--json").json
-    assert {each["action"] for each in pruned["changes"]} == {"remove"}
-    assert [entry.name for entry in live.values() if entry.owner is None] == ["planned"]
-    assert "tick" in live, "config entries are no part of it"
 
 
 def completion(*typed: str) -> dict[str, str]:

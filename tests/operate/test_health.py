@@ -301,10 +301,14 @@ def test_a_beat_that_only_lost_its_lease_is_not_red(beat: Beat, client: redis.Re
         pipe.pexpire(KEYS.leader, 1000)
         pipe.execute()
     seen = set()
-    while client.hget(KEYS.leader, "pid") != str(process.pid).encode():
+
+    def leads_again() -> bool:
         verdict = health(settings, limit=20, pid=process.pid)
         assert verdict.healthy, verdict.reason
         seen.add(verdict.reason.split()[0])
+        return client.hget(KEYS.leader, "pid") == str(process.pid).encode()
+
+    eventually(leads_again, what="its lease again")
     assert "stand-by" in seen
 
 
