@@ -113,30 +113,22 @@ def rows(client: redis.Redis, name: str) -> list[Told]:
 
 
 class TestWhatWasDecidedAgainst:
-    @pytest.mark.parametrize(
-        ("misfire", "expected"),
-        [
-            ("coalesce", [("skipped", 10, 90, 9)]),
-            ("skip", [("skipped", 10, 100, 10)]),
-            ("all", []),
-            (Misfire("all", limit=4), [("skipped", 50, 100, 6)]),
-            (Misfire("all", grace=45, limit=2), [("skipped", 10, 60, 6), ("skipped", 90, 100, 2)]),
-        ],
-        ids=str,
-    )
     def test_what_a_policy_skips_is_a_range(
-        self,
-        schedules: Schedules,
-        inner_beat: Scheduler,
-        clock: Clock,
-        client: redis.Redis,
-        misfire: Any,
-        expected: list[Told],
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
-        schedules.add("a", "add", every(10), misfire=misfire)
+        skipped: dict[Any, list[Told]] = {
+            "coalesce": [("skipped", 10, 90, 9)],
+            "skip": [("skipped", 10, 100, 10)],
+            "all": [],
+            Misfire("all", limit=4): [("skipped", 50, 100, 6)],
+            Misfire("all", grace=45, limit=2): [("skipped", 10, 60, 6), ("skipped", 90, 100, 2)],
+        }
+        for misfire in skipped:
+            schedules.add(str(misfire), "add", every(10), misfire=misfire)
         turns(inner_beat, clock, 108, 2)
-        assert rows(client, "a") == expected
-        assert client.exists(KEYS.rows("a")) == (expected != [])
+        for misfire, expected in skipped.items():
+            assert rows(client, str(misfire)) == expected
+            assert client.exists(KEYS.rows(str(misfire))) == (expected != [])
 
     def test_it_is_told_by_the_commit_whatever_the_way(self, setup: Setup, clock: Clock, client: redis.Redis) -> None:
         setup.schedules.add("a", "add", every(10))
@@ -172,17 +164,19 @@ class TestWhatWasDecidedAgainst:
         assert sent(schedules, "a") == [70]
         assert rows(client, "a") == [("skipped", 10, 60, 6), ("left out", 80, 100, 3)]
 
-    @pytest.mark.parametrize(("history", "kept"), [(0, 0), (1, 1), (3, 3), (None, 4)])
     def test_so_many_rows_are_kept_as_the_history_says(
-        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, history: int, kept: int
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
-        schedules.add("a", "add", every(10), history=history)
+        kept = {"0": 0, "1": 1, "3": 3, "as the app says": 4}
+        for name in kept:
+            schedules.add(name, "add", every(10), history=int(name) if name.isdigit() else None)
         turns(inner_beat, clock, 25, 25, 25, 25)
-        starts = [first for _, first, _, _ in rows(client, "a")]
-        assert starts == [10, 30, 60, 80][4 - kept :]
-        assert bool(client.exists(KEYS.rows("a"))) == bool(kept)
-        if kept:
-            assert LIFE_MS - 60_000 < client.pttl(KEYS.rows("a")) <= LIFE_MS
+        for name, number in kept.items():
+            starts = [first for _, first, _, _ in rows(client, name)]
+            assert starts == [10, 30, 60, 80][4 - number :]
+            assert bool(client.exists(KEYS.rows(name))) == bool(number)
+            if number:
+                assert LIFE_MS - 60_000 < client.pttl(KEYS.rows(name)) <= LIFE_MS
 
     def test_a_publish_that_fails_decides_nothing(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis

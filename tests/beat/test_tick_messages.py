@@ -28,33 +28,20 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 class TestExpires:
-    @pytest.mark.parametrize(
-        ("expires", "seconds"),
-        [(None, None), (7, 7), (timedelta(minutes=2), 120), ("interval", 15)],
-        ids=["none", "seconds", "timedelta", "interval"],
-    )
-    @pytest.mark.parametrize("run", [1, 2])
-    def test_of_each_kind(
-        self,
-        schedules: Schedules,
-        inner_beat: Scheduler,
-        clock: Clock,
-        client: redis.Redis,
-        expires: Any,
-        seconds: float | None,
-        run: int,
-    ) -> None:
-        schedules.add("a", "add", every(10), expires=expires)
-        for _ in range(run):
+    def test_of_each_kind(self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis) -> None:
+        kinds: dict[str, Any] = {"none": None, "seconds": 7, "timedelta": timedelta(minutes=2), "interval": "interval"}
+        for name, expires in kinds.items():
+            schedules.add(name, "add", every(10), expires=expires)
+        for run in (1, 2):
             clock.forward(10)
             inner_beat.run_due()
-        headers = queued(client)[-1].headers
-        assert headers.get("redbeat_interval_expires", False) is (expires == "interval"), "workers clear this one alone"
-        found = headers["expires"]
-        if seconds is None:
-            assert found is None
-        else:
-            assert datetime.fromisoformat(found) == after(10 * run + seconds)
+            messages = {message.entry: message.headers for message in queued(client)[-4:]}
+            for name, headers in messages.items():
+                cleared = headers.get("redbeat_interval_expires", False)
+                assert cleared is (name == "interval"), "workers clear this one alone"
+            assert messages["none"]["expires"] is None
+            for name, seconds in {"seconds": 7, "timedelta": 120, "interval": 15}.items():
+                assert datetime.fromisoformat(messages[name]["expires"]) == after(10 * run + seconds), name
 
     def test_with_the_interval_lives_for_the_gap_however_late_it_is_sent(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
