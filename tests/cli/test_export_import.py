@@ -23,7 +23,6 @@ from redbeat_lite.store import store as entry_store
 from redbeat_lite.store.records import Edit, Stored
 from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
-from tests.support.cases import together
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.run_rows import RunRows
 
@@ -113,9 +112,8 @@ class TestExport:
         fill(schedules)
         name = b"every"  # as if it had run, been left out, and failed
         version, generation, nominal, *_ = client.hget("{redbeat-lite}:state", name).decode().split("|")
-        kept = {"last": int(nominal) - 250, "count": 12, "skipped": 3, "error": "no broker"}
-        fields = json.dumps(kept, separators=(",", ":"))
-        state = f"{version}|{generation}|{nominal}|{fields}"
+        kept = f'{{"last":{int(nominal) - 250},"count":12,"skipped":3,"error":"no broker"}}'
+        state = f"{version}|{generation}|{nominal}|{kept}"
         client.hset("{redbeat-lite}:state", name, state)
         before = held(client)
         assert cli("export", str(file)).err == f"exported 16 entries to {file}, 0 left out\n"
@@ -249,7 +247,7 @@ class TestExport:
         assert "next" in run_cli(elsewhere, "why", "custom").out
         assert "ERROR leader: no beat leads" in run_cli(elsewhere, "doctor", code=4).out, "and no check fails"
 
-    @together("edited", [False, True], emptied=True)
+    @pytest.mark.parametrize("edited", [False, True])
     def test_a_config_entry_that_a_beat_has_made_anew_gets_its_state_back_unless_somebody_edited_it(
         self,
         make_app: Callable[..., Celery],
@@ -283,7 +281,7 @@ class TestExport:
         said = run_cli(app, "import", str(file), "--apply", code=3).out
         assert "left out 'charge': it is stored already" in said
 
-    @together("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}], emptied=True)
+    @pytest.mark.parametrize("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}])
     def test_a_config_entry_is_due_by_the_definition_that_it_keeps(
         self,
         make_app: Callable[..., Celery],
@@ -310,7 +308,7 @@ class TestExport:
         assert after.total_run_count == 12
         assert next_run(after, app.timezone) in told
 
-    @together(
+    @pytest.mark.parametrize(
         ("state", "complaint"),
         [
             ({"count": -1}, "state.count: expected a whole number"),
@@ -335,26 +333,24 @@ class TestExport:
         assert said.err.startswith(f"Error: {file}: entry 'x': entries[0].{complaint}")
         assert len(schedules) == 0
 
-    @pytest.mark.usefixtures("small_pages")
     def test_an_entry_is_a_line_in_the_order_of_names(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
     ) -> None:
         assert cli("export").json["entries"] == [], "nothing is a document, too"
-        schedules.add_many(Entry(f"e{number:04}", "add", every(9000 - number)) for number in range(250))
+        schedules.add_many(Entry(f"e{number:04}", "add", every(9000 - number)) for number in range(2500))
         client.hset("{redbeat-lite}:entries", "e0007", "{")
         client.hdel("{redbeat-lite}:entries", "e0008")
         said = cli("export")
         assert [each["name"] for each in said.json["entries"]] == sorted({*schedules} - {"e0007", "e0008"})
         assert [each["name"] for each in said.json["left_out"]] == ["e0007", "e0008"]
-        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e0249"' in line] == 2 * ['    {"name": "e']
+        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e2499"' in line] == 2 * ['    {"name": "e']
         cli("export", str(file))
         assert file.read_text().split(" [\n", 1)[1] == said.out.split(" [\n", 1)[1]
 
-    @pytest.mark.usefixtures("small_pages")
-    def test_it_holds_a_page_of_entries_at_a_time(
+    def test_it_holds_a_thousand_entries_at_a_time(
         self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(250))
+        schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(2500))
         read, written = Store.read, list[int]()
 
         def reading(store: Store, names: Sequence[str | bytes]) -> list[Stored]:
@@ -362,7 +358,7 @@ class TestExport:
             return read(store, names)
 
         monkeypatch.setattr(Store, "read", reading)
-        assert cli("export", str(file)).err == f"exported 250 entries to {file}, 0 left out\n"
+        assert cli("export", str(file)).err == f"exported 2500 entries to {file}, 0 left out\n"
         assert len(written) == 3
         assert 0 < written[1] < written[2] < file.stat().st_size, "it is in the file before more is read"
 
@@ -403,7 +399,7 @@ _TOML = '[entries.x]\ntask = "add"\nschedule = 60\n'
 
 
 class TestBadFiles:
-    @together(
+    @pytest.mark.parametrize(
         ("field", "complaint"),
         [
             ('"jitter": -3', "entry 'b': entries[1].jitter: expected seconds"),
@@ -432,7 +428,7 @@ class TestBadFiles:
         assert said.count("\n") == 1
         assert len(schedules) == 0
 
-    @together(
+    @pytest.mark.parametrize(
         ("text", "complaint"),
         [
             ('schedule = {every = "5q"}', "schedule.every: expected whole milliseconds"),
@@ -457,7 +453,7 @@ class TestBadFiles:
         assert "expected text of 1 to 200 characters" in said
         assert len(said) < 1000
 
-    @together(
+    @pytest.mark.parametrize(
         ("text", "complaint"),
         [
             ("{", "line 1 column 2"),
@@ -493,7 +489,7 @@ class TestBadFiles:
             assert "levels deep" in said
         assert len(schedules) == 0
 
-    @together("suffix", [".json", ".toml"], emptied=True)
+    @pytest.mark.parametrize("suffix", [".json", ".toml"])
     def test_a_byte_order_mark_is_passed_over(self, cli: Cli, schedules: Schedules, file: Path, suffix: str) -> None:
         text = {".json": '{"entries": {"x": {"task": "add", "schedule": 60}}}', ".toml": _TOML}[suffix]
         file = file.with_suffix(suffix)
@@ -559,14 +555,14 @@ class TestPlan:
     def test_a_plan_reads_what_its_file_names(
         self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(120))
+        schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(1200))
         path = self.write(file, e7={"task": "add", "schedule": "1m"}, new={"task": "add", "schedule": "1m"})
         read, asked = Store.read, set[str | bytes]()
         monkeypatch.setattr(Store, "read", lambda store, names: [asked.update(names), read(store, names)][1])
         monkeypatch.setattr(Store, "page", None)
-        assert cli("plan", path).lines[-1] == "119 not in the file; --prune would remove them."
+        assert cli("plan", path).lines[-1] == "1199 not in the file; --prune would remove them."
         assert asked == {"e7", "new"}
-        assert cli("plan", path, "--json").json["unlisted"] == 119
+        assert cli("plan", path, "--json").json["unlisted"] == 1199
 
     def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
         self, cli: Cli, schedules: Schedules, file: Path
