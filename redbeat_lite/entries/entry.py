@@ -378,8 +378,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in Entry.__annotations__:
-            is_field = name in FIELDS or name == "name"
-            self._refuse(name if is_field else "field")
+            self._refuse()
         self.__dict__[name] = value
 
     if TYPE_CHECKING:
@@ -392,16 +391,16 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         def save(self, *args: Any, **kwargs: Any) -> NoReturn:
             """Raise an ``AttributeError`` that names the methods of :class:`Schedules`."""
-            self._refuse("field")
+            self._refuse()
 
         delete = update = save
 
-    def _refuse(self, field: str) -> NoReturn:
+    def _refuse(self) -> NoReturn:
         name = self.__dict__.get("name")
         raise AttributeError(
             f"entry {name!r} is read-only: to change what is stored, "
-            f"schedules.update({name!r}, {field}=...) or "
-            f"schedules.remove({name!r}); for another one like it, entry.replace({field}=...)"
+            f"schedules.update({name!r}, field=...) or "
+            f"schedules.remove({name!r}); for another one like it, entry.replace(field=...)"
         )
 
     def _put(self, **attributes: Any) -> None:

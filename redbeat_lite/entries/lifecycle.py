@@ -157,15 +157,9 @@ def plan(
         or isinstance(entry.schedule, Manual)
     ):
         return Plan((), state.nominal, 0)
-    rule = entry.rule(zone)
-    is_asked = isinstance(rule, ForeignRule) or isinstance(state.nominal, Question)
-    if _is_simple(entry) and state.nominal <= now and not is_asked:
-        upcoming = next_ms(rule, state.nominal)
-        if upcoming is None or upcoming > now:
-            return Plan((state.nominal,), upcoming, 0)
     planned = partial(
         plan_misfires,
-        rule,
+        entry.rule(zone),
         state.nominal,
         misfire=entry.misfire,
         end=entry.end_ms,
@@ -180,12 +174,6 @@ def plan(
         # not: this occurrence is not due yet, so the plan leaves it out.
         return planned(last - 1)
     return plan
-
-
-def _is_simple(entry: Entry) -> bool:
-    """Return whether the schedule alone decides on an occurrence that is due."""
-    is_free = entry.misfire.grace is None and entry.max_runs is None and entry.end_at is None
-    return is_free and entry.misfire.policy != "skip" and not entry.jitter
 
 
 def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:

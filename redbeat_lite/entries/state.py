@@ -145,13 +145,13 @@ class EntryState(Struct):
             version, generation, nominal, kept = raw.decode("utf-8").split("|", 3)
             fields = {"version": version, "generation": generation, "nominal": nominal or None}
             fields.update(loads(kept))
-            asked = convert(fields.pop("asked", None), _Instant | None)
+            asked = fields.pop("asked", None)
             # The three numbers before the JSON are texts.
             state = convert(fields, cls, strict=False)
+            if asked is not None and state.nominal is not None:
+                state.nominal = Question(state.nominal, convert(asked, _Instant))
         except (ValueError, TypeError, ValidationError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
-        if asked is not None and state.nominal is not None:
-            state.nominal = Question(state.nominal, asked)
         # A commit compares the begin of the text. If the fields were written differently, as "01"
         # for 1, no commit would match, and the entry would stay due for ever.
         if not raw.startswith(state.guard.encode()):

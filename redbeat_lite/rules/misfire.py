@@ -255,14 +255,16 @@ def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> M
     one by one, at most ``most`` of them. If there are more, the latest is searched.
     """
     following = next_ms(rule, first)
-    if isinstance(rule, Every | CountedRule) and following is not None and following <= until:
+    if following is None or following > until:
+        return Missed(first, first, first, 1, following)
+    if isinstance(rule, Every | CountedRule):
         last = last_ms(rule, first, until)
         last_but_one = last_ms(rule, first, last - 1)
         number = 1 + rule.count_ms(first, until)
         return Missed(first, last_but_one, last, number, next_ms(rule, last))
     times = [*_times(rule, first, until, most)]
     last = times[-1]
-    last_but_one = times[max(len(times) - 2, 0)]
+    last_but_one = times[-2:][0]
     following = next_ms(rule, last)
     if following is not None and following <= until:
         last_but_one = last

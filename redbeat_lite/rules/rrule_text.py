@@ -179,7 +179,9 @@ class _Parser:
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
-                self.refuse(f"parts NAME=value, not {part!r}", _hint(name, value))
+                self.refuse(
+                    f"parts NAME=value such as FREQ=DAILY, not {part!r}", nearest_hint(name, _NAMES)
+                )
             if name in self.values:
                 self.refuse(f"{name} once")
             self.values[name] = value
@@ -238,11 +240,3 @@ class _Parser:
 
     def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
         raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
-
-
-def _hint(name: str, value: str) -> str | None:
-    if name in FREQUENCIES:
-        return f"did you mean FREQ={name}?"
-    if not value:
-        return 'for example "FREQ=DAILY;BYHOUR=9"'
-    return nearest_hint(name, _NAMES)

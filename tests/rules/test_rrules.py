@@ -290,7 +290,7 @@ def test_times_of_day_meet_clock_changes_as_those_of_cron_do() -> None:
         ("FREQ=DAYLY", "did you mean 'DAILY'?"),
         ("INTERVAL=2", "FREQ of YEARLY"),
         ("FREQ=DAILY;BYHUOR=9", "did you mean 'BYHOUR'?"),
-        ("every day", 'for example "FREQ=DAILY;BYHOUR=9"'),
+        ("every day", "parts NAME=value such as FREQ=DAILY"),
         ("FREQ=DAILY;BYHOUR=24", "BYHOUR of 0 to 23"),
         ("FREQ=DAILY;BYHOUR=", "parts NAME=value"),
         ("FREQ=DAILY;BYHOUR=9;BYHOUR=10", "BYHOUR once"),
