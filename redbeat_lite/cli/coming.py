@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import shutil
 import sys
 import termios
 import tty
@@ -164,8 +163,10 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
     logging.disable()
     with _reading_keys():
         while True:
-            size = shutil.get_terminal_size()
-            room = size.lines - 1
+            size = os.get_terminal_size(sys.stdout.fileno())
+            # A terminal of unknown size says 0.
+            width = size.columns or 80
+            room = (size.lines or 24) - 1
             try:
                 marked = schedules.freezes.marked(entries)
                 shown = (entry for entry in marked if status in (None, entry.status))
@@ -173,7 +174,7 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
                 lines = _screen(islice(shown, room), has_leader=has_leader)
             except FAULTS as exc:
                 lines = [f"cannot reach the server, trying again: {exc}"]
-            text = f"{_CLEAR_LINE_END}\n".join(line[: size.columns] for line in lines[:room])
+            text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])
             click.echo(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}", nl=False)
             if select.select([sys.stdin], [], [], every)[0]:
                 typed = os.read(sys.stdin.fileno(), 64)
