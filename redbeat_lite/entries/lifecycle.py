@@ -183,17 +183,15 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
         locked_out: number of occurrences that were not published because of a once-lock.
         history: number of sent occurrences that the state keeps.
     """
-    return EntryState(
-        version=state.version,
-        generation=state.generation,
+    return replace(
+        state,
         nominal=done.next,
         last=done.emit[-1] if done.emit else state.last,
         count=state.count + len(done.emit),
         skipped=state.skipped + done.skipped + locked_out,
-        paused=state.paused,
-        note=state.note,
+        attempts=0,
+        error="",
         deltas=and_sent(state.deltas, state.last, done.emit, history),
-        forgiven=state.forgiven,
     )
 
 
