@@ -88,18 +88,16 @@ def test_no_day_is_wrong_in_years(place: str, last: int) -> None:
         assert [*walked(without(rule_of(schedule, zone), calendar), begin, end)] == expected
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param(place, marks=() if place in ("DE-BY", "EG") else pytest.mark.soak) for place in PLACES]
-)
-def test_no_run_is_wrong_around_the_hours_in_which_clocks_jump(place: str, last: int) -> None:
+def test_no_run_is_wrong_around_the_hours_in_which_clocks_jump(last: int) -> None:
     """Whatever a rule makes of them; in Egypt that is at midnight."""
-    free = holidays_of(place, last)
-    zone, calendar = ZoneInfo(PLACES[place]), Calendar.of_holidays(place, FIRST, last)
-    begin, end = span(zone, last)
-    for text in ("*/30 0-3,23 * * *", "30 */3 * * *"):
-        base = rule_of(cron(text), zone)
-        kept = [ms for ms in walked(base, begin, end) if from_ms(ms).astimezone(zone).date() not in free]
-        assert [*walked(without(base, calendar), begin, end)] == kept
+    for place in ("DE-BY", "EG") if last == 2025 else PLACES:
+        free = holidays_of(place, last)
+        zone, calendar = ZoneInfo(PLACES[place]), Calendar.of_holidays(place, FIRST, last)
+        begin, end = span(zone, last)
+        for text in ("*/30 0-3,23 * * *", "30 */3 * * *"):
+            base = rule_of(cron(text), zone)
+            kept = [ms for ms in walked(base, begin, end) if from_ms(ms).astimezone(zone).date() not in free]
+            assert [*walked(without(base, calendar), begin, end)] == kept, (place, text)
 
 
 def test_a_rule_runs_on_every_day_after_the_end_of_its_calendar() -> None:
