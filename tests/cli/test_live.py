@@ -191,7 +191,7 @@ def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) 
 
 
 def test_the_shell_completes_names(shell: Shell, live: Schedules, tmp_path: Path) -> None:
-    for name in ("complete-b", "complete-a", "other"):
+    for name in ("complete-b", "complete-a", "incomplete"):
         live.add(name, "proj.add", every(3600))
     # As the command of the environment does, but in a process that has imported Celery already.
     script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
