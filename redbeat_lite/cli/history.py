@@ -136,7 +136,7 @@ def log(name: str | None, since: str | None, limit: int) -> None:
 @click.argument("instant", required=False)
 @json_option
 def why(name: str, instant: str | None) -> None:
-    """Say why an entry did not run at INSTANT, or that it did, with the evidence.
+    """Say why an entry did not run at INSTANT, or that it did.
 
     Without INSTANT it explains the last time at which the entry should have run, and the next. An
     instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
@@ -198,6 +198,6 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
     texts: dict[str, list[str]] = {"because": [], "also": [], "next": []}
     for reason in explanation.reasons:
         label = _LABELS.get(reason.kind, "because")
-        texts[label].append(f"{reason.sentence} ({reason.evidence})")
+        texts[label].append(reason.sentence)
     for label, sentences in texts.items():
         yield label, "\n".join(sentences) or None

@@ -153,7 +153,7 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
 _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     setup_checks.clock_and_latency,
     setup_checks.server,
-    setup_checks.lease_and_loop,
+    setup_checks.lease_and_failover,
     setup_checks.shared_queue,
     setup_checks.foreign_settings,
     setup_checks.misspelt,
@@ -165,7 +165,6 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.quarantined,
     entry_checks.unregistered,
     entry_checks.overlapping,
-    entry_checks.fixed_ids,
     _not_compared,
     entry_checks.refused,
     entry_checks.clashes,

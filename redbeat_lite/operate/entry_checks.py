@@ -187,22 +187,6 @@ def _may_overlap(entry: Entry) -> bool:
         return False  # The start of a run will report this error.
 
 
-def fixed_ids(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose options have a ``task_id``."""
-    names = tuple(entry.name for entry in subject.entries if "task_id" in entry.options)
-    if names:
-        yield Finding(
-            "task-id",
-            "note",
-            f"{counted(len(names), 'entry has', 'entries have')} a task_id among the options: "
-            f"{listed(names)}",
-            "It has no effect: each run gets an id of its own, made of the entry and the time of "
-            "the run.",
-            "Remove it from the options.",
-            names,
-        )
-
-
 def failed_runs(subject: Subject) -> Iterator[Finding]:
     """Find entries that have failed since their last success. ``list --failed`` lists the same."""
     names = [entry.name for entry in subject.entries if entry.known_state.count]

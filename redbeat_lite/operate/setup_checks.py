@@ -39,9 +39,6 @@ _SCANS = 20
 #: Keys per SCAN command.
 _KEYS_PER_SCAN = 1000
 
-#: A shorter ``beat_max_loop_interval``, in seconds, was probably set to speed up the beat.
-_SHORT_LOOP = 10.0
-
 #: Kombu's default visibility timeout for Redis, in seconds.
 _VISIBILITY_TIMEOUT = 3600.0
 
@@ -157,11 +154,8 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
             return
 
 
-def lease_and_loop(subject: Subject) -> Iterator[Finding]:
-    """Find a long lease, a short loop interval, and a failover that only the broker follows.
-
-    Other schedulers need such a lease or such an interval. This one does not.
-    """
+def lease_and_failover(subject: Subject) -> Iterator[Finding]:
+    """Find a long lease, which other schedulers need, and a failover of the broker alone."""
     yield from starmap(Finding, failover(subject.app))
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
@@ -174,15 +168,6 @@ def lease_and_loop(subject: Subject) -> Iterator[Finding]:
             f"beat_max_loop_interval ({loop or 300:g} s): a thread renews it, whatever the loop "
             "does.",
             "Leave it at 4 s, unless the line to the server is bad.",
-        )
-    if loop and loop < _SHORT_LOOP:
-        yield Finding(
-            "loop",
-            "note",
-            f"beat_max_loop_interval is {loop:g} s",
-            "A change wakes the beat at once, so it notices nothing sooner; it only asks the "
-            "server more often.",
-            "Remove the setting.",
         )
 
 

@@ -19,11 +19,7 @@ from ..rules import Manual, Question
 from ..runs.run import Run
 from ..store.changes import Change
 from .why_case import (
-    CHANGES,
-    RECORD,
     REMOVING,
-    RULE,
-    STATE,
     STORING,
     TIMING,
     Case,
@@ -113,7 +109,7 @@ def _left_out_since(case: Case, entry: Entry, last: int | None) -> Iterator[Reas
         last = to_ms(change.at)
     words = left_out_words(entry, last + 1, to_ms(case.now), case.zone)
     if words is not None:
-        yield Reason("calendar", words, None, RULE)
+        yield Reason("calendar", words)
 
 
 def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
@@ -260,7 +256,7 @@ def _other_runs(
     verb = "is" if len(others) == 1 else "are"
     number = counted(len(others), "more occurrence", "more occurrences")
     sentence = f"There {verb} {number} in this minute: {', '.join(times)}."
-    yield Reason("same minute", sentence, None, RECORD if recorded else RULE)
+    yield Reason("same minute", sentence)
 
 
 def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
@@ -293,7 +289,7 @@ def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
     is_known = bool(reasons or case.runs)
     if case.refused is not None:
         sentence = f"The beat refuses the one in beat_schedule: {case.refused}"
-        reasons.append(Reason("refused", full(sentence), None, "status"))
+        reasons.append(Reason("refused", full(sentence)))
     if instant is None:
         return _explain_removed_now(case, tuple(reasons))
     did_not_run = f"{case.name} did not run at {case.when(instant)}"
@@ -317,7 +313,7 @@ def _removal(case: Case) -> Iterator[Reason]:
         since = from_ms(at) if isinstance(at, int) else None
         when = "" if since is None else f" since {case.when(since)}"
         sentence = full(f"In quarantine{when}: {case.quarantine.get('error')}")
-        yield Reason("quarantined", sentence, since, "quarantine")
+        yield Reason("quarantined", sentence, since)
         return
     change = case.last(None, *STORING, *REMOVING)
     if change is None:
@@ -327,7 +323,7 @@ def _removal(case: Case) -> Iterator[Reason]:
         sentence = (
             "It is not stored any more. Who removed it is not recorded; it may have removed itself."
         )
-        yield Reason("not recorded", sentence, None, CHANGES)
+        yield Reason("not recorded", sentence)
 
 
 def _explain_removed_now(case: Case, reasons: tuple[Reason, ...]) -> Explanation:
@@ -408,7 +404,7 @@ def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
     if state.paused:
         return Explanation(f"{did_not_run}: it is paused.", (current_pause(case, entry),), at)
     if not entry.enabled:
-        reason = Reason("disabled", "Who disabled it, and when, is not recorded.", None, STATE)
+        reason = Reason("disabled", "Who disabled it, and when, is not recorded.")
         change = None if case.unrecorded else _disabling_change(case, None)
         if change is not None:
             reason = case.change_reason(change, "disabled")
@@ -418,7 +414,7 @@ def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
     due = due_time(entry, state, case.zone)
     if state.nominal == nominal and due is not None and due > to_ms(case.now):
         sentence = f"Its jitter puts it off to {case.when(due)}."
-        reason = Reason("jitter", sentence, from_ms(due), STATE)
+        reason = Reason("jitter", sentence, from_ms(due))
         return Explanation(f"{not_yet}: it is not due yet.", (reason,), at)
     reasons = [*publish_failures(case, entry), *current_outage(case)] or [_backlog(case)]
     return Explanation(f"{not_yet}: it has not been sent.", tuple(reasons), at)
@@ -428,9 +424,9 @@ def _backlog(case: Case) -> Reason:
     """Say that a beat leads and will send the occurrence, and how late the beat is."""
     status = case.status
     if not status.overdue:
-        return Reason("due", "A beat leads, and is about to send it.", None, "status")
+        return Reason("due", "A beat leads, and is about to send it.")
     late = f"the first of those that are due is {span(status.lag)} late"
-    return Reason("behind", f"A beat leads, and is behind: {late}.", None, "status")
+    return Reason("behind", f"A beat leads, and is behind: {late}.")
 
 
 def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
@@ -438,7 +434,7 @@ def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
     at = from_ms(nominal)
     when = case.when(nominal)
     if entry.known_state.last == nominal:
-        sent = Reason("sent", f"It was sent as task {entry.last_task_id}.", None, STATE)
+        sent = Reason("sent", f"It was sent as task {entry.last_task_id}.")
         verdict = f"{case.name} was sent for {when}; what became of it is not recorded."
         return Explanation(verdict, (sent, *_record_limits(case, nominal)), at)
     reasons = (
@@ -450,7 +446,7 @@ def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
         verdict = f"Whether {case.name} ran at {when} is not recorded any more."
         return Explanation(verdict, reasons, at)
     if not reasons:
-        reasons = (Reason("not recorded", "What kept it is not recorded.", None, RECORD),)
+        reasons = (Reason("not recorded", "What kept it is not recorded."),)
     return Explanation(f"{case.name} did not run at {when}: it was not sent.", reasons, at)
 
 
@@ -475,16 +471,16 @@ def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
     """Yield how far back each record reaches, if it does not reach an occurrence."""
     if not case.kept:
         sentence = "None of its runs is recorded: its history is 0."
-        yield Reason("not recorded", sentence, None, RECORD)
+        yield Reason("not recorded", sentence)
     elif not case.runs:
-        yield Reason("not recorded", "No run of it is recorded.", None, RECORD)
+        yield Reason("not recorded", "No run of it is recorded.")
     elif to_ms(case.runs[-1].scheduled_at) > nominal:
         oldest = case.runs[-1].scheduled_at
         kept = counted(case.kept, "run is", "runs are")
         sentence = f"{kept} kept; the first that is recorded is of {case.when(oldest)}."
-        yield Reason("not recorded", sentence, oldest, RECORD)
+        yield Reason("not recorded", sentence, oldest)
     if case.since is None:
-        yield Reason("not recorded", "No change is recorded.", None, CHANGES)
+        yield Reason("not recorded", "No change is recorded.")
     elif to_ms(case.since) > nominal:
         sentence = f"Changes before {case.when(case.since)} are not recorded any more."
-        yield Reason("not recorded", sentence, case.since, CHANGES)
+        yield Reason("not recorded", sentence, case.since)

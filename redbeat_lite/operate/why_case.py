@@ -27,12 +27,6 @@ from ..store.store import Store, quarantined_in
 if TYPE_CHECKING:
     from celery import Celery
 
-# Values of Reason.evidence.
-RECORD = "record of runs"
-CHANGES = "record of changes"
-STATE = "state of the entry"
-RULE = "its schedule"
-
 #: Changes after which an entry is stored.
 STORING = ("added", "released")
 
@@ -63,13 +57,11 @@ class Reason:
         kind: name of the cause, one or two words that do not change between versions.
         sentence: the cause in words.
         at: instant of the cause; ``None`` if it has none.
-        evidence: source of the fact.
     """
 
     kind: str
     sentence: str
     at: datetime | None = None
-    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +219,7 @@ class Case:
 
     def change_reason(self, change: Change, kind: str) -> Reason:
         """Return a change as a reason."""
-        return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at, CHANGES)
+        return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at)
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
         """Yield the first later change that moved occurrences, and a gap in the record."""
@@ -237,7 +229,7 @@ class Case:
         if self.unrecorded:
             last = self.when(self.changes[0].at)
             sentence = f"It was changed after {last}; by whom and when is not recorded."
-            yield Reason("not recorded", sentence, None, STATE)
+            yield Reason("not recorded", sentence)
 
     def frozen(self, instant: datetime) -> list[Freeze]:
         """Return the freezes of the entry that were in force at an instant."""
@@ -260,7 +252,7 @@ class Case:
                 note = f": {freeze.note}" if freeze.note else ""
                 until = self.when(freeze.end)
                 sentence = f"{freeze.actor} froze {freeze.selection} until {until}{note}"
-                yield Reason("frozen", full(sentence), freeze.since, CHANGES)
+                yield Reason("frozen", full(sentence), freeze.since)
         pause = self.paused_at(instant)
         if pause is None:
             return
@@ -277,14 +269,12 @@ class Case:
                 continue
             if gap.end is None and began is None:
                 then = "nobody leads yet"
-                evidence = "status"
             elif gap.end is not None and (began is None or gap.end <= began):
                 then = f"at {self.when(gap.end)} {gap.who} began to lead"
-                evidence = CHANGES
             else:
                 continue
             last = f"a leader last gave a sign of life at {self.when(gap.begin)}"
-            yield Reason("no leader", f"Nobody led: {last}, and {then}.", gap.begin, evidence)
+            yield Reason("no leader", f"Nobody led: {last}, and {then}.", gap.begin)
 
 
 def _touches(change: Change, fields: Collection[str]) -> bool:

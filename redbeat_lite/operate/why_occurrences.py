@@ -14,20 +14,18 @@ from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
 from ..entries.on_calendar import left_out_words
 from ..entries.words import counted
-from ..rules import Every, Manual, Question, Rule, next_ms
+from ..rules import Every, Manual, Question, Rule, last_ms, next_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import ZonedRule, first_passing
-from .why_case import CHANGES, RULE, STATE, STORING, Case, Explanation, Reason, full
+from .why_case import STORING, Case, Explanation, Reason, full
 
-_DAY = 86_400_000  # ms
 MINUTE = 60_000  # ms
 
 #: Most occurrences of a minute that are computed.
 _MOST = 60
 
-#: How far back, in ms, the previous occurrence is searched, step by step. Few rules are rarer than
-#: 29 February.
-_STEPS = (_DAY, 40 * _DAY, 400 * _DAY, 3000 * _DAY)
+#: How far back, in ms, the previous occurrence is searched. Few rules are rarer than 29 February.
+_LONGEST_GAP = 3000 * 86_400_000
 
 
 class Span(NamedTuple):
@@ -96,7 +94,9 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
         first = anchor - (anchor - span.begin) // rule.ms * rule.ms
         before = first - rule.ms
     else:
-        before = _previous(rule, span.begin)
+        since = span.begin - _LONGEST_GAP
+        last = last_ms(rule, since, span.begin - 1)
+        before = None if last == since else last
         first = next_ms(rule, span.begin - 1)
     if first is None or first >= span.end:
         return Around(before, None, first)
@@ -128,25 +128,6 @@ def _repeatable_rule(entry: Entry, zone: tzinfo) -> Rule | None:
     return None if isinstance(rule, ForeignRule | AnsweringRule) else rule
 
 
-def _previous(rule: Rule, until: int) -> int | None:
-    """Return the last occurrence before an instant, by bisection."""
-    latest = None
-    for step in _STEPS:
-        following = next_ms(rule, until - step)
-        if following is not None and following < until:
-            latest = following
-            break
-    beyond = until
-    while latest is not None and latest < beyond:
-        middle = (latest + beyond) // 2
-        following = next_ms(rule, middle)
-        if following is not None and following < until:
-            latest = following
-        else:
-            beyond = middle
-    return latest
-
-
 def explain_no_occurrence(
     case: Case,
     entry: Entry,
@@ -161,14 +142,14 @@ def explain_no_occurrence(
             why = "Only its app knows its schedule."
         occurrence = f"{case.name} had an occurrence at {case.when(instant)}"
         verdict = f"Whether {occurrence} is not recorded any more."
-        return Explanation(verdict, (Reason("rule", why, None, RULE), *changed))
+        return Explanation(verdict, (Reason("rule", why), *changed))
     reasons = []
     span = Span.of(instant, to_second=False)
     left_out = left_out_words(entry, span.begin, span.end, case.zone)
     if left_out is not None:
-        reasons.append(Reason("calendar", left_out, None, RULE))
+        reasons.append(Reason("calendar", left_out))
     reasons += _clock_changes(case, entry, instant, near)
-    reasons.append(Reason("rule", _nearest(case, entry, near), None, RULE))
+    reasons.append(Reason("rule", _nearest(case, entry, near)))
     at = case.when(instant)
     if skipped(instant):
         at = f"{instant:%Y-%m-%d %H:%M:%S}, which the clocks skip"
@@ -208,7 +189,7 @@ def _clock_changes(case: Case, entry: Entry, instant: datetime, near: Around) ->
     for ms in occurrences:
         words = None if ms is None else hazard(rule, ms)
         if ms is not None and words is not None:
-            yield Reason("clock change", f"Of {case.when(ms)}: {words}.", from_ms(ms), RULE)
+            yield Reason("clock change", f"Of {case.when(ms)}: {words}.", from_ms(ms))
 
 
 def explain_outside(case: Case, entry: Entry, nominal: int) -> Explanation | None:
@@ -247,11 +228,11 @@ def with_moves(case: Case, explanation: Explanation) -> Explanation:
     words = hazard(entry.rule(case.zone), nominal)
     if words is not None:
         sentence = f"Of {case.when(nominal)}: {words}."
-        reasons.append(Reason("clock change", sentence, explanation.nominal, RULE))
+        reasons.append(Reason("clock change", sentence, explanation.nominal))
     due = score(entry, nominal, case.zone)
     if due is not None and due > nominal and all(reason.kind != "jitter" for reason in reasons):
         sentence = f"Its jitter put it off to {case.when(due)}."
-        reasons.append(Reason("jitter", sentence, from_ms(due), RULE))
+        reasons.append(Reason("jitter", sentence, from_ms(due)))
     return replace(explanation, reasons=tuple(reasons))
 
 
@@ -259,14 +240,14 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
     """Yield when the next occurrence comes or why none comes, and the causes that delay it."""
     state = entry.known_state
     if isinstance(entry.schedule, Manual):
-        yield Reason("next", "It has no next run, because it is run by hand only.", None, RULE)
+        yield Reason("next", "It has no next run, because it is run by hand only.")
     elif state.paused:
         yield current_pause(case, entry)
-        yield Reason("next", "It has no next run until it is resumed.", None, STATE)
+        yield Reason("next", "It has no next run until it is resumed.")
     elif not entry.enabled:
-        yield Reason("next", "It has no next run, because it is disabled.", None, STATE)
+        yield Reason("next", "It has no next run, because it is disabled.")
     elif state.nominal is None:
-        yield Reason("next", f"It has no next run, because {_ended(case, entry)}.", None, STATE)
+        yield Reason("next", f"It has no next run, because {_ended(case, entry)}.")
     elif case.frozen(case.now):
         yield from case.hindrances(case.now)
     else:
@@ -274,7 +255,7 @@ def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
         yield from current_outage(case)
     if case.refused is not None:
         sentence = "The beat refuses its definition in beat_schedule, so it keeps the stored one"
-        yield Reason("refused", full(f"{sentence}: {case.refused}"), None, "status")
+        yield Reason("refused", full(f"{sentence}: {case.refused}"))
 
 
 def current_pause(case: Case, entry: Entry) -> Reason:
@@ -289,9 +270,9 @@ def current_pause(case: Case, entry: Entry) -> Reason:
     note = f": {entry.paused_note}" if entry.paused_note else ""
     if change is not None and change.action in STORING:
         words = change_words(change, case.zone)
-        return Reason("paused", full(f"It is paused{note}; it was {words}"), change.at, CHANGES)
+        return Reason("paused", full(f"It is paused{note}; it was {words}"), change.at)
     sentence = f"It is paused{note}; who did that, and when, is not recorded."
-    return Reason("paused", sentence, None, STATE)
+    return Reason("paused", sentence)
 
 
 def _ended(case: Case, entry: Entry) -> str:
@@ -313,11 +294,11 @@ def current_outage(case: Case) -> Iterator[Reason]:
         last = ", and no beat has ever led"
         if status.last_tick is not None:
             last = f"; the last sign of life of a leader was at {case.when(status.last_tick)}"
-        yield Reason("no leader", f"Nobody leads now{last}.", status.last_tick, "status")
+        yield Reason("no leader", f"Nobody leads now{last}.", status.last_tick)
     elif leader.failing_for is not None:
         who = f"The leader, pid {leader.pid} on {leader.host},"
         sentence = f"{who} cannot do its work for {leader.failing_for:.0f} s: {leader.why}"
-        yield Reason("failing", full(sentence), None, "status")
+        yield Reason("failing", full(sentence))
 
 
 def publish_failures(case: Case, entry: Entry) -> Iterator[Reason]:
@@ -328,17 +309,17 @@ def publish_failures(case: Case, entry: Entry) -> Iterator[Reason]:
         sentence = full(f"{attempts} to publish it failed, the last one with: {state.error}")
         if entry.due is not None:
             sentence += f" It is tried again at {case.when(entry.due)}."
-        yield Reason("publish", sentence, None, STATE)
+        yield Reason("publish", sentence)
 
 
 def _next(case: Case, entry: Entry, nominal: int) -> Reason:
     """Return when the next occurrence is due."""
     if isinstance(nominal, Question):
         sentence = f"Its schedule is asked at {case.when(int(nominal))} whether it is due."
-        return Reason("next", sentence, None, RULE)
+        return Reason("next", sentence)
     due = nominal if entry.due is None else entry.due
     verb = "is due at" if due > to_ms(case.now) else "has been due since"
     sentence = f"The next one {verb} {case.when(due)}"
     if due > nominal:
         sentence += f", its jitter included; the schedule says {case.when(nominal)}"
-    return Reason("next", f"{sentence}.", None, STATE)
+    return Reason("next", f"{sentence}.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from .._base.times import from_ms, to_ms
 from ..entries.words import listed, took
 from ..runs.run import BACKFILLED, Run
-from .why_case import RECORD, STATE, Case, Explanation, Reason, full
+from .why_case import Case, Explanation, Reason, full
 
 #: Outcome of a run, or a special case of an outcome -> sentence. The placeholders are the name, the
 #: nominal time, and the due time of the retry.
@@ -39,8 +39,6 @@ _VERDICTS = {
         "whether {} ran for {} is not recorded: it was sent, and no worker has reported its outcome"
     ),
 }
-#: Source of a run -> evidence of a reason.
-_SOURCES = {"record": RECORD, "schedule": STATE}
 
 
 def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
@@ -56,7 +54,7 @@ def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     reasons = [*_REASONS.get(kind, _attempt_reasons)(case, run, nominal)]
     if (run.task_id or "")[14:15] == BACKFILLED:
         sentence = "It was sent by a backfill."
-        reasons.append(Reason("backfill", sentence, None, _SOURCES[run.source]))
+        reasons.append(Reason("backfill", sentence))
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
@@ -91,7 +89,6 @@ def _verdict_key(case: Case, run: Run) -> str:
 
 def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield when and where a run began, its duration, its error, and what delayed it."""
-    source = _SOURCES[run.source]
     facts = []
     if run.worker:
         task = f" as task {run.task_id}" if run.task_id else ""
@@ -104,18 +101,18 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         facts.append(f"was attempted {run.attempts} times")
     if facts:
         parts = [", ".join(facts[:-1]), facts[-1]] if len(facts) > 1 else facts
-        yield Reason(run.outcome, f"It {' and '.join(parts)}.", run.began_at, source)
+        yield Reason(run.outcome, f"It {' and '.join(parts)}.", run.began_at)
     if run.error:
         label = "The error"
         # The task may have raised Ignore, whose text is no error.
         if run.outcome == "unknown" and run.retry_at is None:
             label = "It said"
-        yield Reason("error", full(f"{label}: {run.error}"), run.began_at, source)
+        yield Reason("error", full(f"{label}: {run.error}"), run.began_at)
     elif not facts:
         sentence = "Nothing more is recorded of it."
         if run.task_id:
             sentence = f"{sentence[:-1]}: look for task {run.task_id} in the logs of the workers."
-        yield Reason(run.outcome, sentence, None, source)
+        yield Reason(run.outcome, sentence)
     if run.began_at is not None:
         yield from case.hindrances(from_ms(nominal), run.began_at)
 
@@ -125,7 +122,7 @@ def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     before = case.line[: case.line.index(run.task_id or "")]
     verb = "is" if len(before) == 1 else "are"
     sentence = f"Runs of its pipeline do not overlap, and {listed(before)} {verb} before it."
-    yield Reason("turn", sentence, run.began_at, RECORD)
+    yield Reason("turn", sentence, run.began_at)
 
 
 def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
@@ -135,7 +132,7 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         report = "it last reported" if len(case.takers) == 1 else "they last reported"
         takers = f"{listed(case.takers)} took from {queue}"
         sentence = f"{takers} when {report}, within the last minute."
-        yield Reason("workers", sentence, None, "worker reports")
+        yield Reason("workers", sentence)
         return
     sentence = f"No worker reports that it takes from {queue} now."
     if run.outcome != "expired" and run.task_id:
@@ -143,15 +140,15 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
             " A worker without install() reports nothing, so the task may have run or failed: look "
             f"for task {run.task_id} in the logs of the workers."
         )
-    yield Reason("no worker", sentence, None, "worker reports")
+    yield Reason("no worker", sentence)
 
 
 def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield why the misfire policy skipped a run, and the causes for which the run was late."""
     sentence = f"{_misfire_words(case)}{_range_words(case, run)}"
-    yield Reason("misfire", sentence, run.scheduled_at, _SOURCES[run.source])
+    yield Reason("misfire", sentence, run.scheduled_at)
     at = from_ms(nominal)
-    unknown = Reason("not recorded", "What made it late is not recorded.", None, RECORD)
+    unknown = Reason("not recorded", "What made it late is not recorded.")
     yield from [*case.hindrances(at)] or [unknown]
     edit = case.first(at, fields=("misfire",))
     if edit is not None:
@@ -185,7 +182,7 @@ def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         "A task with its key was queued or ran, or no worker with install() had released the lock."
     )
     sentence += _range_words(case, run)
-    yield Reason("once-lock", sentence, run.scheduled_at, _SOURCES[run.source])
+    yield Reason("once-lock", sentence, run.scheduled_at)
     for before in case.runs:
         if before.count == 1 and to_ms(before.scheduled_at) < nominal:
             sentence = f"The run before, of {case.when(before.scheduled_at)}"
@@ -194,7 +191,7 @@ def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
             if before.seconds is not None:
                 sentence += f", and took {took(before.seconds)}"
             sentence += f": {before.outcome}."
-            yield Reason("run before", sentence, before.scheduled_at, _SOURCES[before.source])
+            yield Reason("run before", sentence, before.scheduled_at)
             return
 
 

@@ -24,7 +24,7 @@ starts a step again; then the old id can neither begin nor complete it. The mess
 and the step. The params stay in Redis, and are read when the step begins. The record of the guard,
 which the worker renews, shows that a step lives; there is no second heartbeat.
 
-``definition.py`` has a pipeline's steps and stages, ``step_params.py`` the arguments and results of
+``definition.py`` has the stored form of a pipeline, ``step_params.py`` the arguments and results of
 a step. ``pipeline.py`` is the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its
 status. ``pipeline_task.py`` runs a step in a worker, ``publish.py`` publishes the steps that follow
 it, and ``sweeper.py`` does the work that dead processes left undone. ``pipeline_store.py`` calls

@@ -5,17 +5,13 @@ Pure: it knows no Redis, and no app.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 from uuid import NAMESPACE_OID, uuid5
 
-from celery.canvas import Signature
 from msgspec import Struct
-from msgspec.structs import replace
 
-from .._base.errors import CorruptEntry, InvalidEntry, UnsupportedFormat
+from .._base.errors import CorruptEntry, UnsupportedFormat
 from .._base.fields import Kind, Model, choice, fields_of, flag, length, require, whole
 from .._base.ids import named_uuid
 from ..policies import MIN_LEASE
@@ -39,9 +35,6 @@ Overlap = Literal["allow", "skip", "wait"]
 OVERLAPS = get_args(Overlap)
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
-
-#: Options of a signature that conflict with the pipeline's own.
-_REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
 class Step(Struct, frozen=True):
@@ -179,54 +172,6 @@ class Definition(Model, frozen=True):
 _STORED = {name: field for name, field in fields_of(Definition).items() if name != "stages"}
 
 
-def define(
-    steps: Iterable[Any],
-    params: Any = None,
-    *,
-    find: Callable[[str, str], str],
-    note: Callable[[str], Mapping[str, Any]],
-    revoke_siblings: bool = False,
-    ttl: Any = TTL,
-    process: Mapping[str, Any] | None = None,
-    overlap: Overlap = "allow",
-    deadline: Any = None,
-    at_once: Any = None,
-) -> Definition:
-    """Check the arguments of a user, and return the definition that they make.
-
-    Parameters:
-        steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
-        find: function of a task's name as the user wrote it, and of a field's name. It returns the
-            registered name of the task, or raises InvalidEntry for the field.
-        note: function that returns the values to store of a registered task.
-
-    Raises:
-        InvalidEntry: an argument is wrong; the error names it.
-    """
-    if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
-        raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    note = cache(note)
-    parsed = [_parse(f"steps[{index}]", item, find, note) for index, item in enumerate(steps)]
-    if not 0 < len(parsed) <= MAX_STEPS:
-        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
-    _check_names(parsed)
-    # The sort is stable, so steps of a stage stay in the order of the user.
-    ordered = sorted(parsed, key=lambda step: -step.priority)
-    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
-    definition = Definition(
-        stages,
-        check_params("params", params),
-        revoke_siblings=revoke_siblings,
-        ttl=ttl,
-        process=process,
-        overlap=overlap,
-        deadline=deadline,
-        at_once=at_once,
-    )
-    # Return a copy, because the caller may still change the params and arguments that were checked.
-    return Definition.decode(definition.encode())
-
-
 def check_params(name: str, params: Any) -> dict[str, Any]:
     """Return params as a dict, which is empty for ``None``.
 
@@ -241,68 +186,6 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
     """Return the task id of a step: the same for every publisher and every copy."""
     return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
-
-
-def _parse(
-    where: str,
-    item: Any,
-    find: Callable[[str, str], str],
-    note: Callable[[str], Mapping[str, Any]],
-) -> Step:
-    """Return the step of one item of ``steps``.
-
-    Parameters:
-        where: the item's name in errors, such as ``steps[0]``.
-        find, note: as for :func:`define`.
-    """
-    if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
-        raise InvalidEntry(where, "a pair (task, priority)", item)
-    *name, task, priority = item
-    is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
-    if not is_number or not abs(priority) < 1e308:
-        raise InvalidEntry(f"{where}.priority", "a number", priority)
-    if isinstance(task, Signature):
-        step = _parse_signature(where, task, priority)
-    else:
-        written = _text(f"{where}.task", getattr(task, "name", task))
-        step = Step(written, written, priority)
-    if name:
-        step = replace(step, name=_text(f"{where}.name", name[0]))
-    registered = find(step.task, f"{where}.task")
-    return replace(step, task=registered, noted=note(registered))
-
-
-def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
-    """Return the step of a signature, with its arguments and options."""
-    if signature.get("subtask_type"):
-        hint = "no chain, group or chord"
-        raise InvalidEntry(where, "the signature of one task", signature, hint=hint)
-    options = dict(signature.options)
-    for refused in _REFUSED:
-        if options.pop(refused, None):
-            field_name = f"{where}.options.{refused}"
-            raise InvalidEntry(field_name, "no such option in a step", signature)
-    name = str(options.pop("shadow", None) or signature.task)
-    args = tuple(signature.args)
-    return Step(name, signature.task, priority, args, dict(signature.kwargs), options)
-
-
-def _text(where: str, value: Any) -> str:
-    """Return a name that is fit for people, or raise InvalidEntry."""
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
-        raise InvalidEntry(where, "1 to 200 printable characters", value)
-    return value
-
-
-def _check_names(steps: list[Step]) -> None:
-    """Raise InvalidEntry if two steps have the same name."""
-    names: set[str] = set()
-    for index, step in enumerate(steps):
-        if step.name in names:
-            where = f"steps[{index}].name"
-            hint = "name one of them with (name, task, priority)"
-            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
-        names.add(step.name)
 
 
 def _encode_step(step: Step) -> list[Any]:

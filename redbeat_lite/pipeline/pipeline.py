@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
+from itertools import groupby
 from typing import Any
 from uuid import uuid4
 
 from celery import Celery, current_app
+from celery.canvas import Signature
+from msgspec.structs import replace
 
 from .._base.celery_app import is_importing, load_tasks
 from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import Duration
-from .definition import TTL, Definition, Overlap, define
+from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, check_params
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
@@ -25,11 +28,111 @@ from .publish import task_values
 _OWN_FIELDS = ("task_id", "queue", "status", "params")
 
 
-def defined(app: Celery, steps: Iterable[Any], params: Any, **options: Any) -> Definition:
-    """Return the definition of steps that are tasks of an app. Options go to :func:`define`."""
-    find = partial(_find, app)
-    note = partial(task_values, app)
-    return define(steps, params, find=find, note=note, **options)
+#: Options of a signature that conflict with the pipeline's own.
+_REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
+
+
+def define(
+    app: Celery,
+    steps: Iterable[Any],
+    params: Any = None,
+    *,
+    revoke_siblings: bool = False,
+    ttl: Any = TTL,
+    process: Mapping[str, Any] | None = None,
+    overlap: Overlap = "allow",
+    deadline: Any = None,
+    at_once: Any = None,
+) -> Definition:
+    """Check the arguments of a user, and return the definition that they make.
+
+    Parameters:
+        steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
+        process: data of a task process without its params.
+
+    Raises:
+        InvalidEntry: an argument is wrong; the error names it.
+    """
+    if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
+        raise InvalidEntry("steps", "a list of (task, priority)", steps)
+    note = cache(partial(task_values, app))
+    parsed = []
+    for index, item in enumerate(steps):
+        step = _parse(app, f"steps[{index}]", item)
+        parsed.append(replace(step, noted=note(step.task)))
+    if not 0 < len(parsed) <= MAX_STEPS:
+        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
+    _check_names(parsed)
+    # The sort is stable, so steps of a stage stay in the order of the user.
+    ordered = sorted(parsed, key=lambda step: -step.priority)
+    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
+    definition = Definition(
+        stages,
+        check_params("params", params),
+        revoke_siblings=revoke_siblings,
+        ttl=ttl,
+        process=process,
+        overlap=overlap,
+        deadline=deadline,
+        at_once=at_once,
+    )
+    # Return a copy, because the caller may still change the params and arguments that were checked.
+    return Definition.decode(definition.encode())
+
+
+def _parse(app: Celery, where: str, item: Any) -> Step:
+    """Return the step of one item of ``steps``.
+
+    Parameters:
+        where: the item's name in errors, such as ``steps[0]``.
+    """
+    if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
+        raise InvalidEntry(where, "a pair (task, priority)", item)
+    *name, task, priority = item
+    is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
+    if not is_number or not abs(priority) < 1e308:
+        raise InvalidEntry(f"{where}.priority", "a number", priority)
+    if isinstance(task, Signature):
+        step = _parse_signature(where, task, priority)
+    else:
+        written = _text(f"{where}.task", getattr(task, "name", task))
+        step = Step(written, written, priority)
+    if name:
+        step = replace(step, name=_text(f"{where}.name", name[0]))
+    return replace(step, task=_find(app, step.task, f"{where}.task"))
+
+
+def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
+    """Return the step of a signature, with its arguments and options."""
+    if signature.get("subtask_type"):
+        hint = "no chain, group or chord"
+        raise InvalidEntry(where, "the signature of one task", signature, hint=hint)
+    options = dict(signature.options)
+    for refused in _REFUSED:
+        if options.pop(refused, None):
+            field_name = f"{where}.options.{refused}"
+            raise InvalidEntry(field_name, "no such option in a step", signature)
+    name = str(options.pop("shadow", None) or signature.task)
+    args = tuple(signature.args)
+    return Step(name, signature.task, priority, args, dict(signature.kwargs), options)
+
+
+def _text(where: str, value: Any) -> str:
+    """Return a name that is fit for people, or raise InvalidEntry."""
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise InvalidEntry(where, "1 to 200 printable characters", value)
+    return value
+
+
+def _check_names(steps: list[Step]) -> None:
+    """Raise InvalidEntry if two steps have the same name."""
+    names: set[str] = set()
+    for index, step in enumerate(steps):
+        if step.name in names:
+            where = f"steps[{index}].name"
+            hint = "name one of them with (name, task, priority)"
+            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
+        names.add(step.name)
 
 
 @public
@@ -70,7 +173,7 @@ class Pipeline:
         at_once: int | None = None,
     ) -> None:
         self.app = app
-        self.definition = defined(
+        self.definition = define(
             app,
             steps,
             params,
@@ -181,7 +284,7 @@ def start_task_process(
         steps.append((name, task, priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
-    definition = defined(app, steps, data.get("params"), process=process)
+    definition = define(app, steps, data.get("params"), process=process)
     run = begin(app, definition, str(uuid4()))
     data["task_id"] = run.id
     data["queue"] = definition.names()

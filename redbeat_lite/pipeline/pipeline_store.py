@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,9 +46,6 @@ _CACHE = 500
 
 #: Most ended runs in the index. The latest are kept.
 MAX_ENDED = 10_000
-
-#: Seconds after which the server is asked for its time again.
-_CLOCK_LIFE = 60.0
 
 #: Stage in a :class:`Ref` whose stage is not known.
 NO_STAGE = -1
@@ -144,9 +140,6 @@ class Index:
         self._open = index_key(prefix)
         self._ended = ended_key(prefix)
         self.period = period
-        #: The server's time, in ms, at ``_asked_at``, in seconds of the monotonic clock.
-        self._server_ms = 0
-        self._asked_at = float("-inf")
 
     def check_later(self, run_id: str) -> None:
         """Have the sweeper check a run one period from now."""
@@ -157,10 +150,6 @@ class Index:
         instant = self._now() + round(1000 * _CREATION)
         self._client.zadd(self._open, {run_id: instant})
         return instant
-
-    def forget_time(self) -> None:
-        """Ask the server for its time again at the next use."""
-        self._asked_at = float("-inf")
 
     def reopen(self, run_id: str) -> None:
         """Move a resumed run from the ended runs back to the unended ones."""
@@ -200,12 +189,8 @@ class Index:
         return list(dict.fromkeys(texts([*unended, *ended])))
 
     def _now(self) -> int:
-        """Estimate the server's time in ms. A second more or less does not matter here."""
-        now = time.monotonic()
-        if now - self._asked_at > _CLOCK_LIFE:
-            self._server_ms = server_ms(self._client)
-            self._asked_at = now
-        return self._server_ms + round(1000 * (now - self._asked_at))
+        """Return the server's time in ms."""
+        return server_ms(self._client)
 
 
 class PipelineStore:
@@ -255,27 +240,6 @@ class PipelineStore:
         definition = definition.but(params={})
         # Write the index first, because the sweeper would never find a run that is not in it.
         until_ms = self.index.announce(run_id)
-        word, outbox = self._create(run_id, definition, params, entry, attempt, until_ms)
-        if word == b"late":
-            # The time that we estimate may be wrong.
-            self.index.forget_time()
-            raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
-        if word in (b"run", b"wait"):
-            # A sweep between these two writes may have seen no run, and removed it from the index.
-            self.index.check_later(run_id)
-            self._cache_definition(run_id, definition)
-        return text(word), _outbox(outbox)
-
-    def _create(
-        self,
-        run_id: str,
-        definition: Definition,
-        params: str,
-        entry: str,
-        attempt: str,
-        until_ms: int,
-    ) -> tuple[bytes, Any]:
-        """Create a run unless the server's time is past ``until_ms``; return the script's reply."""
         joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
             "pipeline/start",
@@ -293,7 +257,13 @@ class PipelineStore:
             waits=int(joins_line),
             until_ms=until_ms,
         )
-        return word, outbox
+        if word == b"late":
+            raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
+        if word in (b"run", b"wait"):
+            # A sweep between these two writes may have seen no run, and removed it from the index.
+            self.index.check_later(run_id)
+            self._cache_definition(run_id, definition)
+        return text(word), _outbox(outbox)
 
     def remove_published(self, run_id: str, published: Outbox) -> None:
         """Remove steps from the outbox, now that they are published.

@@ -7,7 +7,6 @@ published an outbox, the sweeper publishes it.
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from collections.abc import Mapping
@@ -353,12 +352,7 @@ def task_values(app: Celery, name: str) -> dict[str, Any]:
     }
     once = task.once_policy
     if once is not None:
-        has_function = callable(once.key)
-        values["once"] = once.but(key=None if has_function else once.key).encode()
-        values["signature"] = None
-        if not has_function:
-            with suppress(InvalidEntry):  # a default of the task cannot be stored
-                values["signature"] = _encode_signature(task.once_signature)
+        values["once"] = once.but(key=None).encode()
     return values
 
 
@@ -367,10 +361,10 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
 
     Parameters:
         options: options of the call. For a substitute, this function changes two of them. It
-            removes ``on_conflict`` if this process cannot derive the key of the once-lock; then the
-            worker acquires the lock by the policy of the task. And it replaces a queue that this
-            app neither has nor may create by one without a declaration, because only the queue's
-            own code base knows its settings.
+            removes ``on_conflict`` of a call without ``once_key``, because only the task can name
+            its once-lock; then the worker acquires the lock by the policy of the task. And it
+            replaces a queue that this app neither has nor may create by one without a declaration,
+            because only the queue's own code base knows its settings.
     """
     registered = app.tasks.get(step.task)
     if isinstance(registered, Task):
@@ -383,10 +377,8 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
         "typing": False,
     }
     if "once" in values:
-        if values["signature"] is not None or options.get("once_key"):
+        if options.get("once_key"):
             fields["once_policy"] = Once.decode(values["once"])
-            parameters = [_decode_parameter(*stored) for stored in values["signature"] or ()]
-            fields["once_signature"] = inspect.Signature(parameters) if parameters else None
         else:
             options.pop("on_conflict", None)
     queue = options.get("queue") or fields.get("queue")
@@ -422,21 +414,3 @@ def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
             # A queue or an exchange may be an object. Its name identifies it.
             stored[option] = unpack(pack(getattr(value, "name", value), option))
     return stored
-
-
-def _encode_signature(signature: inspect.Signature | None) -> list[list[Any]]:
-    """Return ``[name, kind]`` or ``[name, kind, default]`` for each parameter of a task."""
-    if signature is None:
-        return []
-    stored = []
-    for parameter in signature.parameters.values():
-        fields: list[Any] = [parameter.name, int(parameter.kind)]
-        if parameter.default is not parameter.empty:
-            fields.append(pack(parameter.default, parameter.name))
-        stored.append(fields)
-    return stored
-
-
-def _decode_parameter(name: str, kind: int, *default: Any) -> inspect.Parameter:
-    parameter = inspect.Parameter(name, inspect._ParameterKind(kind))
-    return parameter.replace(default=unpack(default[0])) if default else parameter

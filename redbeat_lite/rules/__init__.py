@@ -10,7 +10,7 @@ from .forms import (
     schedule_text,
 )
 from .intervals import At, Every, Manual, at, every, manual
-from .occurrences import first_ms, gap_over, next_ms, rule_of, shortest_gap_ms
+from .occurrences import first_ms, gap_over, last_ms, next_ms, rule_of, shortest_gap_ms
 from .rrules import RRule, rrule
 from .rule import Question, Rule, SpreadSchedule, resolved_text
 
@@ -31,6 +31,7 @@ __all__ = [
     "every",
     "first_ms",
     "gap_over",
+    "last_ms",
     "manual",
     "next_ms",
     "register_schedule",

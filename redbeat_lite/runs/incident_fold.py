@@ -9,6 +9,7 @@ from .._base.times import from_ms
 from ..policies import Expect, Pause
 from .incident import Case, Key, Kind
 from .run import Outcome, Row
+from .run_store import Line, ms_of
 
 #: Outcomes that count as a failure in the expectation ``failures``.
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
@@ -40,26 +41,6 @@ _FIELDS: dict[Kind, str] = {
     "paused": "failures",
     "no_success": "succeed_every",
 }
-
-
-class End(NamedTuple):
-    """Line of the feed: the end of a run.
-
-    Parameters:
-        at: when the run ended, in epoch ms of the process that reads the line.
-        name: name of the entry.
-        nominal: nominal time of the run, in epoch ms.
-        begin: ms from the nominal time to the start of the body; ``None`` if it has not begun.
-        duration: ms that the body took.
-    """
-
-    at: int
-    name: str
-    nominal: int
-    outcome: Outcome
-    begin: int | None = None
-    duration: int | None = None
-    error: str = ""
 
 
 class Deadline(NamedTuple):
@@ -132,7 +113,7 @@ class Seen(NamedTuple):
 
     Parameters:
         now: epoch ms.
-        ends: new lines of the feed, the oldest first.
+        ends: new lines of the feed, the oldest first. They have the time of the server.
         overdue: deadlines that have passed.
         watched: the stored entries that the ends, deadlines and incidents name.
         failures: name of such an entry -> its consecutive failures.
@@ -142,7 +123,7 @@ class Seen(NamedTuple):
     """
 
     now: int
-    ends: Sequence[End] = ()
+    ends: Sequence[Line] = ()
     overdue: Sequence[Deadline] = ()
     watched: Mapping[str, Watched] = {}
     failures: Mapping[str, Failures] = {}
@@ -213,8 +194,9 @@ class _Fold:
     def _watched(self, name: str) -> Watched:
         return self._seen.watched.get(name, Watched(None))
 
-    def _handle_end(self, end: End) -> None:
+    def _handle_end(self, end: Line) -> None:
         """Count a failed run, or close the incidents that a run in time or a success closes."""
+        row = end.row
         watched = self._watched(end.name)
         expect = watched.expect
         if expect is None:
@@ -222,63 +204,65 @@ class _Fold:
                 return
             expect = _NOTHING
         self._close_if_in_time(expect, end)
-        if end.outcome == "succeeded":
+        if row.outcome == "succeeded":
             self._failures[end.name] = Failures()
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
                 next_success = Deadline("success", None, end.name)
-                self._deadlines[next_success.member] = end.at + expect.success_ms
-        elif end.outcome in _NOT_BEGUN and end.begin is None and expect.start_ms is not None:
-            text = f"the run of {_iso(end.nominal)} has {_outcome_words(end.outcome)}"
-            self._open_missed(end.name, text, end.nominal)
+                self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
+        elif row.outcome in _NOT_BEGUN and row.begin is None and expect.start_ms is not None:
+            text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
+            self._open_missed(end.name, text, row.nominal)
             if watched.on_failure:
                 self._count_failure(expect, end, is_failure=False)
-        elif end.outcome in _FAILED:
+        elif row.outcome in _FAILED:
             self._count_failure(expect, end)
 
-    def _close_if_in_time(self, expect: Expect, end: End) -> None:
+    def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
 
         The incident may be about this run itself, because its record may come after its deadline.
         The time limits count from the nominal time here. A run with jitter is due later, so it may
         be in time although it closes nothing here. Then its deadline closes the incident.
         """
-        if end.begin is None:
+        row = end.row
+        if row.begin is None:
             return
-        if expect.start_ms is not None and end.begin <= expect.start_ms:
-            self._close_missed_and_late(end.name, end.nominal)
-        ended = end.begin + (end.duration or 0)
-        if expect.finish_ms is not None and end.outcome != "retrying" and ended <= expect.finish_ms:
-            self._close("too_long", end.name, end.nominal)
+        if expect.start_ms is not None and row.begin <= expect.start_ms:
+            self._close_missed_and_late(end.name, row.nominal)
+        ended = row.begin + (row.duration or 0)
+        if expect.finish_ms is not None and row.outcome != "retrying" and ended <= expect.finish_ms:
+            self._close("too_long", end.name, row.nominal)
 
-    def _count_failure(self, expect: Expect, end: End, *, is_failure: bool = True) -> None:
+    def _count_failure(self, expect: Expect, end: Line, *, is_failure: bool = True) -> None:
         """Count a failed run once, and open the incidents of which it is one failure too many.
 
         Parameters:
             is_failure: ``False`` for a run that has opened ``missed``. It counts for ``on_failure``
                 alone.
         """
+        row = end.row
         watched = self._watched(end.name)
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
         if before.generation != watched.generation:
             before = Failures()
-        if before.nominal == end.nominal or end.nominal <= watched.forgiven:
+        if before.nominal == row.nominal or row.nominal <= watched.forgiven:
             return
         times = before.times + is_failure
         strikes = before.strikes if watched.counts(before.nominal) else 0
-        if watched.on_failure and end.outcome in _STRIKES and not watched.muted:
+        if watched.on_failure and row.outcome in _STRIKES and not watched.muted:
             strikes += 1
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
-                self._open_case("paused", end.name, text, end.nominal, strikes)
+                self._open_case("paused", end.name, text, row.nominal, strikes)
                 # Do not pause the entry here, because this process may die before it does so. The
                 # deadline, which is due at once, makes the next look of any leader do it.
-                pause = Deadline(f"pause {watched.generation}", end.nominal, end.name)
+                pause = Deadline(f"pause {watched.generation}", row.nominal, end.name)
                 self._deadlines[pause.member] = 0
-        self._failures[end.name] = Failures(times, end.nominal, watched.generation, strikes)
+        self._failures[end.name] = Failures(times, row.nominal, watched.generation, strikes)
         if is_failure and times >= expect.failures:
-            self._open_case("failed", end.name, _failure_words(end, times), end.nominal, times)
+            self._open_case("failed", end.name, _failure_words(end, times), row.nominal, times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
         """Open or close an incident, now that a deadline has passed."""
@@ -439,9 +423,9 @@ def _iso(nominal: int) -> str:
     return from_ms(nominal).isoformat(timespec="seconds")
 
 
-def _failure_words(end: End, times: int) -> str:
+def _failure_words(end: Line, times: int) -> str:
     """Return a failed run in words, as they follow the name of its entry."""
-    words = _outcome_words(end.outcome)
+    words = _outcome_words(end.row.outcome)
     if times > 1:
         words += f" {times} times in a row"
     if end.error:

@@ -13,9 +13,9 @@ from ..store.scripts import Scripts, checked
 from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Case
-from .incident_fold import Deadline, Decision, End, Failures
+from .incident_fold import Deadline, Decision, Failures
 from .run import BACKFILLED, LIFE_MS, Row
-from .run_store import Line, RunKeys
+from .run_store import Line, RunKeys, ms_of
 
 #: Most lines of the feed, and most deadlines, in one look. Twice as many would keep the server busy
 #: for 5 ms with what follows from them.
@@ -96,7 +96,7 @@ class Look(NamedTuple):
 
     read: str
     reads: str
-    ends: list[End]
+    ends: list[Line]
     overdue: list[Deadline]
     cases: list[Case]
     stored: Mapping[str, str]
@@ -148,7 +148,7 @@ class IncidentStore:
         for line in readable(lines if read else (), Line.decode):
             # Runs of backfills are not expected to be in time, and do not count as failures.
             if line.row.task_id[14:15] != BACKFILLED:
-                ends.append(_end(line))
+                ends.append(line)
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
@@ -156,7 +156,7 @@ class IncidentStore:
         # A feed with fewer lines was removed and has begun again, so nothing is known
         # about its past.
         if read and lines and not before and count >= _FEED_LINES:
-            unread = (_ms(read), _ms(lines[0][0]))
+            unread = (ms_of(read), ms_of(lines[0][0]))
         return Look(
             read,
             reads=text(lines[-1][0]) if lines else read or "0-0",
@@ -316,18 +316,6 @@ def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
 
 def _cases(fields: Mapping[Any, Any]) -> list[Case]:
     return [*readable(fields.items(), lambda field, raw: Case.decode(field.decode(), raw))]
-
-
-def _end(line: Line) -> End:
-    row = line.row
-    error = line.error or ""
-    at = _ms(row.feed)
-    return End(at, line.name, row.nominal, row.outcome, row.begin, row.duration, error)
-
-
-def _ms(line: str | bytes) -> int:
-    """Return the instant of a line's id, in epoch ms of the server."""
-    return int(text(line).partition("-")[0])
 
 
 def _deadline(member: str, at: int) -> Deadline:

@@ -115,6 +115,11 @@ class Line(NamedTuple):
         return cls(values["name"], row.checked(), worker, error, _number(values.get("retry", "")))
 
 
+def ms_of(line: str | bytes) -> int:
+    """Return the instant of the id of a line, in epoch ms of the server."""
+    return int(text(line).partition("-")[0])
+
+
 def _number(value: str) -> int | None:
     return int(value) if value else None
 

@@ -54,8 +54,7 @@ def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     assert " ".join(said.out.split()) == (
         "answer 'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused. "
         "because It is paused: until the disk is replaced; who did that, and when, is not recorded. "
-        "(state of the entry) "
-        "next It has no next run until it is resumed. (state of the entry)"
+        "next It has no next run until it is resumed."
     )
 
 
@@ -104,7 +103,6 @@ def test_an_entry_that_is_not_there(cli: Cli, nightly: Schedules, client: redis.
             "kind": "quarantined",
             "sentence": "In quarantine since 2026-03-02 03:00:00+01:00: no such zone.",
             "at": NIGHT.isoformat(),
-            "evidence": "quarantine",
         }
     ]
 

@@ -151,10 +151,6 @@ class TestLease:
         assert "renewed every 0.25 s" in finding.what
         assert "redbeat_lite_lease to" in finding.todo
 
-    def test_a_loop_interval_that_was_lowered_for_another_scheduler(self, make_app: MakeApp) -> None:
-        finding = the(make_app(beat_max_loop_interval=1), "loop")
-        assert (finding.severity, finding.what) == ("note", "beat_max_loop_interval is 1 s")
-
 
 class TestEntries:
     def test_a_task_that_nobody_registered(self, app: Celery, schedules: Schedules) -> None:

@@ -147,14 +147,6 @@ def test_settings_of_celery_redbeat_that_are_left_are_told(make_app: MakeApp) ->
     assert not found(make_app(), "left-over")
 
 
-def test_a_task_id_among_the_options_is_told(make_app: MakeApp) -> None:
-    app = make_app()
-    Schedules(app).add("fixed", "t", every(60), options={"task_id": "fixed"})
-    Schedules(app).add("free", "t", every(60))
-    [finding] = found(app, "task-id")
-    assert (finding.severity, finding.entries) == ("note", ("fixed",))
-
-
 def test_a_small_limit_holds_for_the_configuration_too(make_app: MakeApp) -> None:
     """The page looks at some entries, whatever the configuration holds."""
     schedule = {f"e{number}": {"task": "t", "schedule": -1} for number in range(4)}

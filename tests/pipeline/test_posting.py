@@ -76,8 +76,7 @@ def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: s
         ("own.plain", {}, {"once_key": "mine", "on_conflict": "raise"}),
         ("own.routed", {}, {}),
         ("own.big", {}, {"priority": 3}),
-        ("own.queued", {}, {}),
-        ("own.queued", {"region": "us"}, {"on_conflict": "wait"}),
+        ("own.queued", {}, {"once_key": "mine"}),
         ("own.called", {}, {"once_key": "mine"}),
     ],
 )
@@ -108,10 +107,11 @@ def test_a_publisher_that_may_make_no_queues_reaches_those_of_others(
     run.cancel()
 
 
+@pytest.mark.parametrize("task", ["own.called", "own.queued"])
 def test_a_lock_that_only_the_task_can_name_is_left_to_the_worker(
-    lab: Lab, owner: Celery, stranger: Celery, queue: str
+    lab: Lab, owner: Celery, stranger: Celery, queue: str, task: str
 ) -> None:
-    run = Pipeline(owner, [("a", owner.tasks["own.called"].s(region=queue).set(on_conflict="wait"), 1)]).start()
+    run = Pipeline(owner, [("a", owner.tasks[task].s(region=queue).set(on_conflict="wait"), 1)]).start()
     lab.client.delete(queue)
     [(_, headers, properties, _)] = published(lab, stranger, run, {0: (0, 0)}, queue)
     assert ONCE_HEADER not in headers

@@ -9,8 +9,9 @@ import pytest
 from redbeat_lite import Expect
 from redbeat_lite._base.times import from_ms
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.incident_fold import Deadline, Decision, End, Failures, Seen, Watched, fold
+from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Seen, Watched, fold
 from redbeat_lite.runs.run import Outcome, Row
+from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
 
@@ -20,8 +21,10 @@ NOW = 1_772_452_000_000
 A, B, C = NOW - 180_000, NOW - 120_000, NOW - 60_000
 
 
-def end(outcome: Outcome, nominal: int = A, begin: int | None = 10, duration: int | None = 100, error: str = "") -> End:
-    return End(NOW - 500, "e", nominal, outcome, begin, duration, error)
+def end(
+    outcome: Outcome, nominal: int = A, begin: int | None = 10, duration: int | None = 100, error: str = ""
+) -> Line:
+    return Line("e", Row(nominal, outcome, "id", begin, duration, 0, f"{NOW - 500}"), None, error)
 
 
 def start(row: Row | None, nominal: int = A, **more: Any) -> Deadline:
@@ -43,10 +46,10 @@ def case(kind: Any, nominal: int | None = A, name: str = "e", **more: Any) -> Ca
 def seen(
     *facts: Any, expect: Expect | None, muted: bool = False, failures: Failures | None = None, **more: Any
 ) -> Seen:
-    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (End, Deadline, Case)}
+    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (Line, Deadline, Case)}
     watched = {"e": Watched(expect, muted)}
     known = {"e": failures} if failures else {}
-    return Seen(NOW, kinds[End], kinds[Deadline], watched, known, cases=kinds[Case], **more)
+    return Seen(NOW, kinds[Line], kinds[Deadline], watched, known, cases=kinds[Case], **more)
 
 
 def news(decision: Decision) -> dict[str, str]:
