@@ -16,8 +16,9 @@ from celery import Celery
 
 from .._base.atomic_files import is_stream, write_whole
 from ..entries.words import counted
-from ..interchange.backup import Export, Restore, Restored
+from ..interchange.backup import Export, Restore
 from ..interchange.document import BadFile, Document, read_document
+from ..interchange.import_step import Step
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..operate.texts import next_run
 from ..rules import decode_schedule, schedule_text
@@ -241,34 +242,36 @@ def import_export(path: Path, *, apply: bool, replace: bool) -> None:
     if apply:
         restore.apply(restored)
     echo_json(
-        {"name": entry.name, "action": entry.action, "note": entry.note} for entry in restored
+        {"name": step.name, "action": step.action, "note": "; ".join(step.notes) or None}
+        for step in restored
     )
     done = "imported" if apply else "to import"
     if restore.freezes:
         say(f"{counted(len(restore.freezes), 'freeze', 'freezes')} {done}")
     if restore.backfills:
         say(f"{counted(len(restore.backfills), 'backfill', 'backfills')} {done}")
-    left_out = [entry for entry in restored if entry.action == "left out"]
+    left_out = [step for step in restored if step.action == "left out"]
     _report(restored, left_out, done, "" if apply else ". Nothing was written; --apply does it.")
     if left_out:
         exit_with(INCOMPLETE)
 
 
-def _report(restored: list[Restored], left_out: list[Restored], done: str, hint: str) -> None:
+def _report(restored: list[Step], left_out: list[Step], done: str, hint: str) -> None:
     """Print which entries are added or replaced, and which are left out.
 
     Parameters:
         done: words for what has been or would be done with the former.
         hint: end of the last line.
     """
-    changed = [entry for entry in restored if entry.edit is not None]
-    if changed:
-        rows = []
-        for entry in changed:
-            runs = entry.entry.total_run_count
-            rows.append((entry.action, entry.name, runs, next_run(entry.entry, app_zone())))
+    rows = []
+    for step in restored:
+        entry = step.entry
+        if step.edit is not None and entry is not None:
+            runs = entry.total_run_count
+            rows.append((step.action, step.name, runs, next_run(entry, app_zone())))
+    if rows:
         echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows)
-    for entry in left_out:
-        say(f"left out {entry.name!r}: {entry.note}")
-    same = len(restored) - len(changed) - len(left_out)
-    say(f"{len(changed)} {done}, {same} the same, {len(left_out)} left out{hint}")
+    for step in left_out:
+        say(f"left out {step.name!r}: {'; '.join(step.notes)}")
+    same = len(restored) - len(rows) - len(left_out)
+    say(f"{len(rows)} {done}, {same} the same, {len(left_out)} left out{hint}")

@@ -18,7 +18,8 @@ from .._base.clock import wall_ms
 from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.words import span
-from ..interchange.move_in import Carrier, Move, MoveIn, Source, Unreadable
+from ..interchange.import_step import Step
+from ..interchange.move_in import Carrier, MoveIn, Source, Unreadable
 from ..interchange.shadow import Difference, Shadow
 from ..operate.texts import next_run
 from ..rules import schedule_text
@@ -116,13 +117,13 @@ def _no_entry(source: Source) -> Failure:
     return Failure(f"no entry of {source.title} in {source.where}{advice}")
 
 
-def _move_data(move: Move) -> dict[str, Any]:
+def _move_data(move: Step) -> dict[str, Any]:
     """Return the import of one entry as JSON has it."""
     entry = None if move.entry is None else move.entry.as_dict()
     return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
 
 
-def _report(source: Source, mover: MoveIn, moves: list[Move], *, applied: bool) -> None:
+def _report(source: Source, mover: MoveIn, moves: list[Step], *, applied: bool) -> None:
     """Print which entries are imported and which are left out, and warn of a second beat.
 
     Parameters:
@@ -176,7 +177,7 @@ def _next(entry: Entry) -> str:
     return next_run(entry, app_zone())
 
 
-def _list_notes(heading: str, moves: Iterable[Move]) -> None:
+def _list_notes(heading: str, moves: Iterable[Step]) -> None:
     """Print the notes on some entries below a heading; nothing if there are no notes."""
     lines = [f"  {move.name or repr('')}: {'; '.join(move.notes)}" for move in moves if move.notes]
     if lines:

@@ -7,9 +7,8 @@ entry decides about them, as after a time without a beat.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any, Literal
+from typing import Any
 
 from celery import Celery
 from msgspec.structs import replace
@@ -36,6 +35,7 @@ from ..store.changes import Action
 from ..store.records import PAGE, Edit, Stored, chunks
 from ..store.store import TRIES, Store
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
+from .import_step import Step, store_steps
 
 
 class Export:
@@ -97,23 +97,6 @@ def _record_of(entry: Entry, state: EntryState) -> dict[str, Any]:
     return record
 
 
-@dataclass(slots=True)
-class Restored:
-    """Result for one entry of the file.
-
-    Parameters:
-        entry: the entry with the state that the file has.
-        note: why it is left out; ``None`` if it is not.
-        edit: edit that stores it; ``None``: nothing has to be stored.
-    """
-
-    name: str
-    action: Literal["add", "replace", "same", "left out"]
-    entry: Entry
-    note: str | None = None
-    edit: Edit | None = None
-
-
 class Restore:
     """Import of the entries of a file.
 
@@ -136,7 +119,7 @@ class Restore:
         #: Backfills of the file that have not ended and are not stored.
         self.backfills: list[Backfill] = []
 
-    def plan(self, document: Document) -> list[Restored]:
+    def plan(self, document: Document) -> list[Step]:
         """Return what :meth:`apply` would do. Writes nothing.
 
         Raises:
@@ -153,12 +136,12 @@ class Restore:
         lacks = self._schedules.backfills.lacks
         self.backfills = [backfill for backfill in document.backfills if lacks(backfill)]
         entries = [self._entry(document, record) for record in document.records]
-        plan: list[Restored] = []
+        plan: list[Step] = []
         for chunk in chunks(entries, PAGE):
             plan += self._plan_entries(chunk)
         return plan
 
-    def apply(self, plan: Sequence[Restored]) -> None:
+    def apply(self, plan: Sequence[Step]) -> None:
         """Write a plan, 250 entries per round trip.
 
         If the call is interrupted, repeat the import. It does the rest.
@@ -172,25 +155,19 @@ class Restore:
         for backfill in self.backfills:
             self._schedules.backfills.restore(backfill)
 
-    def _store_entries(self, plan: Sequence[Restored]) -> None:
+    def _store_entries(self, plan: Sequence[Step]) -> None:
         """Store the planned entries. Entries that were changed meanwhile are planned again."""
-        self._add_config_names(plan)
-        remaining = [step for step in plan if step.edit is not None]
-        for _ in range(TRIES):
-            results = self._store.put(step.edit for step in remaining if step.edit is not None)
-            remaining = [step for step, ok in zip(remaining, results, strict=True) if not ok]
-            if not remaining:
-                return
-            # Another process has changed these meanwhile, so plan them again.
-            new_plan = self._plan_entries([step.entry for step in remaining])
-            for step, new in zip(remaining, new_plan, strict=True):
+        remaining = store_steps(self._store, plan)
+        for _ in range(TRIES - 1):
+            entries = [step.entry for step in remaining if step.entry is not None]
+            for step, new in zip(remaining, self._plan_entries(entries), strict=True):
                 step.action = new.action
-                step.note = new.note
+                step.notes = new.notes
                 step.edit = new.edit
-            remaining = [step for step in remaining if step.edit is not None]
+            remaining = store_steps(self._store, remaining)
         for step in remaining:
             step.action = "left out"
-            step.note = "it is being changed too often"
+            step.notes = ("it is being changed too often",)
 
     def _entry(self, document: Document, record: Record) -> Entry:
         """Return the entry of a record, with the state of the record or a new one.
@@ -218,44 +195,45 @@ class Restore:
             raise document.wrong(record, exc) from None
         return entry
 
-    def _plan_entries(self, entries: Sequence[Entry]) -> list[Restored]:
+    def _plan_entries(self, entries: Sequence[Entry]) -> list[Step]:
         """Compare entries with the stored ones, and return what to do with each."""
         rows = self._store.read([entry.name for entry in entries])
         return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
 
-    def _plan_entry(self, entry: Entry, stored: Stored) -> Restored:
+    def _plan_entry(self, entry: Entry, stored: Stored) -> Step:
         """Decide whether an entry is added, replaces the stored one, or is left out."""
         if stored.definition is None:
             edit = self._edit(entry, stored, entry.known_state)
-            return Restored(entry.name, "add", entry, edit=edit)
+            return Step(entry.name, "add", entry, edit=edit)
         try:
             before, state = parts_of(stored)
         except CorruptEntry:
             if not self._replace:
                 note = "what is stored cannot be read; --replace overwrites it"
-                return Restored(entry.name, "left out", entry, note)
+                return Step(entry.name, "left out", entry, (note,))
             edit = self._edit(entry, stored, entry.known_state)
-            return Restored(entry.name, "replace", entry, edit=edit)
+            return Step(entry.name, "replace", entry, edit=edit)
         if before.owner != entry.owner:
             owner = f"the configuration of {before.owner!r}"
             if before.owner is None:
                 owner = "a runtime entry"
-            return Restored(entry.name, "left out", entry, f"the name is taken by {owner}")
+            note = f"the name is taken by {owner}"
+            return Step(entry.name, "left out", entry, (note,))
         is_redefined = encode(entry) != encode(before)
         restored = self._state_over(entry, state, is_redefined=is_redefined)
         keeps_definition = entry.owner is not None or not is_redefined
         if keeps_definition and restored == replace(state, attempts=0):
-            return Restored(entry.name, "same", entry)
+            return Step(entry.name, "same", entry)
         if not self._replace:
             if not _was_stored_again(entry, state):
                 note = "it is stored already; --replace overwrites it"
-                return Restored(entry.name, "left out", entry, note)
+                return Step(entry.name, "left out", entry, (note,))
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The definition of a config entry comes from its configuration, so restore only the state.
         unchanged = None if entry.owner is None else before
         edit = self._edit(entry, stored, restored, unchanged)
-        return Restored(entry.name, "replace", entry, edit=edit)
+        return Step(entry.name, "replace", entry, edit=edit)
 
     def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:
         """Return the state to store. It equals the stored one if there is nothing to do.
@@ -308,15 +286,6 @@ class Restore:
         )
         entry.due = edit.score
         return edit
-
-    def _add_config_names(self, plan: Sequence[Restored]) -> None:
-        """Note the names of the planned config entries, by owner, before they are stored."""
-        names_of: dict[str, set[str]] = {}
-        for step in plan:
-            if step.edit is not None and step.entry.owner is not None:
-                names_of.setdefault(step.entry.owner, set()).add(step.name)
-        for owner, names in names_of.items():
-            self._store.add_config_names(owner, names)
 
 
 def _was_stored_again(entry: Entry, state: EntryState) -> bool:

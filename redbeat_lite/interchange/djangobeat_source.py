@@ -12,13 +12,13 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils import json
 
-from .._base.errors import ConfigurationError, InvalidEntry
+from .._base.errors import ConfigurationError
 from ..entries.foreign_fields import translated
 from ..rules import Cron, RRule, at, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
-from .move_in import ForeignEntry, LeftOut, Source, Unreadable
+from .move_in import ForeignEntry, LeftOut, Source, Unreadable, guarded
 
 #: Columns of a task that refer to a schedule. A task has one of them.
 _KINDS = ("interval", "crontab", "solar", "clocked")
@@ -65,7 +65,7 @@ class DjangoBeatSource(Source):
         rows = self._tasks.select_related(*_KINDS).order_by("pk")
         try:
             for row in rows.iterator(chunk_size=_CHUNK):
-                yield _entry(row)
+                yield guarded(row.name, _decode_row, row)
         except DatabaseError as exc:
             raise Unreadable(f"django-celery-beat: cannot read the {self.where}: {exc}") from exc
 
@@ -95,16 +95,6 @@ def _models() -> Any:
         why = f"it must be installed and in INSTALLED_APPS, as for the old beat: {exc}"
         raise ConfigurationError(f"django-celery-beat: {why}") from None
     return models
-
-
-def _entry(row: Any) -> ForeignEntry | LeftOut:
-    """Return the entry of one row, or why it cannot be imported. Never raises."""
-    try:
-        return _decode_row(row)
-    except InvalidEntry as exc:
-        return LeftOut(row.name, str(exc))
-    except Exception as exc:  # noqa: BLE001 - one bad row must not stop the others
-        return LeftOut(row.name, f"its row cannot be read: {type(exc).__name__}: {exc}")
 
 
 def _decode_row(row: Any) -> ForeignEntry | LeftOut:

@@ -7,8 +7,7 @@ them. The other scheduler's beat is called the old beat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, tzinfo
 from typing import Any, Literal, NamedTuple
 
@@ -31,8 +30,9 @@ from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..rules import At, first_ms, next_ms
 from ..settings import Settings
-from ..store.records import PAGE, Edit, Stored, chunks
+from ..store.records import PAGE, Stored, chunks
 from ..store.store import Store
+from .import_step import Step, store_steps
 
 #: Tolerance for sunsets and the like, in ms. Two programs may compute instants of one sunset that
 #: differ by fractions of a second. Without a tolerance, a run that the old beat has sent could
@@ -95,6 +95,18 @@ class Source:
 
     def close(self) -> None:
         """Close the connections, if there are any."""
+
+
+def guarded(
+    name: str, decode: Callable[..., ForeignEntry | LeftOut], *parts: Any
+) -> ForeignEntry | LeftOut:
+    """Return the entry that ``decode`` makes of its stored parts, or why it cannot be imported."""
+    try:
+        return decode(*parts)
+    except InvalidEntry as exc:
+        return LeftOut(name, str(exc))
+    except Exception as exc:  # noqa: BLE001 - one bad entry must not stop the others
+        return LeftOut(name, f"it cannot be read: {type(exc).__name__}: {exc}")
 
 
 class Carried(NamedTuple):
@@ -214,24 +226,6 @@ def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
     return next_ms(rule, last)
 
 
-@dataclass(slots=True)
-class Move:
-    """Result for one entry of the other scheduler.
-
-    Parameters:
-        action: ``"stored"`` for an entry that is stored here already and is not replaced.
-        entry: the entry to store, with its state; ``None`` if it is not stored.
-        notes: remarks for people, such as why it is not stored.
-        edit: edit that stores it; ``None``: nothing has to be stored.
-    """
-
-    name: str
-    action: Literal["add", "replace", "stored", "left out"]
-    entry: Entry | None
-    notes: tuple[str, ...]
-    edit: Edit | None = None
-
-
 class MoveIn:
     """Import of another scheduler's entries into the schedule of a finalized app.
 
@@ -260,44 +254,35 @@ class MoveIn:
         """Whether a beat of this package leads at this moment."""
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
-    def plan(self, entries: Iterable[ForeignEntry | LeftOut]) -> list[Move]:
+    def plan(self, entries: Iterable[ForeignEntry | LeftOut]) -> list[Step]:
         """Return what :meth:`apply` would do with the entries of a source. Writes nothing."""
         now = wall_ms()
-        moves: list[Move] = []
+        moves: list[Step] = []
         for chunk in chunks([self._carrier.carry(foreign, now) for foreign in entries], PAGE):
             names = [carried.entry.name for carried in chunk if isinstance(carried, Carried)]
             rows = {row.name.decode(): row for row in self._store.read(names)}
             for carried in chunk:
                 if isinstance(carried, LeftOut):
-                    moves.append(Move(carried.name, "left out", None, (carried.reason,)))
+                    moves.append(Step(carried.name, "left out", None, (carried.reason,)))
                 else:
                     moves.append(self._move(carried, rows[carried.entry.name], now))
         return moves
 
-    def apply(self, moves: Iterable[Move]) -> None:
+    def apply(self, moves: Iterable[Step]) -> None:
         """Store a plan, 250 entries in a round trip.
 
         A move whose entry was changed meanwhile becomes ``"left out"``.
         """
-        planned = [move for move in moves if move.edit is not None]
-        config_names = set()
-        for move in planned:
-            if move.entry is not None and move.entry.owner is not None:
-                config_names.add(move.name)
-        if config_names:
-            self._store.add_config_names(self._settings.owner, config_names)
-        stored = self._store.put(move.edit for move in planned if move.edit is not None)
-        for move, ok in zip(planned, stored, strict=True):
-            if not ok:
-                move.action = "left out"
-                move.entry = None
-                move.notes = ("somebody else changed it at this moment",)
+        for move in store_steps(self._store, moves):
+            move.action = "left out"
+            move.entry = None
+            move.notes = ("somebody else changed it at this moment",)
 
     def close(self) -> None:
         """Close the connections."""
         self._store.backend.close()
 
-    def _move(self, carried: Carried, stored: Stored, now: int) -> Move:
+    def _move(self, carried: Carried, stored: Stored, now: int) -> Step:
         """Return what to do with an entry that can be imported.
 
         Parameters:
@@ -312,10 +297,10 @@ class MoveIn:
             existing, state = readable_parts(stored)
             if existing is not None and existing.owner not in (None, self._settings.owner):
                 reason = f"the name is taken by the configuration of {existing.owner!r}"
-                return Move(entry.name, "left out", None, (reason,))
+                return Step(entry.name, "left out", None, (reason,))
             if not self._replace:
                 note = "it is stored here already; --replace carries it over again"
-                return Move(entry.name, "stored", None, (note,))
+                return Step(entry.name, "stored", None, (note,))
             if state is not None and _has_run_since(state, entry.known_state):
                 # The import would send those runs once more.
                 _keep_state(entry, existing, state, now, self._zone)
@@ -335,7 +320,7 @@ class MoveIn:
             line=line,
         )
         entry.due = edit.score
-        return Move(entry.name, action, entry, notes, edit)
+        return Step(entry.name, action, entry, notes, edit)
 
 
 def _has_run_since(stored: EntryState, imported: EntryState) -> bool:

@@ -25,7 +25,7 @@ from ..settings import Settings
 from ..store.connections import FAULTS, Backend
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
-from .move_in import ForeignEntry, LeftOut, Source, Unreadable
+from .move_in import ForeignEntry, LeftOut, Source, Unreadable, guarded
 
 #: Options that celery-redbeat reads itself and does not pass to its client.
 _OWN_OPTIONS = (
@@ -102,12 +102,12 @@ class RedBeatSource(Source):
             for key, reply in zip(keys, pipe.execute(raise_on_error=False), strict=True):
                 name = text(key).removeprefix(self._prefix)
                 if isinstance(reply, ResponseError):
-                    yield LeftOut(name, f"its definition cannot be read: {reply}")
+                    yield LeftOut(name, f"it cannot be read: {reply}")
                 elif isinstance(reply, Exception):
                     raise reply
                 else:
                     definition, meta = reply
-                    yield _entry(name, definition, meta, statics)
+                    yield guarded(name, _decode_entry, name, definition, meta, statics)
 
     def close(self) -> None:
         """Close the connections."""
@@ -137,24 +137,9 @@ def _settings(app: Celery, url: str | None) -> Settings:
         raise ConfigurationError(f"redbeat_redis_url: {hint}: {exc}") from None
 
 
-def _entry(
-    name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
-) -> ForeignEntry | LeftOut:
-    """Return the entry of one key, or why it cannot be imported. Never raises."""
-    if definition is None:
-        reason = "its definition is gone from Redis; celery-redbeat would remove it"
-        return LeftOut(name, reason)
-    try:
-        return _decode_entry(name, definition, meta, statics)
-    except InvalidEntry as exc:
-        return LeftOut(name, str(exc))
-    except Exception as exc:  # noqa: BLE001 - one bad entry must not stop the others
-        return LeftOut(name, f"its definition cannot be read: {type(exc).__name__}: {exc}")
-
-
 def _decode_entry(
-    key_name: str, definition: bytes, meta: bytes | None, statics: set[str]
-) -> ForeignEntry:
+    key_name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
+) -> ForeignEntry | LeftOut:
     """Return the entry of a stored definition. Garbage raises any error.
 
     Parameters:
@@ -162,6 +147,9 @@ def _decode_entry(
         meta: JSON with the last run and the count of runs; ``None`` if there is none.
         statics: names of the entries that come from a ``beat_schedule``.
     """
+    if definition is None:
+        reason = "its definition is gone from Redis; celery-redbeat would remove it"
+        return LeftOut(key_name, reason)
     stored = _loads(definition)
     history = _loads(meta) if meta else {}
     since = history.get("last_run_at")

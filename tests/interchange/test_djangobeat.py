@@ -20,7 +20,8 @@ from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.entries.foreign_fields import INSTEAD, translated
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
-from redbeat_lite.interchange.move_in import Move, MoveIn
+from redbeat_lite.interchange.import_step import Step
+from redbeat_lite.interchange.move_in import MoveIn
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry
 from tests.support.processes import ROOT
@@ -45,7 +46,7 @@ def django_app(make_app: Callable[..., Celery]) -> Celery:
     return make_app()
 
 
-def plan(app: Celery, *, apply: bool = False, replace: bool = False) -> dict[str, Move]:
+def plan(app: Celery, *, apply: bool = False, replace: bool = False) -> dict[str, Step]:
     mover = MoveIn(app, replace=replace)
     try:
         moves = mover.plan(DjangoBeatSource().read())

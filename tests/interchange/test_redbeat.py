@@ -19,7 +19,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from redbeat_lite.interchange.move_in import Move, MoveIn
+from redbeat_lite.interchange.import_step import Step
+from redbeat_lite.interchange.move_in import MoveIn
 from redbeat_lite.interchange.redbeat_source import RedBeatSource
 from tests.support.commands import round_trips
 from tests.support.frozen import Clock
@@ -42,7 +43,7 @@ def save(app: Celery, name: str, found: Any, *, last: datetime | None = None, ru
         entry._next_instance(last_run_at=last)
 
 
-def plan(app: Celery, *, apply: bool = False, replace: bool = False, **where: str) -> dict[str, Move]:
+def plan(app: Celery, *, apply: bool = False, replace: bool = False, **where: str) -> dict[str, Step]:
     mover, source = MoveIn(app, replace=replace), RedBeatSource(app, **where)
     try:
         moves = mover.plan(source.read())
