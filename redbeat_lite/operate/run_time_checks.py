@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta, tzinfo
+from itertools import chain
 
 from .._base.clock import wall_ms
 from .._base.times import from_ms
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
-from ..entries.lifecycle import within
 from ..entries.words import counted, listed
-from ..rules import Every, Rule, next_ms
+from ..rules import Every, next_ms
 from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
-from ..rules.zones import zone_name
 from .examination import Finding, Subject
 
 #: A calendar that ends within this time is worth a finding.
@@ -24,12 +23,10 @@ _SOON = timedelta(days=60)
 #: Days from now in which clock changes are searched.
 DAYS = 30
 
-#: Count of entries at one full hour that is worth a finding.
+#: Count of entries at one instant that is worth a finding.
 CROWD = 20
 
 _MINUTE = 60_000  # ms
-_QUARTER = 900_000  # ms
-_DAY = 86_400_000  # ms
 
 
 def calendars(subject: Subject) -> Iterator[Finding]:
@@ -101,22 +98,23 @@ def either_day(subject: Subject) -> Iterator[Finding]:
 
 
 def hot_spots(subject: Subject) -> Iterator[Finding]:
-    """Find full hours of the next day, in the zone of the app, at which many entries run."""
+    """Find instants at which many entries run next."""
     zone = subject.app.timezone
-    crowds = _find_crowds(subject.entries, zone)
+    names_at: dict[int, list[str]] = defaultdict(list)
+    for entry in subject.entries:
+        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry, zone):
+            names_at[entry.due].append(entry.name)
+    crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
         return
-    times = []
-    all_names: list[str] = []
-    for hour, names in crowds:
-        times.append(f"{len(names)} at {from_ms(hour).astimezone(zone):%H:%M}")
-        all_names += names
+    crowds.sort(key=lambda crowd: (-len(crowd[1]), crowd[0]))
+    times = [f"{len(names)} at {from_ms(at).astimezone(zone):%H:%M}" for at, names in crowds]
+    entries = tuple(chain.from_iterable(names for _, names in crowds))
     more = f" and at {len(times) - 5} more" if len(times) > 5 else ""
-    entries = tuple(dict.fromkeys(all_names))
     yield Finding(
         "hot-spot",
         "note",
-        f"{counted(len(entries), 'entry runs', 'entries run')} at the same full hours, without "
+        f"{counted(len(entries), 'entry runs', 'entries run')} next at the same times, without "
         f"jitter: {', '.join(times[:5])}{more}",
         "Workers, databases and whatever the tasks call get all of it at once.",
         "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their "
@@ -125,53 +123,14 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _find_crowds(entries: Iterable[Entry], zone: tzinfo) -> list[tuple[int, list[str]]]:
-    """Return the full hours of the next day, in epoch ms, with the entries that run then.
+def _runs_each_minute(entry: Entry, zone: tzinfo) -> bool:
+    """Return whether an entry is due again within a minute after it is due.
 
-    Only hours with a crowd of entries are returned, the largest crowd first.
+    Such an entry causes no more load at one time than at any other.
     """
-    now = wall_ms()
-    hours_by_zone: dict[str, list[int]] = {}
-    names_at: dict[int, list[str]] = defaultdict(list)
-    for entry in entries:
-        if entry.due is None or entry.jitter:
-            continue
-        rule = entry.rule(zone)
-        own_zone = rule.zone if isinstance(rule, ZonedRule) else zone
-        name = zone_name(own_zone)
-        if name not in hours_by_zone:
-            hours_by_zone[name] = _full_hours(own_zone, now)
-        for hour in _hours_of(entry, rule, hours_by_zone[name]):
-            names_at[hour].append(entry.name)
-    crowds = [(hour, names) for hour, names in names_at.items() if len(names) >= CROWD]
-    return sorted(crowds, key=lambda crowd: (-len(crowd[1]), crowd[0]))
-
-
-def _hours_of(entry: Entry, rule: Rule, full_hours: Iterable[int]) -> Iterator[int]:
-    """Yield the full hours at which an entry runs by its rule.
-
-    An entry that runs every minute yields nothing, because it causes no more load at a full hour
-    than at any other minute. The next run of the rule is calculated at most twice per hour.
-    """
-    if not isinstance(rule, ZonedRule | Every):
+    rule = entry.rule(zone)
+    if entry.due is None or not isinstance(rule, ZonedRule | Every):
         # Other rules have one instant, follow the sun, or are slow classes of users.
-        return
-    run = entry.due
-    for hour in full_hours:
-        if run is not None and run < hour:
-            last = rule.last_ms(run, hour - 1) if isinstance(rule, Every) else hour - 1
-            run = next_ms(rule, last)
-        if run is None:
-            return
-        if run == hour and within(entry, from_ms(hour)):
-            run = next_ms(rule, hour)
-            if run is None or run - hour > _MINUTE:
-                yield hour
-
-
-def _full_hours(zone: tzinfo, now: int) -> list[int]:
-    """Return the full hours of the next day in a time zone, in epoch ms."""
-    # All time zones in use have offsets of whole quarters of an hour.
-    first = (now // _QUARTER + 1) * _QUARTER
-    quarters = range(first, first + _DAY, _QUARTER)
-    return [quarter for quarter in quarters if not from_ms(quarter).astimezone(zone).minute]
+        return False
+    following = next_ms(rule, entry.due)
+    return following is not None and following - entry.due <= _MINUTE

@@ -6,10 +6,12 @@ Pure: it knows no Redis, and no app.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from .._base.errors import CorruptEntry, UnsupportedFormat
 from .._base.fields import Kind, Model, choice, fields_of, flag, length, require, whole
@@ -168,6 +170,9 @@ class Definition(Model, frozen=True):
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
 
+#: Decoder with a cache, because one run is decoded again and again.
+decode_cached = lru_cache(maxsize=16)(Definition.decode)
+
 #: Fields that are stored under their names; the steps are stored apart.
 _STORED = {name: field for name, field in fields_of(Definition).items() if name != "stages"}
 
@@ -190,20 +195,10 @@ def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
 
 def _encode_step(step: Step) -> list[Any]:
     """Return the stored form of a step."""
-    where = f"step {step.name!r}: "
-    return [
-        step.name,
-        step.task,
-        step.priority,
-        pack([*step.args], f"{where}args"),
-        pack(step.kwargs, f"{where}kwargs"),
-        pack(step.options, f"{where}options"),
-        pack(step.noted, f"{where}noted"),
-    ]
+    fields = {**asdict(step), "args": [*step.args]}
+    return [pack(value, f"step {step.name!r}: {field}") for field, value in fields.items()]
 
 
 def _decode_step(stored: list[Any]) -> Step:
-    name, task, priority, args, kwargs, options, noted = stored
-    return Step(
-        name, task, priority, tuple(unpack(args)), unpack(kwargs), unpack(options), unpack(noted)
-    )
+    step = Step(*map(unpack, stored))
+    return replace(step, args=tuple(step.args))

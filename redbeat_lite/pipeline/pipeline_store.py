@@ -14,7 +14,7 @@ from ..runs.run_store import RunStore
 from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts
 from ..store.time_limits import retry_for
-from .definition import MAX_STEPS, Definition
+from .definition import MAX_STEPS, Definition, decode_cached
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
 from .run_status import LIVE
 
@@ -40,9 +40,6 @@ OUTBOX_GRACE_MS = 3_000
 #: ms from the suspicion that a step's worker is dead until it counts as dead. The period of the
 #: step's signs of life is added.
 SUSPICION_MS = 2_000
-
-#: Most definitions cached in a process.
-_CACHE = 500
 
 #: Most ended runs in the index. The latest are kept.
 MAX_ENDED = 10_000
@@ -206,7 +203,6 @@ class PipelineStore:
         self.resend_ms = round(1000 * max(lease, 1.0))
         self.runs = RunStore(self.client, self._prefix)
         self._scripts = Scripts(self.client)
-        self._definitions: dict[str, Definition] = {}
 
     def keys(self, run_id: str) -> RunKeys:
         """Return the keys of a run."""
@@ -262,7 +258,6 @@ class PipelineStore:
         if word in (b"run", b"wait"):
             # A sweep between these two writes may have seen no run, and removed it from the index.
             self.index.check_later(run_id)
-            self._cache_definition(run_id, definition)
         return text(word), _outbox(outbox)
 
     def remove_published(self, run_id: str, published: Outbox) -> None:
@@ -456,23 +451,9 @@ class PipelineStore:
         return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
 
     def definition(self, run_id: str) -> Definition | None:
-        """Return the definition of a run, ``None`` if the run is gone.
-
-        A definition never changes, so it is cached.
-        """
-        definition = self._definitions.get(run_id)
-        if definition is not None:
-            return definition
+        """Return the definition of a run, ``None`` if the run is gone."""
         stored = self.client.hget(self.keys(run_id).run, "definition")
-        if stored is None:
-            return None
-        return self._cache_definition(run_id, Definition.decode(stored))
-
-    def _cache_definition(self, run_id: str, definition: Definition) -> Definition:
-        if len(self._definitions) >= _CACHE:
-            self._definitions.clear()
-        self._definitions[run_id] = definition
-        return definition
+        return None if stored is None else decode_cached(stored)
 
     def results(
         self, run_id: str, stages: Iterable[int], steps: Iterable[int]

@@ -7,17 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .._base import times
 from .._base.errors import CorruptEntry
 from .._base.public import public_in
-from .definition import Definition, Step, task_id
-
-#: Decoder of definitions with a cache, because a caller that waits for a run decodes the same text
-#: again and again.
-_decode = lru_cache(maxsize=16)(Definition.decode)
+from .definition import Step, decode_cached, task_id
 
 
 @public_in("redbeat_lite.pipeline")
@@ -228,7 +223,7 @@ def _read(
     run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
 ) -> RunStatus:
     """Return the status of a run with its steps, or raise any error if the record is garbage."""
-    definition = _decode(run["definition"])
+    definition = decode_cached(run["definition"])
     record_by_number = json.loads(steps_json)
     status = brief(run_id, run)
     steps: list[StepStatus] = []

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import redis
@@ -22,9 +20,7 @@ from redbeat_lite.entries.words import listed
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.examination import Finding
-from redbeat_lite.operate.run_time_checks import hot_spots
 from redbeat_lite.pipeline.pipeline_keys import START
-from redbeat_lite.rules import next_ms
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -382,7 +378,7 @@ class TestTime:
         assert "on about 124 days a year" in finding.todo
         assert "write 'MON#1'" in finding.todo
 
-    def test_a_full_hour_at_which_many_entries_run(self, make_app: MakeApp, clock: Clock) -> None:
+    def test_a_time_at_which_many_entries_run(self, make_app: MakeApp, clock: Clock) -> None:
         app = make_app(timezone="Europe/Berlin")
         schedules = Schedules(app)
         schedules.add_many(Entry(f"midnight-{n}", "add", crontab(hour=0, minute=0)) for n in range(25))
@@ -392,46 +388,19 @@ class TestTime:
         schedules.add_many(Entry(f"six-{n}", "add", cron("0 6 * * *", tz="Asia/Kolkata")) for n in range(19))
         finding = the(app, "hot-spot")
         assert finding.severity == "note"
-        assert finding.what == "25 entries run at the same full hours, without jitter: 25 at 00:00"
+        assert finding.what == "25 entries run next at the same times, without jitter: 25 at 00:00"
         schedules.add("six-20", "add", cron("0 6 * * *", tz="Asia/Kolkata"))
         assert the(app, "hot-spot").what.endswith("25 at 00:00, 20 at 01:30")
 
-    def test_every_rule_that_runs_at_a_full_hour_is_counted_there(self, make_app: MakeApp, clock: Clock) -> None:
-        clock.set(datetime(2026, 3, 2, 12, tzinfo=UTC))
-        app = make_app(timezone="Europe/Berlin")  # it is 13:00 there
-        schedules = Schedules(app)
-        rules = {
-            "half": cron("0,30 * * * *"),
-            "quarter": crontab(minute="*/15"),
-            "aligned": every(3600, align=True),
-            "from now": every(1800),
-            "seconds": cron("0 * * * * 0,30"),  # no more at a full hour than at any minute
-            "second": every(1),
-            "off": cron("5,35 * * * *"),
-            "rrule": rrule("FREQ=DAILY;BYHOUR=0;BYMINUTE=0;BYSECOND=0", tz="Europe/Berlin"),
-            "over": cron("*/10 0,13 * * *"),
-        }
-        ends = {"over": clock.now + timedelta(minutes=30)}
+    def test_entries_that_run_each_minute_are_no_crowd(self, make_app: MakeApp) -> None:
+        schedules = Schedules(make_app())
+        rules = {"minute": cron("* * * * *"), "seconds": cron("0 * * * * 0,30"), "second": every(1)}
+        hourly = {"hourly": cron("0 * * * *"), "aligned": every(3600, align=True), "rrule": rrule("FREQ=HOURLY")}
         schedules.add_many(
-            Entry(f"{kind}-{n}", "add", rule, end_at=ends.get(kind)) for kind, rule in rules.items() for n in range(5)
+            Entry(f"{kind}-{n}", "add", rule) for kind, rule in {**rules, **hourly}.items() for n in range(20)
         )
-        finding = the(app, "hot-spot")
-        counted = {name.rpartition("-")[0] for name in finding.entries}
-        assert counted == {"half", "quarter", "aligned", "from now", "rrule"}
-        assert ": 25 at 00:00, 20 at 14:00, " in finding.what
-
-    def test_the_look_for_full_hours_is_quick(self, clock: Clock) -> None:
-        def asked(rule: object) -> int:
-            with mock.patch("redbeat_lite.operate.run_time_checks.next_ms", side_effect=next_ms) as calls:
-                entries = [Entry("a", "add", rule)]
-                entries[0].due = round(clock.now.timestamp() * 1000)
-                subject: Any = SimpleNamespace(app=SimpleNamespace(timezone=UTC), entries=entries)
-                assert not [*hot_spots(subject)]
-            return calls.call_count
-
-        assert asked(cron("*/15 * * * *")) <= 48
-        assert asked(cron("* * * * * *")) <= 48
-        assert asked(cron("0 0 * * *")) <= 3
+        crowd = {name.rpartition("-")[0] for name in the(schedules.app, "hot-spot").entries}
+        assert crowd == {"hourly", "aligned", "rrule"}
 
 
 class TestMessages:
