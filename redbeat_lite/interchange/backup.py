@@ -159,6 +159,8 @@ class Restore:
         """Store the planned entries. Entries that were changed meanwhile are planned again."""
         remaining = store_steps(self._store, plan)
         for _ in range(TRIES - 1):
+            if not remaining:
+                return
             entries = [step.entry for step in remaining if step.entry is not None]
             for step, new in zip(remaining, self._plan_entries(entries), strict=True):
                 step.action = new.action

@@ -21,7 +21,7 @@ from ..store.connections import FAULTS
 from ..store.records import PAGE
 from ..store.server_check import check_driver
 from ..store.store import Store
-from . import entry_checks, run_time_checks, setup_checks
+from . import entry_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 
 #: Most entries that are examined by default. They take some seconds.
@@ -170,10 +170,10 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.clashes,
     entry_checks.differing,
     entry_checks.unattended,
-    run_time_checks.clock_changes,
-    run_time_checks.either_day,
-    run_time_checks.hot_spots,
-    run_time_checks.calendars,
+    entry_checks.clock_changes,
+    entry_checks.either_day,
+    entry_checks.hot_spots,
+    entry_checks.calendars,
     setup_checks.confirms,
     setup_checks.recording,
     setup_checks.retries,

@@ -393,13 +393,13 @@ class TestTime:
         assert the(app, "hot-spot").what.endswith("25 at 00:00, 20 at 01:30")
 
     def test_entries_that_run_each_minute_are_no_crowd(self, make_app: MakeApp) -> None:
-        schedules = Schedules(make_app())
+        app = make_app()
         rules = {"minute": cron("* * * * *"), "seconds": cron("0 * * * * 0,30"), "second": every(1)}
         hourly = {"hourly": cron("0 * * * *"), "aligned": every(3600, align=True), "rrule": rrule("FREQ=HOURLY")}
-        schedules.add_many(
+        Schedules(app).add_many(
             Entry(f"{kind}-{n}", "add", rule) for kind, rule in {**rules, **hourly}.items() for n in range(20)
         )
-        crowd = {name.rpartition("-")[0] for name in the(schedules.app, "hot-spot").entries}
+        crowd = {name.rpartition("-")[0] for name in the(app, "hot-spot").entries}
         assert crowd == {"hourly", "aligned", "rrule"}
 
 
