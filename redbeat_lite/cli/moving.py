@@ -15,7 +15,6 @@ import click
 from celery import Celery
 
 from .._base.clock import wall_ms
-from ..entries.configured import configured
 from ..entries.entry import Entry
 from ..entries.words import span
 from ..interchange.import_step import Step
@@ -231,7 +230,7 @@ def shadow(
         # With this setting, the other beat stores each run at once. It has the same app.
         lag = min(every, lag)
     settings = Settings.from_app(app, url=NO_SERVER)
-    carrier = Carrier(app, settings, configured(app), app.timezone)
+    carrier = Carrier(app, settings)
     watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -118,19 +118,16 @@ class Carried(NamedTuple):
 
 
 class Carrier:
-    """Converter of another scheduler's entries into entries of this package. Pure.
+    """Converter of another scheduler's entries into entries of this package.
 
-    Parameters:
-        configured: ``beat_schedule`` of the app. Its entries keep their definitions.
+    Entries of the app's ``beat_schedule`` keep their definitions.
     """
 
-    def __init__(
-        self, app: Celery, settings: Settings, configured: dict[str, Any], zone: tzinfo
-    ) -> None:
+    def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self._settings = settings
-        self._configured = configured
-        self._zone = zone
+        self._configured = configured(app)
+        self._zone: tzinfo = app.timezone
 
     def carry(self, foreign: ForeignEntry | LeftOut, now: int) -> Carried | LeftOut:
         """Convert an entry of another scheduler, or return why it is left out.
@@ -242,7 +239,7 @@ class MoveIn:
         self._settings = Settings.from_app(app)
         self._store = Store.of(self._settings)
         self._zone: tzinfo = app.timezone
-        self._carrier = Carrier(app, self._settings, configured(app), self._zone)
+        self._carrier = Carrier(app, self._settings)
 
     @property
     def where(self) -> str:

@@ -14,7 +14,6 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.configured import configured
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import Carrier, Source
 from redbeat_lite.interchange.redbeat_source import RedBeatSource
@@ -35,7 +34,7 @@ class Watcher:
     """A shadow beside a store, and the clock both live by."""
 
     def __init__(self, app: Celery, source: Source, clock: Clock, tolerance: float = 2) -> None:
-        carrier = Carrier(app, Settings.from_app(app), configured(app), app.timezone)
+        carrier = Carrier(app, Settings.from_app(app))
         self.shadow = Shadow(carrier, app.timezone, tolerance=tolerance, lag=source.lag)
         self._source, self._clock = source, clock
 
