@@ -253,9 +253,8 @@ def _other_runs(
         times.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
     if len(others) > _MOST_OTHERS:
         times.append(f"and {len(others) - _MOST_OTHERS} more")
-    verb = "is" if len(others) == 1 else "are"
     number = counted(len(others), "more occurrence", "more occurrences")
-    sentence = f"There {verb} {number} in this minute: {', '.join(times)}."
+    sentence = f"This minute has {number}: {', '.join(times)}."
     yield Reason("same minute", sentence)
 
 

@@ -120,8 +120,7 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield which runs of a pipeline come before a run that waits for its turn."""
     before = case.line[: case.line.index(run.task_id or "")]
-    verb = "is" if len(before) == 1 else "are"
-    sentence = f"Runs of its pipeline do not overlap, and {listed(before)} {verb} before it."
+    sentence = f"Runs of its pipeline do not overlap. Before it: {listed(before)}."
     yield Reason("turn", sentence, run.began_at)
 
 
@@ -129,9 +128,7 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield which workers last reported the queue, because earlier reports are not recorded."""
     queue = f"queue {case.queue!r}"
     if case.takers:
-        report = "it last reported" if len(case.takers) == 1 else "they last reported"
-        takers = f"{listed(case.takers)} took from {queue}"
-        sentence = f"{takers} when {report}, within the last minute."
+        sentence = f"By reports of the last minute, {queue} is read by {listed(case.takers)}."
         yield Reason("workers", sentence)
         return
     sentence = f"No worker reports that it takes from {queue} now."

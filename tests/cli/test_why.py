@@ -129,7 +129,7 @@ def test_it_asks_the_records_and_the_workers(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it."
     )
     [reason] = found["reasons"]
-    assert reason["sentence"] == "'w1@a' took from queue 'celery' when it last reported, within the last minute."
+    assert reason["sentence"] == "By reports of the last minute, queue 'celery' is read by 'w1@a'."
     runs[0] = Run("nightly", NIGHT, "succeeded", began_at=NIGHT + hour, seconds=5.0)
     assert [reason["kind"] for reason in cli("why", "nightly", "03:00", "--json").json["reasons"]] == [
         "succeeded",

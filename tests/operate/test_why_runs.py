@@ -102,7 +102,7 @@ HISTORIES = {
     ),
     "it waits for busy workers": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it.\n"
-        "'w1@a', 'w2@b' took from queue 'celery' when they last reported, within the last minute.",
+        "By reports of the last minute, queue 'celery' is read by 'w1@a', 'w2@b'.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "takers": ("w1@a", "w2@b")},
     ),
     "it expired where no worker takes it": History(
@@ -114,7 +114,7 @@ HISTORIES = {
     "it expired before a busy worker": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: it was sent, and its message expired before a "
         "worker began it.\n"
-        "'w1@a' took from queue 'celery' when it last reported, within the last minute.",
+        "By reports of the last minute, queue 'celery' is read by 'w1@a'.",
         known={"runs": (run(NIGHT, "expired"),), "takers": ("w1@a",)},
     ),
     "it was revoked": History(
@@ -198,7 +198,7 @@ HISTORIES = {
         "'nightly' did not run for 2026-03-02 02:59:16+01:00: its once-lock was held.\n"
         "A task with its key was queued or ran, or no worker with install() had released the lock. "
         "The same holds for the 3 occurrences from 2026-03-02 02:58:36+01:00 to 2026-03-02 02:59:16+01:00.\n"
-        "There are 2 more occurrences in this minute: 02:59:36 succeeded, 02:59:56 left out.",
+        "This minute has 2 more occurrences: 02:59:36 succeeded, 02:59:56 left out.",
         at=t(2, 2, 59),
         fields={"once": True, "schedule": every(20)},
         state={"nominal": t(2, 13, 7, 16), "last": t(2, 2, 59, 36)},
@@ -213,7 +213,7 @@ HISTORIES = {
     "no run of its minute is recorded": History(
         "Whether 'nightly' ran at 2026-03-02 02:59:00+01:00 is not recorded any more.\n"
         "No run of it is recorded.\n"
-        "There are 11 more occurrences in this minute: 02:59:05, 02:59:10, 02:59:15, 02:59:20, 02:59:25, and 6 more.",
+        "This minute has 11 more occurrences: 02:59:05, 02:59:10, 02:59:15, 02:59:20, 02:59:25, and 6 more.",
         at=t(2, 2, 59),
         fields={"schedule": every(5)},
         state={"nominal": t(2, 13, 7, 5), "last": t(2, 13, 7)},
@@ -243,13 +243,13 @@ HISTORIES = {
     "an extra run of the same minute is another": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and failed.\n"
         "Nothing more is recorded of it: look for task t in the logs of the workers.\n"
-        "There is 1 more occurrence in this minute: 03:00:30 succeeded.",
+        "This minute has 1 more occurrence: 03:00:30 succeeded.",
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"), run(NIGHT, "failed"))},
     ),
     "an extra run of the same minute is not that of the schedule": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
         "A beat leads, and is about to send it.\n"
-        "There is 1 more occurrence in this minute: 03:00:30 succeeded.",
+        "This minute has 1 more occurrence: 03:00:30 succeeded.",
         state=MISSED,
         known={"runs": (run(t(2, 3, 0, 30), "succeeded"),)},
     ),
