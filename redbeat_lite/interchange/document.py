@@ -28,7 +28,7 @@ from .._base.text import shorten, storable
 from .._base.times import from_ms, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import UnstoredSchedule
+from ..entries.definition import MAY_BE_UNSTORED, UnstoredSchedule
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.model import is_name
@@ -179,7 +179,9 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     owner = fields.get("owner")
     unstored: dict[str, str] = {}
     if owner is not None:
-        unstored = _TEXTS.read("unstored", fields.get("unstored", {}))
+        # Format 1 lists the fields that are not stored, without their texts.
+        unstored = dict.fromkeys(_UNSTORED.read("local", fields.get("local", [])), "")
+        unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
     values = {}
     for field, value in fields.items():
         if field not in _NOT_DEFINED:
@@ -208,6 +210,10 @@ def _are_texts(value: Any) -> bool:
     )
 
 
+def _are_unstored(value: Any) -> bool:
+    return isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value)
+
+
 def _kind(expected: str, is_right: Callable[[Any], bool]) -> Kind:
     return Kind("", expected, lambda value: require(is_right(value), value))
 
@@ -217,6 +223,7 @@ _COUNT = whole(0, MAX_COUNT - 1)
 _NOTE = _kind(f"text of at most {MAX_NOTE} characters", _is_note)
 _GENERATION = _kind(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
 _TEXTS = _kind("an object of texts", _are_texts)
+_UNSTORED = _kind(f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
 
 #: Fields of a state that have the same value in a file.
 _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
