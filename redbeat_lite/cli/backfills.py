@@ -58,7 +58,8 @@ def backfill(
 
     Each entry gets a backfill of its own. Runs that an earlier backfill has sent are left out. Runs
     that were sent when they were due are sent again, unless you say --missing. On a terminal, the
-    command asks first. An instant without an offset is in the app's zone.
+    command asks first. An instant without an offset is in the app's zone. If --from and --to are
+    the same instant, a run of that instant is sent, whatever the schedule says.
 
     If you select several entries, those that are disabled, paused or finished are left out, and so
     are runs from before an entry was added.
@@ -71,34 +72,9 @@ def backfill(
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
     _, names = required_names()
-    start_backfills(
-        names,
-        **start_arguments(options, app_zone()),
-        dry_run=dry_run,
-        asks=not yes and sys.stdin.isatty(),
-        everything=everything,
-    )
-
-
-def start_backfills(
-    names: str | Sequence[str],
-    start: datetime,
-    end: datetime,
-    *,
-    dry_run: bool = False,
-    asks: bool = False,
-    everything: bool = True,
-    **arguments: Any,
-) -> None:
-    """Print how many runs backfills would send, and start them. If one is refused, none starts.
-
-    Parameters:
-        names: name of one entry; or names of several entries, some of which may be left out.
-        dry_run: start no backfill.
-        asks: ask at the terminal before the start.
-        everything: of several entries, include idle ones and runs from before an entry was added.
-        arguments: further arguments of ``start()``.
-    """
+    arguments = start_arguments(options, app_zone())
+    start = arguments.pop("start")
+    end = arguments.pop("end")
     store = load_schedules().backfills
     if isinstance(names, str):
         first_instants = {names: start}
@@ -108,11 +84,11 @@ def start_backfills(
         planned = _plan(store, first_instants, end, arguments, is_one=len(names) == 1)
     _say_runs(planned)
     if not dry_run:
-        if asks:
+        if not yes and sys.stdin.isatty():
             click.confirm("Send them?", abort=True, err=True)
-        for index, backfill in enumerate(planned):
-            first = first_instants[backfill.name]
-            planned[index] = store.start(backfill.name, first, end, **arguments)
+        for index, plan in enumerate(planned):
+            first = first_instants[plan.name]
+            planned[index] = store.start(plan.name, first, end, **arguments)
             # Print it now, because the start of a later one may fail.
             say(f"started backfill {planned[index].id}")
     echo_json(planned[0] if isinstance(names, str) else planned)

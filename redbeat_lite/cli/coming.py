@@ -11,18 +11,17 @@ import tty
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import islice
 
 import click
 
-from .._base.times import to_ms
 from ..beat.status import read
 from ..entries.entry import STATUSES, Entry
 from ..entries.selection import Selection
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.option_values import coming_instant
 from ..operate.texts import distance
-from ..rules import Manual, Question, schedule_text
+from ..rules import Manual, schedule_text
 from ..rules.zones import portable, zone_name, zone_of
 from ..settings import Settings
 from ..store.connections import FAULTS
@@ -32,7 +31,6 @@ from .command import (
     Length,
     bare_app,
     command,
-    entry_names,
     json_option,
     limit_option,
     load_schedules,
@@ -55,7 +53,7 @@ _CLEAR_BELOW = "\x1b[J"
 
 
 @command("next")
-@click.argument("name", required=False, shell_complete=entry_names)
+@click.argument("name", required=False)
 @selecting
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
 @option("--until INSTANT", "The last instant. [default: a day later; for one entry 10 years]")
@@ -115,19 +113,7 @@ def next_(
     else:
         if not selection.selection.is_all:
             names_of(selection)  # This raises Failure if no entry is selected.
-        except_for = _unknown_runs(entries, to_ms(last))
-        say(f"Nothing runs until {when(last, zone)}{except_for}.")
-
-
-def _unknown_runs(entries: Iterable[Entry], end: int) -> str:
-    """Return the end of a sentence if some entries may run although no run of them is listed.
-
-    A schedule of another library only says when it will be asked.
-    """
-    due = takewhile(lambda entry: entry.due is not None and entry.due <= end, entries)
-    if any(isinstance(entry.known_state.nominal, Question) for entry in due):
-        return ", except for schedules that decide when the time has come"
-    return ""
+        say(f"No run is planned until {when(last, zone)}.")
 
 
 def _marked(run: ComingRun) -> str:
@@ -142,7 +128,7 @@ def _as_data(run: ComingRun) -> dict[str, object]:
 
 
 @command()
-@click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
+@click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
 @option("--status", "Only entries with this status.", type=click.Choice(STATUSES))
 @option("--every", "Time between two reads.", type=Length(0.1), default="1s")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from ..api.schedules import Schedules
-    from ..store.store import Store
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,24 +40,11 @@ NO_SERVER = 2
 #: Exit code of a command that has worked, but has findings or has left something out.
 INCOMPLETE = 3
 
-_EXIT_CODES = (
-    "Exit codes: 0 fine; 1 the request is wrong; 2 the server or the broker cannot be reached."
-)
-
 #: Explanation of a list of runs that is empty.
 RECORDING = "Workers record runs if their app has called install(app)."
 
 #: Most characters of a command's summary in a help text. Click would cut it to one line.
 _SUMMARY = 1000
-
-#: Most names that the shell offers as completions.
-_COMPLETED = 100
-
-#: Most stored names that a completion searches. With a million entries it takes no longer.
-_SEARCHED = 20_000
-
-#: Seconds for which a completion waits for the server.
-_COMPLETION_SECONDS = 1.0
 
 #: Most names that are compared with an unknown name. More would delay the error.
 _COMPARED = 20_000
@@ -84,11 +70,6 @@ class Command(click.Command):
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return super().get_short_help_str(_SUMMARY)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if "Exit codes:" not in (self.help or ""):
-            formatter.write_paragraph()
-            formatter.write_text(_EXIT_CODES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # In a shell, one context serves many commands, and may have the --json of the last one.
@@ -318,39 +299,7 @@ def limit_option(default: int, what: str) -> Callable[[_F], _F]:
     return option("--limit N", f"How many {what} at most.", type=click.IntRange(1), default=default)
 
 
-def completed(
-    names: Callable[[Store, str], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function that completes names in the shell. Without the server, it completes none.
-
-    Parameters:
-        names: function of the store and the beginning of a name, which returns names.
-    """
-
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        from celery import current_app
-        from celery.app.utils import find_app
-
-        from ..settings import Settings
-        from ..store.store import Store
-
-        try:
-            # During a completion, Celery has not loaded the app of -A, so load it here.
-            app = ctx.find_root().params.get("app") or current_app
-            if isinstance(app, str):
-                app = find_app(app)
-            store = Store.of(Settings.from_app(app), timeout=_COMPLETION_SECONDS)
-            matching = (name for name in names(store, incomplete) if name.startswith(incomplete))
-            return sorted(islice(matching, _COMPLETED))
-        except Exception:  # noqa: BLE001 - a traceback would be written into the command line
-            return []
-
-    return complete
-
-
-entry_names = completed(lambda store, start: store.names_beginning(start, _SEARCHED))
-
-name_argument = click.argument("name", shell_complete=entry_names)
+name_argument = click.argument("name")
 
 
 def bare_app() -> Celery:

@@ -1,4 +1,4 @@
-"""Commands for files of entries: ``plan``, ``apply``, ``export``, and the import of an export."""
+"""Commands for files of entries: ``plan``, ``apply`` and ``export``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from celery import Celery
 
 from .._base.atomic_files import is_stream, write_whole
 from ..entries.words import counted
-from ..interchange.backup import Export, Restore
+from ..interchange.backup import Export
 from ..interchange.document import BadFile, Document, read_document
-from ..interchange.import_step import Step
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
-from ..operate.texts import next_run
 from ..rules import decode_schedule, schedule_text
 from .command import INCOMPLETE, Failure, command, exit_with, json_option, load_app, option
 from .options import selected, selecting
-from .output import app_zone, echo_json, echo_table, say
+from .output import echo_json, say
 
 #: File mode by which only the owner can read an export, because it has the arguments of tasks.
 _PRIVATE = 0o600
@@ -94,21 +92,28 @@ def apply(path: Path, prune: bool) -> None:
 
 def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
     """Read a file of entries, and compare it with the store."""
-    return make_plan(app, _read_file(path), prune=prune)
+    return make_plan(app, read_file(path), prune=prune)
 
 
 def _show(file_plan: FilePlan) -> None:
     """Print the changes of a plan."""
-    data: dict[str, Any] = {
-        "changes": [],
-        "same": file_plan.same,
-        "unlisted": file_plan.unlisted,
-        "left_alone": file_plan.notes,
-    }
-    for change in file_plan.changes:
-        fields = ("action", "name", "before", "after")
-        data["changes"].append({field: getattr(change, field) for field in fields})
-    echo_json(data)
+    changes = [
+        {
+            "action": change.action,
+            "name": change.name,
+            "before": change.before,
+            "after": change.after,
+        }
+        for change in file_plan.changes
+    ]
+    echo_json(
+        {
+            "changes": changes,
+            "same": file_plan.same,
+            "unlisted": file_plan.unlisted,
+            "left_alone": file_plan.notes,
+        }
+    )
     for change in file_plan.changes:
         for line in _change_lines(change):
             say(line)
@@ -211,7 +216,7 @@ def _write(path: Path, texts: Iterable[str]) -> None:
         raise Failure(f"cannot write {path}: {exc.strerror}") from exc
 
 
-def _read_file(path: Path) -> Document:
+def read_file(path: Path) -> Document:
     """Return the file of entries at a path; ``-`` is the standard input.
 
     Raises:
@@ -228,50 +233,3 @@ def _read_file(path: Path) -> Document:
     except UnicodeDecodeError as exc:
         raise BadFile(f"{path}: not UTF-8: {exc}") from exc
     return read_document(str(path), text)
-
-
-def import_export(path: Path, *, apply: bool, replace: bool) -> None:
-    """Restore the entries of a file that ``export`` has written, and print the result.
-
-    Parameters:
-        apply: write the entries. Otherwise only print what would be written.
-        replace: overwrite stored entries.
-    """
-    restore = Restore(load_app(), replace=replace)
-    restored = restore.plan(_read_file(path))
-    if apply:
-        restore.apply(restored)
-    echo_json(
-        {"name": step.name, "action": step.action, "note": "; ".join(step.notes) or None}
-        for step in restored
-    )
-    done = "imported" if apply else "to import"
-    if restore.freezes:
-        say(f"{counted(len(restore.freezes), 'freeze', 'freezes')} {done}")
-    if restore.backfills:
-        say(f"{counted(len(restore.backfills), 'backfill', 'backfills')} {done}")
-    left_out = [step for step in restored if step.action == "left out"]
-    _report(restored, left_out, done, "" if apply else ". Nothing was written; --apply does it.")
-    if left_out:
-        exit_with(INCOMPLETE)
-
-
-def _report(restored: list[Step], left_out: list[Step], done: str, hint: str) -> None:
-    """Print which entries are added or replaced, and which are left out.
-
-    Parameters:
-        done: words for what has been or would be done with the former.
-        hint: end of the last line.
-    """
-    rows = []
-    for step in restored:
-        entry = step.entry
-        if step.edit is not None and entry is not None:
-            runs = entry.total_run_count
-            rows.append((step.action, step.name, runs, next_run(entry, app_zone())))
-    if rows:
-        echo_table(("", "NAME", "RUNS", "NEXT RUN"), rows)
-    for step in left_out:
-        say(f"left out {step.name!r}: {'; '.join(step.notes)}")
-    same = len(restored) - len(rows) - len(left_out)
-    say(f"{len(rows)} {done}, {same} the same, {len(left_out)} left out{hint}")

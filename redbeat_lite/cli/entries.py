@@ -22,13 +22,11 @@ from ..entries.words import counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
 from ..operate.entry_options import read_fields, read_schedule
-from ..operate.option_values import past_instant
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..runs.run import Run
 from ..settings import Settings
 from ..store.connections import FAULTS
-from .backfills import start_backfills
 from .command import (
     RECORDING,
     Failure,
@@ -36,7 +34,6 @@ from .command import (
     ServerFailure,
     bare_app,
     command,
-    entry_names,
     json_option,
     limit_option,
     load_schedules,
@@ -46,7 +43,6 @@ from .command import (
 )
 from .holds import freeze_selection
 from .options import (
-    agreeing,
     changing,
     field_options,
     say_changed,
@@ -67,9 +63,8 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 
 
 @command("list")
-@click.argument("name", metavar="[PATTERN]", required=False, shell_complete=entry_names)
+@click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
-@option("--source TEXT", 'Only entries of this source: "runtime", "config" or "config:OWNER".')
 @option(
     "--status",
     "Only entries with this status. Of failing entries, the last publish failed.",
@@ -81,7 +76,6 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @option("--plain", "Letters in place of the signs, such as s for succeeded and f for failed.")
 @json_option
 def list_(
-    source: str | None,
     status: str | None,
     failed: bool,
     limit: int,
@@ -102,10 +96,9 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = load_schedules()
-    conditions = (source, status, failed, selection["tag"], selection["task"])
-    if any(conditions) or selection["name"]:
+    if status or failed or any(selection.values()):
         marked = schedules.freezes.marked(selected())
-        entries = _matching(marked, source, status, failed)
+        entries = _matching(marked, status, failed)
         page = [*islice(entries, offset, offset + limit)]
         more = next(entries, None) is not None
     else:
@@ -126,7 +119,7 @@ def list_(
         )
         for entry in page
     ]
-    empty = "" if rows else why_nothing_listed(len(schedules), status)
+    empty = "" if rows else _why_nothing_listed(len(schedules))
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
@@ -134,28 +127,22 @@ def list_(
         say(f"There are more: --offset {offset + limit}")
 
 
-def _matching(
-    entries: Iterable[Entry], source: str | None, status: str | None, failed: bool
-) -> Iterator[Entry]:
-    """Yield the entries that have this source and status; ``None``: any."""
+def _matching(entries: Iterable[Entry], status: str | None, failed: bool) -> Iterator[Entry]:
+    """Yield the entries that have this status; ``None``: any."""
     for entry in entries:
         has_status = status in (None, entry.status)
         if status == "failing":
             has_status = entry.last_error is not None
-        has_source = source in (None, "", entry.source, entry.source.split(":")[0])
-        if has_status and has_source and (entry.failures_in_a_row or not failed):
+        if has_status and (entry.failures_in_a_row or not failed):
             yield entry
 
 
-def why_nothing_listed(stored: int, status: str | None = None) -> str:
+def _why_nothing_listed(stored: int) -> str:
     """Return why a list of entries is empty.
 
     Parameters:
         stored: the number of stored entries.
-        status: the status that the list asks for.
     """
-    if stored and status == "failing":
-        return "No entry has a failed publish. Entries whose last run failed: list --failed"
     if stored:
         return f"Nothing is in this list; {counted(stored, 'entry is', 'entries are')} stored."
     why = "No entry is stored. A beat stores those of beat_schedule when it leads."
@@ -291,27 +278,18 @@ def say_entry(entry: Entry, done: str) -> None:
 
 
 @command()
-@click.argument("names", nargs=-1, shell_complete=entry_names)
-@agreeing
+@changing
 @note_option
-def remove(names: tuple[str, ...], note: str, **_selection: Any) -> None:
+def remove(note: str, **_selection: Any) -> None:
     """Remove entries, for good.
 
     The beat stores an entry of beat_schedule again; pause such an entry instead.
 
     \b
     Examples:
-      celery -A proj redbeat remove hello goodbye
+      celery -A proj redbeat remove hello
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
-    for name in names or (None,):
-        # selected() and the errors read the name from the context.
-        click.get_current_context().params["name"] = name
-        _remove(note)
-
-
-def _remove(note: str) -> None:
-    """Remove the entries that the context selects, and warn if a configuration has them."""
     schedules = load_schedules()
     entries = to_change("remove")
     sources = set[str]()
@@ -384,13 +362,11 @@ def resume(catch_up: bool, **_selection: Any) -> None:
 @changing
 @option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
 @option("--kwargs JSON", "Other arguments by name, for this run alone: '{\"x\": 1}'.")
-@option("--at INSTANT", "Send the run of this past instant, by a backfill of one run.")
 @note_option
 @json_option
 def run(
     args: str | None,
     kwargs: str | None,
-    at: str | None,
     note: str,
     **_selection: Any,
 ) -> None:
@@ -402,20 +378,12 @@ def run(
     Examples:
       celery -A proj redbeat run nightly
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
-      celery -A proj redbeat run nightly --at 2026-11-14T02:30
     """
-    zone = app_zone()
-    arguments = read_fields({"args": args, "kwargs": kwargs}, zone)
+    arguments = read_fields({"args": args, "kwargs": kwargs}, app_zone())
     schedules = load_schedules()
     entries = to_change("run")
-    if arguments and (at is not None or not isinstance(entries, str)):
-        raise Failure("--args and --kwargs go with the NAME of one entry, without --at")
-    if at is not None:
-        if not isinstance(entries, str):
-            raise Failure("--at goes with the NAME of one entry")
-        instant = past_instant("at", at, zone)
-        start_backfills(entries, instant, instant, max_active=None, note=note)
-        return
+    if arguments and not isinstance(entries, str):
+        raise Failure("--args and --kwargs go with the NAME of one entry")
     app = bare_app()
     what = repr(entries) if isinstance(entries, str) else str(entries.selection)
     if isinstance(entries, str):

@@ -22,7 +22,7 @@ _SECTIONS = {
     "What comes": {".coming": "next_ watch"},
     "What became of runs": {".history": "runs why log", ".status": "incidents ack"},
     "Beats": {".status": "status health doctor"},
-    "Repair": {".repair": "quarantine locks", ".pipelines": "pipelines"},
+    "Repair": {".repair": "quarantine locks pipelines"},
     "Files and moving": {".documents": "plan apply export_", ".moving": "import_ shadow"},
     "In a browser": {"..web.command": "web"},
 }

@@ -26,7 +26,6 @@ from ..runs.run import NOT_DONE, Outcome
 from .command import (
     RECORDING,
     command,
-    entry_names,
     json_option,
     limit_option,
     load_app,
@@ -35,7 +34,7 @@ from .command import (
     option,
 )
 from .options import names_of, selected, selecting
-from .output import app_zone, echo_fields, echo_json, echo_table, say, say_more, when
+from .output import app_zone, echo_fields, echo_json, echo_table, when
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -48,7 +47,7 @@ _SECONDS = re.compile(r":\d\d:\d\d")
 
 
 @command()
-@click.argument("name", required=False, shell_complete=entry_names)
+@click.argument("name", required=False)
 @selecting
 @option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
 @option(
@@ -100,7 +99,7 @@ def runs(
 
 
 @command()
-@click.argument("name", required=False, shell_complete=entry_names)
+@click.argument("name", required=False)
 @option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
 @json_option
@@ -120,15 +119,8 @@ def log(name: str | None, since: str | None, limit: int) -> None:
     first = None if since is None else past_instant("since", since, zone)
     changes = schedules.changes(name, since=first, limit=limit + 1)
     echo_json(changes[:limit])
-    echo_fields(
-        (when(change.at, zone), change_words(change, zone, named=True))
-        for change in changes[:limit]
-    )
-    if len(changes) > limit:
-        say_more(limit)
-    if not changes:
-        of_entry = f" of {name!r}" if name else ""
-        say(f"Nothing is recorded{of_entry}{f' since {since}' if since else ''}.")
+    rows = [(when(change.at, zone), change_words(change, zone, named=True)) for change in changes]
+    echo_table(("AT", "CHANGE"), rows, empty="Nothing is recorded.", limit=limit)
 
 
 @command()

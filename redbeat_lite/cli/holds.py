@@ -17,7 +17,6 @@ from .command import (
     Group,
     Length,
     command,
-    completed,
     json_option,
     load_schedules,
     note_option,
@@ -27,8 +26,6 @@ from .options import selecting
 from .output import app_zone, echo_json, echo_table, say, when
 
 _DATE = click.DateTime(["%Y-%m-%d"])
-_calendar_names = completed(lambda store, start: store.calendars())
-_calendar_argument = click.argument("name", shell_complete=_calendar_names)
 
 
 @command()
@@ -129,7 +126,7 @@ def calendars() -> None:
 
 
 @calendars.command("list")
-@click.argument("name", required=False, shell_complete=_calendar_names)
+@click.argument("name", required=False)
 @json_option
 def list_(name: str | None) -> None:
     """List the calendars, each with its last date, or the days of one calendar.
@@ -156,7 +153,7 @@ def list_(name: str | None) -> None:
 
 
 @calendars.command("set")
-@_calendar_argument
+@click.argument("name")
 @click.argument("days", nargs=-1, type=_DATE)
 @option(
     "--holidays PLACE FIRST LAST",
@@ -191,7 +188,7 @@ def set_(
 
 
 @calendars.command()
-@_calendar_argument
+@click.argument("name")
 def remove(name: str) -> None:
     """Remove a calendar that no entry names.
 

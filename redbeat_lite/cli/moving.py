@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ import click
 from celery import Celery
 
 from .._base.clock import wall_ms
-from ..entries.entry import Entry
-from ..entries.words import span
+from ..entries.words import counted, span
+from ..interchange.backup import Restore
 from ..interchange.import_step import Step
 from ..interchange.move_in import Carrier, MoveIn, Source, Unreadable
 from ..interchange.shadow import Difference, Shadow
@@ -32,20 +30,12 @@ from .command import (
     json_option,
     load_app,
     option,
-    together,
 )
-from .documents import import_export
+from .documents import read_file
 from .output import app_zone, echo_json, echo_table, in_json, say, when
 
 #: Other schedulers whose entries can be imported.
 _ORIGINS = ("redbeat", "django-celery-beat")
-
-_redbeat_options = together(
-    option("--url TEXT", "The server of celery-redbeat. [default: that of its settings]"),
-    option(
-        "--prefix TEXT", "The redbeat_key_prefix of celery-redbeat. [default: that of its settings]"
-    ),
-)
 
 
 @command("import")
@@ -55,23 +45,20 @@ _redbeat_options = together(
     "The scheduler to move in from. [default: a file of export]",
     type=click.Choice(_ORIGINS),
 )
-@_redbeat_options
 @option("--apply", "Write. Without it, only show what would be written.")
 @option("--replace", "Overwrite entries that are stored here already.")
 @json_option
 def import_(
     path: Path | None,
     origin: str | None,
-    url: str | None,
-    prefix: str | None,
     apply: bool,
     replace: bool,
 ) -> None:
     """Restore a file of export, or move in from another scheduler.
 
     PATH is a file that export has written. Entries keep their last runs. Without --apply, nothing
-    is written. The store of the other scheduler is never changed. Stop the other beat before
-    --apply.
+    is written. Without --replace, stored entries stay as they are. The store of the other scheduler
+    is never changed. Stop the other beat before --apply.
 
     \b
     Examples:
@@ -83,37 +70,64 @@ def import_(
     Exit codes: 0 fine; 1 the request is wrong, or the other scheduler has no entry; 2 the server or
     the broker cannot be reached; 3 some entries are left out.
     """
-    if origin is None:
-        if path is None:
-            raise Failure("name the file that export has written, or say --from which scheduler")
-        _refuse_redbeat_options(url, prefix)
-        import_export(path, apply=apply, replace=replace)
-        return
+    if (origin is None) == (path is None):
+        raise Failure("give either the PATH of a file that export has written, or --from")
     if path is not None:
-        raise Failure(f"PATH: expected nothing with --from {origin}, got {str(path)!r}")
+        left_out = _import_file(path, apply=apply, replace=replace)
+    else:
+        left_out = _move_in(str(origin), apply=apply, replace=replace)
+    if left_out:
+        exit_with(INCOMPLETE)
+
+
+def _import_file(path: Path, *, apply: bool, replace: bool) -> int:
+    """Restore the entries of a file, and return how many are left out."""
+    restore = Restore(load_app(), replace=replace)
+    restored = restore.plan(read_file(path))
+    if apply:
+        restore.apply(restored)
+    echo_json(
+        {"name": step.name, "action": step.action, "note": "; ".join(step.notes) or None}
+        for step in restored
+    )
+    for objects, one, many in (
+        (restore.freezes, "freeze", "freezes"),
+        (restore.backfills, "backfill", "backfills"),
+    ):
+        if objects:
+            say(f"with {counted(len(objects), one, many)}")
+    return _report(restored, applied=apply)
+
+
+def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
+    """Import the entries of another scheduler, and return how many are left out."""
     app = load_app()
     with (
-        closing(_source(app, origin, url, prefix)) as source,
+        closing(_source(app, origin)) as source,
         closing(MoveIn(app, replace=replace)) as mover,
     ):
         entries = [*source.read()]
         if not entries:
-            raise _no_entry(source)
+            advice = f"; {source.advice}" if source.advice else ""
+            raise Failure(f"no entry of {source.title} in {source.where}{advice}")
         moves = mover.plan(entries)
         if apply:
             mover.apply(moves)
         echo_json(map(_move_data, moves))
-        # The report asks both servers for more, so JSON does without it.
         if not in_json():
-            _report(source, mover, moves, applied=apply)
-    if any(move.action == "left out" for move in moves):
-        exit_with(INCOMPLETE)
-
-
-def _no_entry(source: Source) -> Failure:
-    """Return the Failure for an empty store, with its place, which may be the wrong one."""
-    advice = f"; {source.advice}" if source.advice else ""
-    return Failure(f"no entry of {source.title} in {source.where}{advice}")
+            say(f"From {source.title}: {source.where}")
+            say(f"Into {mover.where}")
+            if mover.led:
+                other = f"No beat of {source.title} may run any more"
+                say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
+        left_out = _report(moves, applied=apply)
+        if apply and source.lock_seconds is not None:
+            # This stands last, where nobody overlooks it.
+            seconds = source.lock_seconds
+            end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
+            say(f"The lock of {source.title} is held; it {end}. A killed beat leaves its lock.")
+            say(f"If a beat of {source.title} still runs, stop it: both would send.")
+        return left_out
 
 
 def _move_data(move: Step) -> dict[str, Any]:
@@ -122,73 +136,39 @@ def _move_data(move: Step) -> dict[str, Any]:
     return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
 
 
-def _report(source: Source, mover: MoveIn, moves: list[Step], *, applied: bool) -> None:
-    """Print which entries are imported and which are left out, and warn of a second beat.
+def _report(steps: list[Step], *, applied: bool) -> int:
+    """Print which entries are imported, and return how many are left out.
 
     Parameters:
         applied: whether the entries were written.
     """
-    say(f"From {source.title}: {source.where}")
-    say(f"Into {mover.where}")
-    say()
-    carried = [move.entry for move in moves if move.entry is not None]
-    if carried:
-        rows = []
-        for entry in carried:
-            schedule = schedule_text(entry.schedule)
-            rows.append((entry.name, entry.task, schedule, entry.total_run_count, _next(entry)))
-        echo_table(("NAME", "TASK", "SCHEDULE", "RUNS", "NEXT RUN"), rows)
-        say()
-    _list_notes("Left out:", [move for move in moves if move.action == "left out"])
-    _list_notes("To know:", [move for move in moves if move.entry is not None])
-    if any(entry.expires == "interval" and "expires" not in entry.options for entry in carried):
-        hint = "redbeat_lite_expires = None turns that off"
-        say(f"Messages will expire about when the next one comes; {hint}.")
-    if mover.led:
-        other = f"No beat of {source.title} may run any more"
-        say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
-    counts = Counter(move.action for move in moves)
-    done = "carried over" if applied else "to be carried over"
-    hint = " Nothing was written; --apply does it." if carried and not applied else ""
-    say(f"{len(carried)} {done}, {counts['left out']} left out.{hint}")
-    if counts["stored"]:
-        say(f"{counts['stored']} stored here already; --replace carries over these, too.")
-    if applied and source.lock_seconds is not None:
-        _say_lock(source.title, source.lock_seconds)
-
-
-def _say_lock(title: str, seconds: float) -> None:
-    """Print that the lock of the other scheduler's beat is held, and what to do.
-
-    Parameters:
-        seconds: time until the lock expires; negative if it does not expire.
-    """
-    end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
-    say(f"The lock of {title} is held; it {end}.")
-    say(f"If a beat of {title} still runs, stop it: both would send.")
-    say("A beat that was killed leaves its lock behind. If none runs, go on.")
-
-
-def _next(entry: Entry) -> str:
-    """Return in words when an imported entry runs next."""
-    if entry.next_run_at is not None and entry.next_run_at <= datetime.now(UTC):
-        return "at once"
-    return next_run(entry, app_zone())
-
-
-def _list_notes(heading: str, moves: Iterable[Step]) -> None:
-    """Print the notes on some entries below a heading; nothing if there are no notes."""
-    lines = [f"  {move.name or repr('')}: {'; '.join(move.notes)}" for move in moves if move.notes]
-    if lines:
-        for line in (heading, *lines, ""):
-            say(line)
+    rows = []
+    zone = app_zone()
+    for step in steps:
+        entry = step.entry
+        if entry is not None and step.action in ("add", "replace"):
+            runs = entry.total_run_count
+            when_next = next_run(entry, zone)
+            schedule = schedule_text(entry.schedule, zone)
+            rows.append((step.action, step.name, runs, when_next, entry.task, schedule))
+    if rows:
+        echo_table(("", "NAME", "RUNS", "NEXT RUN", "TASK", "SCHEDULE"), rows)
+    for step in steps:
+        # Entries that stay as they are may be many.
+        if step.notes and step.action != "stored":
+            say(f"{step.action} {step.name!r}: {'; '.join(step.notes)}")
+    left_out = sum(step.action == "left out" for step in steps)
+    stored = len(steps) - len(rows) - left_out
+    done = "imported" if applied else "to import"
+    hint = "" if applied else ". Nothing was written; --apply does it."
+    say(f"{len(rows)} {done}, {stored} stored already, {left_out} left out{hint}")
+    return left_out
 
 
 @command()
 @option(
     "--from origin", "The scheduler whose beat runs.", type=click.Choice(_ORIGINS), required=True
 )
-@_redbeat_options
 @option("--for length", "How long to watch, such as 1h; by default until Ctrl-C.", type=Length())
 @option("--every", "How often to look.", type=Length(0.1), default="1s")
 @option(
@@ -200,8 +180,6 @@ def _list_notes(heading: str, moves: Iterable[Step]) -> None:
 @json_option
 def shadow(
     origin: str,
-    url: str | None,
-    prefix: str | None,
     length: float | None,
     every: float,
     tolerance: float,
@@ -224,7 +202,7 @@ def shadow(
     """
     app = load_app()
     end = None if length is None else time.monotonic() + length
-    source = _source(app, origin, url, prefix)
+    source = _source(app, origin)
     lag = source.lag
     if app.conf.beat_sync_every == 1:
         # With this setting, the other beat stores each run at once. It has the same app.
@@ -291,19 +269,12 @@ def _summary(watch: Shadow) -> None:
     say(f"{watch.agreed} runs agreed; differences: {differing}; {not_known}")
 
 
-def _source(app: Celery, origin: str, url: str | None, prefix: str | None) -> Source:
+def _source(app: Celery, origin: str) -> Source:
     """Return the reader of another scheduler's store. Only this reader is imported."""
     if origin == "redbeat":
         from ..interchange.redbeat_source import RedBeatSource
 
-        return RedBeatSource(app, url=url, prefix=prefix)
-    _refuse_redbeat_options(url, prefix)
+        return RedBeatSource(app)
     from ..interchange.djangobeat_source import DjangoBeatSource
 
     return DjangoBeatSource()
-
-
-def _refuse_redbeat_options(url: str | None, prefix: str | None) -> None:
-    """Raise Failure if an option is used that only celery-redbeat has."""
-    if url is not None or prefix is not None:
-        raise Failure("--url and --prefix go with --from redbeat alone")

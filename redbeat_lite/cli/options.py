@@ -12,7 +12,7 @@ from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
 from ..operate.entry_options import FIELD_OPTIONS, KINDS, REFINEMENTS, Option, option_word
-from .command import Failure, entry_names, load_schedules, option, together
+from .command import Failure, load_schedules, option, together
 from .output import echo_json, say
 
 selecting = together(
@@ -26,7 +26,7 @@ agreeing = together(
     option("--yes", "Do not ask before several entries are changed."),
 )
 changing = together(
-    click.argument("name", required=False, shell_complete=entry_names),
+    click.argument("name", required=False),
     agreeing,
 )
 

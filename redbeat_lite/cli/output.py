@@ -97,12 +97,7 @@ def echo_table(
         return
     _echo_lines([headers, *all_rows[:limit]])
     if limit is not None and len(all_rows) > limit:
-        say_more(limit)
-
-
-def say_more(limit: int) -> None:
-    """Print that there are more rows than the limit."""
-    say(f"There are more: --limit {2 * limit}")
+        say(f"There are more: --limit {2 * limit}")
 
 
 def echo_fields(fields: Iterable[tuple[str, object]]) -> None:

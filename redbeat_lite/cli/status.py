@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
-from celery import Celery
 
 from .._base.errors import EntryNotFound, RedbeatError
-from ..beat.status import Status
 from ..beat.status import status as read_status
-from ..entries.words import counted, listed, local
+from ..entries.words import counted, local
 from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
 from ..operate.texts import status_lines
 from ..settings import Settings
-from ..store.store import Store
 from .command import (
     Length,
     bare_app,
@@ -47,55 +43,16 @@ def status(timeout: float) -> None:
 
     RUNS SENT, RUNS LEFT OUT and FAILED PUBLISHES count from when the leader's process first led.
     LAG is how late the first entry in line is; OVERDUE counts entries that are late by more than a
-    second. REFUSED are entries of beat_schedule with an error. DIFFERING are entries that the
-    leader has stored with another definition than this app.
+    second. REFUSED are entries of beat_schedule with an error.
 
     \b
     Examples:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    app = load_app()
-    beats = read_status(app, timeout=timeout)
-    differing = _differing(app, beats, timeout)
-    echo_json({**_as_data(beats), "differing": differing})
-    lines = [*status_lines(beats, app_zone())]
-    if differing:
-        entries = counted(len(differing), "entry", "entries")
-        text = f"the leader has stored other definitions of {entries}: {listed(differing)}"
-        lines.append(("differing", text))
-    echo_fields(lines)
-
-
-def _differing(app: Celery, beats: Status, timeout: float) -> list[str]:
-    """Return the names of config entries that differ from what the leader has stored.
-
-    Nothing is compared if the leader has another owner.
-    """
-    # Import this only here, because the other commands do not need it.
-    from ..beat.config_check import differing
-
-    settings = Settings.from_app(app)
-    if beats.leader is None or beats.leader.owner != settings.owner:
-        return []
-    store = Store.of(settings, timeout=timeout)
-    try:
-        return sorted(differing(app, store, settings))
-    finally:
-        store.backend.close()
-
-
-def _as_data(beats: Status) -> dict[str, object]:
-    """Return the status as JSON has it: only stand-bys that seem to run, and their main fields."""
-    data = asdict(beats)
-    del data["standbys"]
-    data["stand_bys"] = [
-        {"host": standby.host, "pid": standby.pid, "owner": standby.owner}
-        for standby in beats.standbys
-        if standby.well
-    ]
-    data["freezes"] = beats.freezes
-    return data
+    beats = read_status(load_app(), timeout=timeout)
+    echo_json(beats)
+    echo_fields(status_lines(beats, app_zone()))
 
 
 @command()

@@ -69,7 +69,7 @@ class RedBeatSource(Source):
     title = "celery-redbeat"
     advice = (
         "keep redbeat_redis_url and redbeat_key_prefix in the app's settings until the import is "
-        "done, or give --url and --prefix"
+        "done"
     )
 
     def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:

@@ -80,7 +80,7 @@ def test_an_import_goes_by_the_calendar_that_is_stored(cli: Cli, schedules: Sche
     run(cli, "export", file)
     schedules.calendars["closed"] = free(0, 3)
     due = schedules["a"].next_run_at
-    assert "1 the same" in run(cli, "import", file, "--apply", "--replace")
+    assert "1 stored already" in run(cli, "import", file, "--apply", "--replace")
     schedules.remove("a")
     run(cli, "import", file, "--apply")
     assert (str(schedules["a"].calendar), schedules["a"].next_run_at) == ("closed@2", due)

@@ -88,7 +88,7 @@ def held(client: redis.Redis) -> dict[bytes, object]:
 def test_an_export_of_format_1_is_imported(cli: Cli, schedules: Schedules) -> None:
     """An older version has written it, with a beat that led: entries of each kind, a calendar, a freeze, a backfill."""
     exported = json.loads(OF_FORMAT_1.read_text())
-    assert "24 imported, 0 the same, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
+    assert "24 imported, 0 stored already, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
     for record in exported["entries"]:
         entry = schedules[record["name"]]
         known = entry.as_dict()
@@ -102,7 +102,7 @@ def test_an_export_of_format_1_is_imported(cli: Cli, schedules: Schedules) -> No
     assert schedules.calendars["holidays"].days == {date(2030, 12, 25), date(2031, 1, 1)}
     assert [freeze.note for freeze in schedules.freezes] == ["until the move"]
     assert [(backfill.name, backfill.note) for backfill in schedules.backfills] == [("a-minute", "again")]
-    assert "0 imported, 24 the same, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
+    assert "0 imported, 24 stored already, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
 
 
 class TestExport:
@@ -120,10 +120,10 @@ class TestExport:
         schedules.clear()
         cli("import", str(file))
         assert len(schedules) == 0, "that was only a look"
-        assert "16 imported, 0 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "16 imported, 0 stored already, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
         assert (schedules["every"].total_run_count, schedules["every"].last_error) == (12, "no broker")
-        assert "0 imported, 16 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "0 imported, 16 stored already, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
 
     def test_with_all_go_freezes_that_hold_and_backfills_that_go_on(
@@ -145,12 +145,12 @@ class TestExport:
         assert not again.keys() & {"freezes", "backfills"}, "of some, nothing goes that is of all"
         client.flushall()
         said = cli("import", str(file)).out
-        assert ("1 freeze to import" in said, "1 backfill to import" in said) == (True, True)
+        assert ("with 1 freeze" in said, "with 1 backfill" in said) == (True, True)
         assert ([*schedules.freezes], [*schedules.backfills]) == ([], [])
-        for done in ("imported", "the same"):
+        for done in ("imported", "stored already"):
             said = cli("import", str(file), "--apply").out
             assert f"1 {done}" in said
-            assert ("1 freeze imported" in said, "1 backfill imported" in said) == (2 * (done == "imported",))
+            assert ("with 1 freeze" in said, "with 1 backfill" in said) == (2 * (done == "imported",))
             assert [*schedules.freezes] == [held]
             [found] = schedules.backfills
             assert (found.id, found.total, found.paused, found.note, len(found.skip)) == (goes_on.id, 3, True, "why", 1)
@@ -164,7 +164,7 @@ class TestExport:
         RunRows(client, schedules).sent("x", *sent)
         before = schedules["x"].known_state.sent
         cli("export", str(file))
-        assert "0 imported, 1 the same, 0 left out" in cli("import", str(file), "--apply").out
+        assert "0 imported, 1 stored already, 0 left out" in cli("import", str(file), "--apply").out
         schedules.update("x", args=(2,))
         cli("import", str(file), "--apply", "--replace")
         assert (schedules["x"].args, schedules["x"].known_state.sent) == ((), before)

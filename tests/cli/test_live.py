@@ -17,7 +17,6 @@ from celery import Celery
 from redbeat_lite import Pipeline, PipelineTask, Schedules, every
 from tests.cli.conftest import Said, Shell
 from tests.support.messages import of_entry
-from tests.support.processes import run_python
 from tests.support.waiting import eventually
 
 BERLIN = ("--tz", "Europe/Berlin")
@@ -153,7 +152,7 @@ def test_of_more_runs_than_are_looked_at_none_is_meant_by_its_beginning(
     @app.task(name="step", base=PipelineTask, shared=False)
     def step(**params: object) -> None: ...
 
-    monkeypatch.setattr("redbeat_lite.cli.pipelines._LISTED", 2)
+    monkeypatch.setattr("redbeat_lite.cli.repair._LISTED", 2)
     for run_id in ("one", "two", "three"):
         Pipeline(app, [("step", 1)]).start(run_id)
     errors = [run_cli(app, "pipelines", "cancel", begin, code=1).err for begin in ("on", "tw", "th")]
@@ -188,23 +187,3 @@ def test_the_help_lists_the_commands_and_the_shell_completes_them(shell: Shell) 
     env, command = {**shell.env, **completion("celery", "redbeat", "qu")}, Path(sys.executable).with_name("celery")
     done = subprocess.run([command], env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["plain,quarantine"], done.stderr
-
-
-def test_the_shell_completes_names(shell: Shell, live: Schedules, tmp_path: Path) -> None:
-    for name in ("complete-b", "complete-a", "incomplete"):
-        live.add(name, "proj.add", every(3600))
-    # As the command of the environment does, but in a process that has imported Celery already.
-    script = "import sys; sys.argv[0] = 'celery'; from celery.bin.celery import main; main()"
-    (tmp_path / "asked.py").write_text(script)
-
-    def completed(url: str, *words: str) -> list[str]:
-        typed = ("celery", "-A", "tests.acceptance.proj", "redbeat", *words)
-        env = {**shell.env, "PROJ_URL": url, **completion(*typed)}
-        done = run_python("asked.py", env=env, cwd=tmp_path)
-        assert not done.stderr
-        return [line.partition(",")[2] for line in done.stdout.split()]
-
-    for command in (["show"], ["pause"], ["why"], ["quarantine", "release"]):
-        found = completed(shell.url, *command, "complete-")
-        assert found == ([] if command[0] == "quarantine" else ["complete-a", "complete-b"]), command
-    assert completed("redis://127.0.0.1:1/0", "show", "complete-") == []

@@ -43,7 +43,7 @@ def test_goes_by_entry_time_and_number(cli: Cli, schedules: Schedules) -> None:
     assert len(cli("log", "--since", "1h", "--json").json) == 2
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert cli("log", "--since", later, "--json").json == []
-    assert cli("log", "never").out == "Nothing is recorded of 'never'.\n"
+    assert cli("log", "never").out == "Nothing is recorded.\n"
     assert len(cli("log", "--since", "9999999w", "--json").json) == 2
     assert (
         "since: expected an instant such as 2026-12-01T09:00+01:00, or a time of day such as 03:00, or how long ago"
@@ -67,7 +67,7 @@ def test_a_term_that_begins_is_told_for_people(cli: Cli, app: Celery) -> None:
 
 def test_a_name_that_none_can_have_has_no_changes(cli: Cli, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
-    assert "Nothing is recorded of" in cli("log", "\udcff").out
+    assert "Nothing is recorded." in cli("log", "\udcff").out
     assert "no entry" in cli("why", "\udcff", code=1).err
 
 

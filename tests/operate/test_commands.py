@@ -90,7 +90,7 @@ def test_status_tells_of_live_beats(crew: Crew) -> None:
 
     data = json.loads(redbeat(crew.url, "status", "--json").stdout)
     assert data["leader"]["pid"] == crew.leader.pid
-    assert [each["pid"] for each in data["stand_bys"]] == [crew.standby.pid]
+    assert [each["pid"] for each in data["standbys"]] == [crew.standby.pid]
     assert datetime.fromisoformat(data["last_tick"]).tzinfo
     assert data["overdue"] == data["quarantined"] == 0
     assert data["clocks"] == {}
