@@ -156,4 +156,4 @@ class Bench:
 
 def _server(servers: ExitStack) -> str:
     """The URL of a new server, which writes nothing to disk and ends with ``servers``."""
-    return servers.enter_context(embedded_server(save="", appendonly="no"))
+    return servers.enter_context(embedded_server())

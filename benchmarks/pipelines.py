@@ -62,7 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="50 of each in a round instead of 1,000")
     count, rounds = (50, 3) if parser.parse_args().quick else (1000, 5)
-    with embedded_server(save="", appendonly="no") as url:
+    with embedded_server() as url:
         found = _rounds(url, count, rounds)
         # Celery's results unsubscribe when they are collected, and the server has to be there for that.
         gc.collect()

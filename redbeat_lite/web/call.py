@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -188,16 +187,6 @@ class Call:
             return error
         return without_values(error)
 
-    @property
-    def wants_json(self) -> bool:
-        """Whether a program asks for JSON, by the parameter ``as=json``."""
-        return self.params.get("as") == "json"
-
-    def json(self, value: Any, status: int = 200) -> Response:
-        """Return a response with a value as JSON."""
-        headers = (("Content-Type", "application/json"), _NOT_KEPT)
-        return Response(status, json.dumps(value).encode(), headers)
-
     def done(self, action: str | None, page: str = "entry", **query: str) -> Response:
         """Return the redirect to a page that confirms an action.
 
@@ -212,8 +201,6 @@ class Call:
 
     def failed(self, status: int, what: str, why: str) -> Response:
         """Return the page that explains why a call failed."""
-        if self.wants_json:
-            return self.json({"error": what, "why": why}, status)
         return replace(self, error="").page("failed.html", status, what=what, why=why)
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:

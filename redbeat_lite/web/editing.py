@@ -44,15 +44,14 @@ _RUNS = 5
 
 def edit_form(call: Call) -> Response:
     """Show the form of an entry, or of a post that was refused."""
-    entry = _editable(call)
-    return _form(call, entry, _typed(call, _texts(entry), _hidden(call)))
+    return _form(call, _editable(call))
 
 
 def edit(call: Call) -> Response:
     """Show what the form changes; save it once the user has agreed."""
     entry = _editable(call)
     before = _texts(entry)
-    texts = _typed(call, before, _hidden(call))
+    texts = _typed(call, before, entry)
     # An entry that was removed and added again has another generation.
     generation = str(entry.known_state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
@@ -67,7 +66,6 @@ def edit(call: Call) -> Response:
     return _form(
         call,
         entry,
-        texts,
         changed=_changed(before, texts),
         words=["edit", entry.name, *option_words(options), *_NOTE],
         coming=_coming(call.site, after) if "schedule" in changes else [],
@@ -76,7 +74,7 @@ def edit(call: Call) -> Response:
 
 def add_form(call: Call) -> Response:
     """Show the form of a new entry, or of a post that was refused."""
-    return _form(call, None, _typed(call, _blank(call.site)))
+    return _form(call, None)
 
 
 def add(call: Call) -> Response:
@@ -84,7 +82,7 @@ def add(call: Call) -> Response:
     site = call.site
     name, task = call.texts("name", "task")
     before = _blank(site)
-    texts = _typed(call, before)
+    texts = _typed(call, before, None)
     options = _options(before, {**texts, "task": ""}, str(site.zone))
     fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
@@ -99,7 +97,6 @@ def add(call: Call) -> Response:
     return _form(
         call,
         None,
-        texts,
         changed=_changed(before, texts),
         words=words,
         coming=_coming(site, after),
@@ -117,9 +114,9 @@ def visible_arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: redact(name, value) for name, value in arguments.items()}
 
 
-def _hidden(call: Call) -> Collection[str]:
-    """Return the fields that the form of a stored entry leaves out."""
-    return ARGUMENTS if call.site.redact is not None else ()
+def _hidden(call: Call, entry: Entry | None) -> Collection[str]:
+    """Return the fields that the form leaves out, because their values are partly hidden."""
+    return () if entry is None or call.site.redact is None else ARGUMENTS
 
 
 def _editable(call: Call) -> Entry:
@@ -137,8 +134,9 @@ def _blank(site: SharedParts) -> dict[str, str]:
     return {**_texts(entry), "task": "", "kind": "", "rule": ""}
 
 
-def _typed(call: Call, texts: Mapping[str, str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """Return the texts, replaced by those that the user has typed."""
+def _typed(call: Call, texts: Mapping[str, str], entry: Entry | None) -> dict[str, str]:
+    """Return the texts of an entry, or of a new one, replaced by those that the user has typed."""
+    hidden = _hidden(call, entry)
     typed = dict(texts)
     # A link must not fill in the form, so only a post does.
     if call.request.method == "POST":
@@ -224,18 +222,19 @@ def _coming(site: SharedParts, entry: Entry) -> list[Any]:
     return next_runs(entry, site.zone, site.schedules.freezes.known(), _RUNS)
 
 
-def _form(call: Call, entry: Entry | None, texts: Mapping[str, str], **preview: Any) -> Response:
+def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
     """Return the form of an entry, or of a new one if there is none.
 
     Parameters:
         preview: of a post that only asks: the ``changed`` fields, the ``words`` of the command
             that does the same, and the ``coming`` runs.
     """
-    hidden = _hidden(call) if entry is not None else ()
+    before = _blank(call.site) if entry is None else _texts(entry)
+    hidden = _hidden(call, entry)
     return call.page(
         "edit.html",
         entry=entry,
-        texts=texts,
+        texts=_typed(call, before, entry),
         kinds=KINDS,
         refinements=REFINEMENTS,
         fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},

@@ -1,9 +1,10 @@
-"""Pages for operators: freezes, backfills, once-locks, quarantine, findings of the doctor."""
+"""Pages for operators: freezes, backfills, locks, quarantine, pipelines, the doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from .._base.times import MAX_MS, from_ms
@@ -14,6 +15,8 @@ from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.examination import Finding
 from ..operate.texts import backfill_status
+from ..pipeline import RunStatus, State, StepStatus
+from ..pipeline.pipeline_run import PipelineRun
 from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .http import Response
@@ -23,6 +26,15 @@ _SHOWN = 200
 
 #: Most entries that the doctor examines for a page. They take a tenth of a second.
 _EXAMINED = 500
+
+#: Most steps of a run in its table.
+_STEPS = 100
+
+#: Filter of the list -> the states of the runs that it shows.
+_STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILED,)}
+
+#: How many stages before and after the present one are shown.
+_AROUND = 5
 
 
 def freezes(call: Call) -> Response:
@@ -85,3 +97,45 @@ def doctor(call: Call) -> Response:
 
 def _examine(site: SharedParts) -> tuple[datetime, list[Finding]]:
     return datetime.now(UTC), examine(site.app, limit=_EXAMINED)
+
+
+def pipelines(call: Call) -> Response:
+    """Show the unended runs and the latest ended ones; or one run by its id."""
+    if "id" in call.params:
+        return _pipeline(call)
+    state = call.params.get("state", "")
+    states = _STATES.get(state, tuple(State))
+    shown = call.read(_pipelines, states)
+    return call.page("pipelines.html", runs=shown, states=_STATES, state=state)
+
+
+def _pipeline(call: Call) -> Response:
+    return call.page("pipeline.html", **call.read(_read_pipeline, call.id))
+
+
+def _pipelines(site: SharedParts, states: tuple[State, ...]) -> Sequence[RunStatus]:
+    return PipelineRun.brief(site.app, states)
+
+
+def _read_pipeline(site: SharedParts, run_id: str) -> dict[str, Any]:
+    """Read a run, and return the data for its page."""
+    status = PipelineRun(site.app, run_id).status()
+    steps: Sequence[StepStatus] = status.steps
+    if len(steps) > _STEPS:
+        # Failed steps first, then those that run, then the others.
+        steps = sorted(
+            steps,
+            key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
+        )
+    return {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
+
+
+def _stages(run: RunStatus) -> list[tuple[int, int, int]]:
+    """Return the stages around the present one: number, count of ended steps, count of steps."""
+    stages = []
+    for index, group in groupby(run.steps, key=lambda step: step.stage):
+        if abs(index - run.stage) <= _AROUND:
+            steps = [*group]
+            done = sum(step.state is State.SUCCEEDED for step in steps)
+            stages.append((index + 1, done, len(steps)))
+    return stages

@@ -76,11 +76,8 @@ _PARKED = ("paused", "finished", "disabled", "manual")
 #: Most runs on a page.
 _RUNS = 100
 
-#: Most ends of runs that are searched for runs with one outcome.
+#: Most ends of runs that a filter searches.
 _ENDS = 1500
-
-#: Most ends of runs that are searched for the runs of some entries.
-_ENDS_OF_SOME = 1000
 
 #: Filter of the page of runs -> the outcomes that it shows.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
@@ -299,9 +296,7 @@ def _runs(
     else:
         one = None
         ends = _RUNS
-        if name or task:
-            ends = _ENDS_OF_SOME
-        elif outcome in _OUTCOMES:
+        if name or task or outcome in _OUTCOMES:
             ends = _ENDS
         query = RunQuery.of(None, since, until, ends)
         shown = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)

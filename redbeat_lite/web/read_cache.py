@@ -50,12 +50,8 @@ class ReadCache:
                     del self._replies[other]
             is_known = key in self._replies
             reply: Future[_T] = self._replies.setdefault(key, (inf, Future()))[1]
-        if not is_known:
-            self._ask(key, ask, reply, began)
-        return reply.result()
-
-    def _ask(self, key: Hashable, ask: Callable[[], _T], reply: Future[_T], began: float) -> None:
-        """Set the result of a reply, and note how long it is fresh."""
+        if is_known:
+            return reply.result()
         fresh_for = _FRESH
         try:
             reply.set_result(ask())
@@ -69,6 +65,7 @@ class ReadCache:
             # do not keep it.
             if self._replies.get(key, (0, None))[1] is reply:
                 self._replies[key] = (elapsed() + fresh_for, reply)
+        return reply.result()
 
     def forget(self) -> None:
         """Drop all replies, because a post has changed something."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,9 +32,6 @@ _MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-
-#: An instant that is less than this from now is shown without its year.
-_NEARBY = timedelta(days=180)
 
 #: Name of an action -> the sentence by which the next page confirms it.
 _DONE = {
@@ -61,21 +58,17 @@ _DONE = {
 }
 
 
-class Asset(NamedTuple):
-    """A style sheet, script or image that the browser loads besides the page."""
+def load_assets() -> dict[str, tuple[bytes, str]]:
+    """Return name of a style sheet, script or image -> its content and its media type.
 
-    content: bytes
-    media_type: str
-
-
-def load_assets() -> dict[str, Asset]:
-    """Return the assets by name. A name has a digest, so that browsers may keep the asset."""
+    The name has a digest, so that browsers may keep the asset.
+    """
     assets = {}
     for file in files(__package__).joinpath("static").iterdir():
         stem, _, suffix = file.name.rpartition(".")
         content = file.read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:12]
-        assets[f"{stem}-{digest}.{suffix}"] = Asset(content, _MEDIA_TYPES[suffix])
+        assets[f"{stem}-{digest}.{suffix}"] = (content, _MEDIA_TYPES[suffix])
     return assets
 
 
@@ -154,16 +147,8 @@ def _time(zone: tzinfo, instant: datetime | None) -> Markup:
 
 
 def short_time(instant: datetime, now: datetime) -> str:
-    """Return an instant without the parts that are the same as now.
-
-    The day is left out if it is today, the year if the instant is near, and the UTC offset if it is
-    the present offset.
-    """
+    """Return an instant without the day and the UTC offset that it shares with now."""
     text = f"{instant:%H:%M:%S}"
     if instant.utcoffset() != now.utcoffset():
         text += f" {instant.isoformat()[-6:]}"
-    if instant.date() == now.date():
-        return text
-    if abs(instant - now) < _NEARBY:
-        return f"{instant.day} {instant:%b} {text}"
-    return f"{instant:%Y-%m-%d} {text}"
+    return text if instant.date() == now.date() else f"{instant:%Y-%m-%d} {text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import actions, editing, maintenance, pages, pipelines, timeline
+from . import actions, editing, maintenance, pages, timeline
 from .access import Right
 from .call import Handler
 
@@ -15,7 +15,7 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/timeline"): (timeline.timeline, "view"),
     ("GET", "/freezes"): (maintenance.freezes, "view"),
     ("GET", "/backfills"): (maintenance.backfills, "view"),
-    ("GET", "/pipelines"): (pipelines.runs, "view"),
+    ("GET", "/pipelines"): (maintenance.pipelines, "view"),
     ("GET", "/locks"): (maintenance.locks, "view"),
     ("GET", "/quarantine"): (maintenance.quarantine, "view"),
     ("GET", "/doctor"): (maintenance.doctor, "view"),

@@ -132,16 +132,10 @@ class Site:
             return Response.redirect(f"{request.root.rpartition('/')[2]}/", 308)
         asset = self.parts.assets.get(path[1:])
         if asset is not None:
-            headers = (("Content-Type", asset.media_type), _CACHE_FOREVER)
-            return Response(200, asset.content, headers)
-        methods = [method for method, routed in ROUTES if routed == path]
-        if not methods:
+            content, media_type = asset
+            return Response(200, content, (("Content-Type", media_type), _CACHE_FOREVER))
+        if (request.routed_method, path) not in ROUTES:
             return Response.plain(404, "There is no such page.")
-        allowed = ("Allow", ", ".join([*methods, "OPTIONS"]).replace("GET", "GET, HEAD"))
-        if request.method == "OPTIONS":
-            return Response(204, headers=(allowed,))
-        if request.routed_method not in methods:
-            return replace(Response.plain(405, "This page does not do that."), headers=(allowed,))
         return self._refusal(request, access)
 
     def _refusal(self, request: Request, access: Access) -> Response | None:

@@ -100,11 +100,6 @@ class Window(NamedTuple):
         """First instant. A quarter of the span is past."""
         return self.now - self.span // 4
 
-    @property
-    def end(self) -> int:
-        """Last instant."""
-        return self.start + self.span
-
     def place(self, instant: int) -> int:
         """Return the place at which an instant is drawn, in units of a lane."""
         return _WIDTH * (instant - self.start) // self.span
@@ -158,7 +153,7 @@ def _lane(
     runs = upcoming(
         [entry],
         now=window.now,
-        until=window.end,
+        until=window.start + window.span,
         limit=_NEXT,
         zone=site.zone,
         freezes=freezes,
