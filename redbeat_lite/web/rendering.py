@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -32,6 +32,9 @@ _MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+
+#: An instant that is less than this from now is shown without its year.
+_NEARBY = timedelta(days=180)
 
 #: Name of an action -> the sentence by which the next page confirms it.
 _DONE = {
@@ -147,8 +150,16 @@ def _time(zone: tzinfo, instant: datetime | None) -> Markup:
 
 
 def short_time(instant: datetime, now: datetime) -> str:
-    """Return an instant without the day and the UTC offset that it shares with now."""
+    """Return an instant without the parts that are the same as now.
+
+    The day is left out if it is today, the year if the instant is near, and the UTC offset if it is
+    the present offset.
+    """
     text = f"{instant:%H:%M:%S}"
     if instant.utcoffset() != now.utcoffset():
         text += f" {instant.isoformat()[-6:]}"
-    return text if instant.date() == now.date() else f"{instant:%Y-%m-%d} {text}"
+    if instant.date() == now.date():
+        return text
+    if abs(instant - now) < _NEARBY:
+        return f"{instant.day} {instant:%b} {text}"
+    return f"{instant:%Y-%m-%d} {text}"

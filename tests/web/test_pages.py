@@ -100,9 +100,9 @@ def test_a_time_tells_what_does_not_go_without_saying() -> None:
     now = datetime(2026, 11, 23, 12, tzinfo=berlin)
     for instant, shown in (
         (datetime(2026, 11, 23, 2, 30), "02:30:00"),
-        (datetime(2026, 11, 24, 2, 30), "2026-11-24 02:30:00"),
-        (datetime(2026, 10, 25, 2, 30), "2026-10-25 02:30:00 +02:00"),
-        (datetime(2026, 10, 25, 2, 30, fold=1), "2026-10-25 02:30:00"),
+        (datetime(2026, 11, 24, 2, 30), "24 Nov 02:30:00"),
+        (datetime(2026, 10, 25, 2, 30), "25 Oct 02:30:00 +02:00"),
+        (datetime(2026, 10, 25, 2, 30, fold=1), "25 Oct 02:30:00"),
         (datetime(2024, 11, 23, 2, 30), "2024-11-23 02:30:00"),
     ):
         assert short_time(instant.replace(tzinfo=berlin), now) == shown
