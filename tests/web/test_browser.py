@@ -347,7 +347,7 @@ def test_a_form_that_is_open_stays_while_a_run_goes_on(tab: Any, address: str, s
     page.click("summary:text-is('Cancel')")
     page.check("[name=terminate]")
     runs.end(PipelineRun(schedules._app, "going"), 1)
-    page.wait_for_selector("svg text:text-is('1 of 60')", timeout=9000)
+    page.wait_for_selector("#stages td:has-text('1 of 60')", timeout=9000)
     assert page.is_checked("details[open] [name=terminate]")
     with lock(schedules._app, "reindex"):
         page.goto(address + "locks")
