@@ -39,7 +39,7 @@ PICTURES = (
     ("now", "", 900, False),
     ("entries", "entries", 740, False),
     ("entry", "entry?name=nightly-report", 1480, True),
-    ("pipeline", "pipelines?id=catalog-23", 620, False),
+    ("pipeline", "pipelines?id=catalog-23", 900, False),
     ("runs", "runs", 600, True),
     ("timeline", "timeline?span=6h", 980, False),
 )
