@@ -38,9 +38,6 @@ _TOGETHER = 100
 #: Most rows of an entry that such a command reads, for the same reason.
 _ROWS = 100
 
-#: Count of entries in the first page for a caller that may need only a few.
-_FIRST = 50
-
 
 class Reader:
     """Reader of the entries of one app.
@@ -189,13 +186,6 @@ class Reader:
     def all(self) -> Iterator[Entry]:
         """Yield all entries that can be read, in due order, a page per round trip."""
         return self.readable(self.store.pages())
-
-    def soonest(self) -> Iterator[Entry]:
-        """Yield the same entries as :meth:`all`, with a small first page.
-
-        Use it if only the first few entries may be needed.
-        """
-        return chain.from_iterable(map(self.readable, self.store.paged(_FIRST)))
 
     def completed(self, entry: Entry) -> Entry:
         """Return a config entry with its unstored parts, if this app's configuration has them."""

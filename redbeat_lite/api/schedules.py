@@ -27,11 +27,9 @@ from .._base.lazy import lazy
 from .._base.public import public
 from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
-from ..entries.on_calendar import ReadCalendars
 from ..entries.preview import Upcoming, upcoming
 from ..entries.selection import Selection
 from ..entries.state import storable_note
@@ -247,7 +245,7 @@ class Schedules(MutableMapping[str, Entry]):
         if frozen_until is not None and frozen_until > last:
             return []
         return upcoming(
-            self._reader.soonest(),
+            self._reader.all(),
             now=now,
             until=last,
             limit=limit,
@@ -388,7 +386,7 @@ class Schedules(MutableMapping[str, Entry]):
         if replace:
             self._writer.replace([entry], storable_note(name, note))
         else:
-            self._writer.create(entry, note=storable_note(name, note))
+            check_taken(self._writer.create([entry], note=storable_note(name, note)))
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -412,24 +410,12 @@ class Schedules(MutableMapping[str, Entry]):
         taken_names = list[str]()
         groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
         for group in groups:
+            self._writer.check_all(group, calendars, unknown_tasks, replaces=replace)
             if replace:
-                self._replace_group(group, calendars, unknown_tasks)
+                self._writer.replace(group)
             else:
-                taken_names += self._writer.added(group, calendars, unknown_tasks)
+                taken_names += self._writer.create(group)
         check_taken(taken_names)
-
-    def _replace_group(
-        self, group: Sequence[Entry], calendars: ReadCalendars, unknown_tasks: set[str]
-    ) -> None:
-        """Check the entries of one round trip, and store them."""
-        checked = [
-            self._writer.checked(entry, replaces=True, warn=False, calendars=calendars)
-            for entry in group
-        ]
-        self._writer.warn_of_unknown_tasks(checked, unknown_tasks)
-        for entry in checked:
-            encode(entry)  # It raises InvalidEntry for a value that cannot be stored.
-        self._writer.replace(checked)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""

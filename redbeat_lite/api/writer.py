@@ -166,44 +166,48 @@ class Writer:
                 "entry %r: %s does not take these arguments: %s", entry.name, entry.task, error
             )
 
-    def create(
-        self, entry: Entry, definition: str | None = None, action: Action = "added", note: str = ""
+    def check_all(
+        self,
+        entries: Iterable[Entry],
+        calendars: ReadCalendars,
+        logged: set[str],
+        *,
+        replaces: bool,
     ) -> None:
-        """Store a new entry, which gets its state.
+        """Check entries that are stored together.
+
+        Parameters:
+            replaces, calendars: as for :meth:`checked`.
+            logged: as for :meth:`warn_of_unknown_tasks`.
+
+        Raises:
+            InvalidEntry: a field is wrong or cannot be stored, or two new entries have one name.
+        """
+        names = set[str]()
+        for entry in entries:
+            self.checked(entry, replaces=replaces, warn=False, calendars=calendars)
+            if replaces:
+                encode(entry)
+            elif entry.name in names:
+                raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
+            names.add(entry.name)
+        self.warn_of_unknown_tasks(entries, logged)
+
+    def create(
+        self,
+        entries: Sequence[Entry],
+        definition: str | None = None,
+        action: Action = "added",
+        note: str = "",
+    ) -> list[str]:
+        """Store new entries, which get their states; return the names that were taken.
 
         Parameters:
             definition: definition to store instead of the entry's own, as it was stored before. It
                 may have parts that the entry lacks, such as texts for unstored fields.
-
-        Raises:
-            EntryExists: the name is taken.
         """
         line = line_of(self.who, action, note)
-        check_taken(self._created([entry], [self._creation(entry, None, line, definition)]))
-
-    def added(
-        self, entries: Sequence[Entry], calendars: ReadCalendars, logged: set[str]
-    ) -> list[str]:
-        """Check and store new entries, which get their states; return the names that were taken.
-
-        Parameters:
-            calendars: as for :meth:`checked`.
-            logged: as for :meth:`warn_of_unknown_tasks`.
-        """
-        line = line_of(self.who, "added")
-        edits = list[Edit]()
-        names = set[str]()
-        for entry in entries:
-            self.checked(entry, warn=False, calendars=calendars)
-            if entry.name in names:
-                raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
-            names.add(entry.name)
-            edits.append(self._creation(entry, None, line))
-        self.warn_of_unknown_tasks(entries, logged)
-        return self._created(entries, edits)
-
-    def _created(self, entries: Sequence[Entry], edits: Sequence[Edit]) -> list[str]:
-        """Store new entries by these edits; return the names that were taken."""
+        edits = [self._creation(entry, None, line, definition) for entry in entries]
         created = self._store.put(edits)
         self.calendars.settle(entries)
         return [entry.name for entry, is_new in zip(entries, created, strict=True) if not is_new]
@@ -277,7 +281,7 @@ class Writer:
             self.checked(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        self.create(entry, definition, "released")
+        check_taken(self.create([entry], definition, "released"))
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:

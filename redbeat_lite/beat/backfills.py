@@ -44,11 +44,8 @@ from .leader import Leader
 logger = get_logger(f"celery.{__name__}")
 
 #: Milliseconds until the next step of a backfill that cannot send, because it waits for a run to
-#: end, for a lock or for the end of a freeze. Each further wait is twice as long.
-_FIRST_WAIT = 200
-
-#: Longest of these waits in milliseconds.
-_LONGEST_WAIT = 4000
+#: end, for a lock or for the end of a freeze.
+_WAIT = 500
 
 #: Milliseconds between two steps of a backfill with ``max_active``.
 _STEP = 10
@@ -65,7 +62,7 @@ _RETRYING = LETTERS["retrying"].encode()
 #: Most lines of the feed that one step reads.
 _LINES = 1000
 
-#: Most backfills that are sent in turn, and whose entries and waits are cached.
+#: Most backfills that are sent in turn, and whose entries are cached.
 _AT_ONCE = 100
 
 
@@ -206,8 +203,6 @@ class BackfillSteps:
         self._state = state
         #: When the last advanced backfill is due again, in epoch ms; ``None`` if it has ended.
         self.due: int | None = None
-        #: Id of a backfill that could not send -> its last wait in ms.
-        self._waits: dict[str, int] = {}
 
     def advance(self, job: Job, now: int) -> Advance:
         """Return the values that the commit writes for a step at ``now``, in epoch ms.
@@ -222,7 +217,7 @@ class BackfillSteps:
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            wait = self._pace(before, len(sent)) if sent else self._back_off(before)
+            wait = _pause_after(before, len(sent))
         job.after = after
         self.due = None if after.ended else now + wait
         guard = (job.stored.state or b"").decode()
@@ -239,21 +234,6 @@ class BackfillSteps:
             if after.ended:
                 line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
                 self._store.record(line, [after.name])
-
-    def _pace(self, backfill: Backfill, sent: int) -> int:
-        """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
-        self._waits.pop(backfill.id, None)
-        if backfill.max_active is not None:
-            return _STEP
-        return round(1000 * sent / backfill.rate)
-
-    def _back_off(self, backfill: Backfill) -> int:
-        """Return the milliseconds to wait after a step that could not send."""
-        wait = min(2 * self._waits.get(backfill.id, _FIRST_WAIT // 2), _LONGEST_WAIT)
-        if len(self._waits) >= _AT_ONCE:
-            self._waits.clear()
-        self._waits[backfill.id] = wait
-        return wait
 
 
 class Backfills:
@@ -325,6 +305,15 @@ class Backfills:
         if not self._sender.send(term, now, batch):
             # The plan is still right, because all runs of a backfill are past.
             self._sender.send(term, now, batch)
+
+
+def _pause_after(backfill: Backfill, sent: int) -> int:
+    """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
+    if not sent:
+        return _WAIT
+    if backfill.max_active is not None:
+        return _STEP
+    return round(1000 * sent / backfill.rate)
 
 
 def _task_id(backfill: Backfill, nominal: int) -> str:

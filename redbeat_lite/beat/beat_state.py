@@ -25,13 +25,11 @@ class BeatState:
 
     Parameters:
         heartbeat: writer of the heartbeat file; ``None`` if no file is set.
-        queue: default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
 
-    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:
+    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None) -> None:
         self.announcer = announcer
         self._heartbeat = heartbeat
-        self._queue = queue
         #: Counts of occurrences since this process first led.
         self.sent = 0
         self.failed = 0
@@ -141,11 +139,10 @@ class BeatState:
             "skipped": self.skipped,
             "dispatch": self.dispatch,
             "backfill_left": self.backfill_left,
-            "queue": self._queue,
         }
         since = self._failing_since
         if since is not None:
-            report["failing_ms"] = round(1000 * (elapsed() - since))
+            report["failing_for"] = elapsed() - since
             report["why"] = self._why
         silence = max(round(1000 * (elapsed() - self._alive_at)), 0)
         return silence, dumps(report)

@@ -18,13 +18,13 @@ _PER_BYTE = 4
 
 
 class DecodedEntries:
-    """Entries that one thread has decoded. Each is decoded again when its definition changes.
+    """Entries that the planner has decoded. Each is decoded again when its definition changes.
 
     Parameters:
         check: called with an entry that was decoded; raises if it cannot be used.
     """
 
-    def __init__(self, check: Callable[[Entry], None] = lambda entry: None) -> None:
+    def __init__(self, check: Callable[[Entry], None]) -> None:
         self._check = check
         self._entries: dict[bytes, tuple[bytes | None, Entry]] = {}
         self._room = _MOST_BYTES

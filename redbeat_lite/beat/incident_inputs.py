@@ -14,17 +14,16 @@ from ..entries.freezes import recorded
 from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
-from ..entries.stored_entry import state_of
+from ..entries.stored_entry import parts_of
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..policies import Expect
 from ..runs.incident_fold import Watched
 from ..store.changes import decode_change, decode_last
-from ..store.records import PAGE, chunks
+from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE as UNREADABLE_LINE
 from ..store.redis_values import newest_first, server_ms
 from ..store.store import Store
-from .decoded_entries import DecodedEntries
 from .dispatch.deadlines import Deadlines
 
 #: Actions after which the time limit for the next success of an entry begins again.
@@ -55,23 +54,17 @@ class WatchedEntry(NamedTuple):
         )
 
 
-class WatchedEntries:
-    """Reader of entries, which remembers those that it has decoded."""
-
-    def __init__(self, deadlines: Deadlines) -> None:
-        self._deadlines = deadlines
-        self._decoded = DecodedEntries()
-
-    def read(self, store: Store, names: Collection[str]) -> dict[str, WatchedEntry]:
-        """Return the stored and readable entries of these names, by name."""
-        entries = {}
-        for chunk in chunks(names, PAGE):
-            for name, stored in zip(chunk, store.read(chunk), strict=True):
-                with suppress(*UNREADABLE_ENTRY):
-                    entry = self._decoded.decode(stored)
-                    _, expect = self._deadlines.kept(entry)
-                    entries[name] = WatchedEntry(entry, state_of(stored), expect)
-        return entries
+def read_watched(
+    store: Store, names: Collection[str], deadlines: Deadlines
+) -> dict[str, WatchedEntry]:
+    """Return the stored and readable entries of these names, by name."""
+    entries = {}
+    for stored in store.present(names):
+        with suppress(*UNREADABLE_ENTRY):
+            entry, state = parts_of(stored)
+            _, expect = deadlines.kept(entry)
+            entries[entry.name] = WatchedEntry(entry, state, expect)
+    return entries
 
 
 class Workers:

@@ -28,7 +28,7 @@ from ..store.records import Edit, Lost, Stored, Term
 from ..store.store import Store
 from .beat_state import BeatState
 from .dispatch.deadlines import Deadlines
-from .incident_inputs import WatchedEntries, WatchedEntry, Workers, find_fresh_starts
+from .incident_inputs import WatchedEntry, Workers, find_fresh_starts, read_watched
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -38,12 +38,6 @@ PERIOD = 2.0
 
 #: Timeout of a command in seconds.
 _TIMEOUT = 5.0
-
-#: Most pages that one look reads.
-_PAGES = 20
-
-#: Seconds until the next look if there are more pages, so that other threads can run meanwhile.
-_BREATH = 0.1
 
 #: Consecutive looks that must see a state before it is an incident, because a new leader ends many
 #: states within its first looks.
@@ -72,19 +66,16 @@ class IncidentWatch:
         self.deadlines = Deadlines(
             RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
         )
-        self._entries = WatchedEntries(self.deadlines)
         self._workers = Workers(app, settings.key_prefix)
         #: Count of the looks so far.
         self._looks = 0
         #: Kind of incident -> the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: Seconds until the next look.
-        self._pause = PERIOD
         #: Id of an incident, type of event -> function that says whether all hooks have handled it.
         self._announced: dict[tuple[str, type], Callable[[], bool]] = {}
         self.ticker = Ticker(
             "redbeat-lite-incidents",
-            lambda: self._pause,
+            lambda: PERIOD,
             self.look,
             "beat: cannot look for incidents",
         )
@@ -99,23 +90,17 @@ class IncidentWatch:
 
     def look(self) -> None:
         """Take one look, if this process leads: read all pages, and write the decisions."""
-        continues_last_look = self._pause < PERIOD
-        self._pause = PERIOD
         if not self._leader.leading:
             # Forget what earlier looks have seen, because at the next term it is out of date.
             self.deadlines.recorded = True
             self._since.clear()
             return
-        if not continues_last_look:
-            self._looks += 1
+        self._looks += 1
         try:
             self._workers.read(self._store.backend.client)
             self.deadlines.recorded = self._workers.records
-            for _ in range(_PAGES):
-                has_more = self._look(self._leader.term)
-                if not has_more:
-                    return
-            self._pause = _BREATH
+            while self._look(self._leader.term):
+                pass
         except Lost:
             return  # The main loop notices the loss, too, and logs it.
 
@@ -146,7 +131,7 @@ class IncidentWatch:
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
         names.update(case.name for case in look.cases if case.name)
-        entries = self._entries.read(self._store, names)
+        entries = read_watched(self._store, names, self.deadlines)
         failing = {name for name, watched in entries.items() if watched.state.attempts}
         unpublished.difference_update(names - failing)
         return entries

@@ -87,7 +87,8 @@ class Leadership:
             if self._leader.yields_for:
                 return self._leader.yields_for
             self._check_services()
-            self._check_keys()
+            if self._leader.incumbent() is None:
+                self._check_keys()
             waiting = self._leader.acquire()
             if waiting:
                 self._stand_by()

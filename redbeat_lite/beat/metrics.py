@@ -99,19 +99,15 @@ class Metrics(Hooks):
         )
         if not state.is_leader:
             return
-        freezes = len(state.freezes.all)
-        left = state.backfill_left
-        yield GaugeMetricFamily("redbeat_lite_entries", "Entries stored.", value=state.entries)
-        yield GaugeMetricFamily(
-            "redbeat_lite_due", "Entries that are due and not yet sent.", value=state.due
-        )
-        yield GaugeMetricFamily(
-            "redbeat_lite_refused", "Config entries refused.", value=state.refused
-        )
-        yield GaugeMetricFamily("redbeat_lite_freezes", "Freezes.", value=freezes)
-        yield GaugeMetricFamily(
-            "redbeat_lite_backfill_left", "Occurrences of backfills to be sent.", value=left
-        )
+        gauges = [
+            ("entries", "Entries stored.", state.entries),
+            ("due", "Entries that are due and not yet sent.", state.due),
+            ("refused", "Config entries refused.", state.refused),
+            ("freezes", "Freezes.", len(state.freezes.all)),
+            ("backfill_left", "Occurrences of backfills to be sent.", state.backfill_left),
+        ]
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"redbeat_lite_{name}", text, value=value)
         incidents = GaugeMetricFamily(
             "redbeat_lite_incidents", "Incidents that are open.", labels=["kind"]
         )

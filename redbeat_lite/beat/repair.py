@@ -207,12 +207,7 @@ class Replanning:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
         for page in self._store.paged():
             self._progress("rescheduling every entry")
-            edits = [edit for stored in page for edit in self._edits(stored)]
-            results = self._store.put(edits, term)
-            changed = [
-                edit.name for edit, is_done in zip(edits, results, strict=True) if not is_done
-            ]
-            self._store.rewrite(changed, self._edits, term)
+            self._store.rewrite((stored.name for stored in page), self._edits, term)
             yield
 
     def _edits(self, stored: Stored) -> list[Edit]:

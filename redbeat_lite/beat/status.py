@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from celery import Celery
 
 from .._base.celery_app import TWICE, publish_timeouts
@@ -23,6 +23,7 @@ from ..settings import Settings
 from ..store.json_values import loads_as
 from ..store.keys import Keys
 from ..store.records import Refused
+from ..store.redis_values import text_of_hash
 from ..store.scripts import Call
 from ..store.store import Store
 from .beat_token import beat_of
@@ -275,49 +276,25 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-# The functions below replace a stored value that is garbage by a default, so that the other values
-# can be shown.
-
-
 def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
     """Return the leader from the fields of its lease; ``None`` if nobody leads."""
     if not fields:
         return None
-    report = loads_as(dict, fields.get(b"report"))
-    failing = report.get("failing_ms")
     beat = beat_of(fields.get(b"token", b""))
-    return LeaderStatus(
-        host=fields.get(b"host", b"?").decode(errors="backslashreplace"),
-        pid=_number(fields.get(b"pid")),
-        since=_instant(fields.get(b"since", b"") + b"000") or EPOCH,
-        term=_number(fields.get(b"term")),
-        sent=_count(report.get("sent")),
-        failed=_count(report.get("failed")),
-        skipped=_count(report.get("skipped")),
-        dispatch=str(report.get("dispatch", "")),
-        failing_for=None if failing is None else _count(failing) / 1000,
-        why=str(report.get("why", "")),
-        owner="" if beat is None else beat.owner,
-        backfill_left=_count(report.get("backfill_left")),
-    )
-
-
-def _number(text: bytes | None) -> int:
-    """Return a whole number from its digits; 0 for any other text."""
-    return int(text) if text is not None and re.fullmatch(rb"[0-9]{1,18}", text) else 0
+    values = text_of_hash(fields)
+    report = loads_as(dict, values.get("report"))
+    # Unlike the report, the fields of a lease are all texts, so numbers are read from texts.
+    values = {**report, **values, "owner": "" if beat is None else beat.owner}
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(values, LeaderStatus, strict=False)
+    return LeaderStatus("?", 0, EPOCH, 0)
 
 
 def _instant(ms: bytes) -> datetime | None:
-    """Return the instant of epoch ms; ``None`` for any other text, and for 0."""
-    number = _number(ms)
-    with suppress(OverflowError):
-        return from_ms(number) if number else None
+    """Return the instant of epoch ms; ``None`` for any other text."""
+    with suppress(ValueError, OverflowError):
+        return from_ms(int(ms))
     return None
-
-
-def _count(value: object) -> int:
-    """Return a value of a report if it is a plausible number; else 0."""
-    return value if isinstance(value, int) and abs(value) < 10**18 else 0
 
 
 def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Iterator[StandBy]:

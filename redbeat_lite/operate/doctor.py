@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from celery import Celery
 
@@ -18,7 +18,6 @@ from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
 from ..settings import Settings
 from ..store.connections import FAULTS
-from ..store.records import PAGE
 from ..store.server_check import check_driver
 from ..store.store import Store
 from . import entry_checks, setup_checks
@@ -97,7 +96,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
     reader = Reader(app, store)
     entries = []
     unreadable = {}
-    for stored in islice(chain.from_iterable(store.paged(min(limit, PAGE))), limit):
+    for stored in islice(store.pages(), limit):
         try:
             entries.append(reader.entry(stored))
         except UNREADABLE as exc:

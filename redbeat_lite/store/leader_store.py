@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from .._base.actors import BEAT
 from .._base.ids import random_hex
 from .._base.text import without_values
 from .changes import line_of
-from .connections import FAULTS
 from .records import (
     ANY_REVISION,
     Advance,
@@ -42,12 +40,6 @@ _SET_ASIDE = """
     HDEL entries $1
     HDEL state $1
     CHANGED $1
-"""
-
-# Value: name of an entry that a run has removed.
-_FORGET = """
-    IF HGET entries $1 IS NONE
-    HDEL changed $1
 """
 
 
@@ -141,17 +133,7 @@ class LeaderStore(Store):
             advances=args,
         )
         check_term(reply)
-        results = [
-            text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]
-        ]
-        removed = []
-        for advance, result in zip(advances, results, strict=True):
-            if result is True and advance.state is None:
-                removed.append(Step(_FORGET, (advance.name,)))
-        # Without this they would be kept for ever, but they are no reason to fail.
-        with suppress(*FAULTS):
-            self._edit(removed)
-        return results
+        return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Quarantine entries that have not changed since they were read.

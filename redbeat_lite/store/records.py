@@ -7,14 +7,16 @@ problem of that entry alone, and not of the whole reply.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from .._base.text import storable
 from .._base.times import MAX_MS
 from .changes import Line
-from .json_values import dumps, loads_as
+from .json_values import dumps
 
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
@@ -120,8 +122,7 @@ class Refrozen(Exception):
     """The freezes have another revision, and nothing was done. The argument is their text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Config entries that the leader has refused, as Redis holds them.
 
     A record takes typically 1 KB, and 50 KB at most.
@@ -134,7 +135,7 @@ class Refused:
 
     owner: str = ""
     count: int = 0
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = {}
 
     @classmethod
     def of(cls, owner: str, errors: Mapping[str, str]) -> Refused:
@@ -146,19 +147,14 @@ class Refused:
 
     def encode(self) -> str:
         """Return the stored form."""
-        return dumps({"owner": self.owner, "count": self.count, "errors": dict(self.errors)})
+        return dumps(self)
 
     @classmethod
     def decode(cls, raw: bytes) -> Refused:
-        """Return the record of a stored form, and as much as can be read of anything else."""
-        stored = loads_as(dict, raw)
-        if not isinstance(stored.get("errors"), dict):
-            return cls()
-        errors = {name: str(error) for name, error in stored["errors"].items()}
-        count = stored.get("count")
-        if type(count) is not int:
-            count = len(errors)
-        return cls(str(stored.get("owner", "")), count, errors)
+        """Return the record of a stored form, and an empty one of anything else."""
+        with suppress(ValueError, RecursionError):
+            return msgspec.json.decode(raw, type=cls)
+        return cls()
 
 
 def _shortened(text: str, longest: int) -> str:

@@ -208,23 +208,18 @@ class Store:
             self.backend.scripts.run("schedule/page", self.keys, first=offset, last=last)
         )
 
-    def paged(self, first: int | None = None) -> Iterator[list[Stored]]:
+    def paged(self) -> Iterator[list[Stored]]:
         """Yield all entries in due order, a page per round trip. No page takes long.
 
         Each page begins with the last entry of the page before. If that entry has moved forward,
         entries before it have left and others were missed, so a part is read again. An entry that
         moves while the pages are read may be read twice, and is yielded once. An entry that moves
         to a part that has been read already is yielded at the end.
-
-        Parameters:
-            first: entries of the first page, if the caller may need no more. Each page is twice as
-                long as the one before it.
         """
         seen: set[bytes] = set()
         offset = 0
-        size = first or PAGE
         last = (0.0, b"")
-        while page := self.page(offset, size):
+        while page := self.page(offset, PAGE):
             if offset and by_due(page[0]) > last:
                 # The last entry that was read is not here any more, so go back.
                 offset = max(offset - PAGE // 2, 0)
@@ -232,10 +227,9 @@ class Store:
             last = by_due(page[-1])
             yield [stored for stored in page if stored.name not in seen]
             seen.update(stored.name for stored in page)
-            if len(page) < size:
+            if len(page) < PAGE:
                 break
             offset += len(page) - 1  # the next page begins with the last entry of this one
-            size = min(2 * size, PAGE)
         if not offset:  # The first page was all.
             return
         # Even an empty page is yielded, so that the caller can do other work in between.

@@ -47,7 +47,6 @@ def test_those_set_aside_that_are_known_come_first(stage: Stage, monkeypatch: py
 
 def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incident_store, "PAGE", 1)
-    monkeypatch.setattr(module, "_PAGES", 1)
     watch = stage.beat._parts.incidents
     stage.schedules.add("e", "add", every(60))
     stage.clock.forward(200)
@@ -64,7 +63,6 @@ def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incident_store, "PAGE", 5)
-    monkeypatch.setattr(module, "_PAGES", 1)
     stage.schedules.add("e", "add", every(60), expect={"succeed_every": 150})
     stage.turn(60)
     stage.clock.forward(100)

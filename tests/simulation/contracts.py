@@ -104,13 +104,13 @@ CONTRACTS: dict[str, list[Contract]] = {
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
     "schedule/commit": [
         Contract(
-            "leader due entries state meta queue rows deadlines",
+            "leader due entries state meta changed queue rows deadlines",
             "token term uuid third nothing revision",
             each_arg="name advance state push json keep uuid_push range",
             items=1,
         ),
         Contract(
-            "leader due entries state meta queue rows deadlines",
+            "leader due entries state meta changed queue rows deadlines",
             "token term uuid third runs revision",
             each_arg="name lone state",
             items=1,

@@ -303,7 +303,7 @@ def test_a_leader_that_fares_badly_is_not_shown_as_good(
     inner_beat.run_due()
     assert '<div class="card good"><b>Leader' in visitor.get().html
     report = json.loads(client.hget(KEYS.leader, "report") or b"{}")
-    client.hset(KEYS.leader, "report", json.dumps({**report, "failing_ms": 300_000, "why": "the broker is away"}))
+    client.hset(KEYS.leader, "report", json.dumps({**report, "failing_for": 300, "why": "the broker is away"}))
     visitor.site.parts.cache.forget()
     assert '<div class="card bad"><b><a href="#status">Leader' in visitor.get().html
 

@@ -1,7 +1,7 @@
 -- needs chunks leads now
 -- Advance planned entries, each only if its state is still the one that was planned. If broker and schedule share a
 -- database, send their messages in the same step. Record the runs that the plan decides against.
--- KEYS: leader due entries state meta others...
+-- KEYS: leader due entries state meta changed others...
 --   others: queues, rows of runs and the deadlines
 -- ARGS: token term call deadlines new_deadlines revision advances...
 --   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats the call gets it again
@@ -200,6 +200,9 @@ write('ZADD', due, scores)
 write('HDEL', state, gone)
 write('HDEL', entries, gone)
 write('ZREM', due, gone)
+for _, name in ipairs(gone) do
+  redis.pcall('HDEL', changed, name) -- the messages are sent, so another program's key must not end the script
+end
 for _, c in ipairs(later) do
   local _, list = command(c)
   redis.pcall('PEXPIRE', list, advances[c + 1])
