@@ -40,10 +40,10 @@ from ..runs.run import Outcome, Run
 from ..store.changes import Change, line_of
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
-from ..store.store import TRIES, Store
+from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
-from .change_log import Scan, recorded
+from .change_log import of_entry, recorded, search
 from .freezes import FreezeList
 from .reader import Reader, if_found
 from .record import Record, read_record
@@ -145,8 +145,11 @@ class Schedules(MutableMapping[str, Entry]):
         """
         check_count("runs", runs)
         check_count("changes", changes)
-        stored = read_record(self._reader, name, runs, Scan(self._store, name, changes))
-        return Record(if_found(name, stored.entry), stored.runs, stored.changes, stored.freezes)
+        stored = read_record(self._reader, name, runs)
+        entry = if_found(name, stored.entry)
+        searched = search(self._store, name, changes)
+        last_changes = of_entry(name, searched.changes, stored.kept, changes)
+        return Record(entry, stored.runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -245,7 +248,7 @@ class Schedules(MutableMapping[str, Entry]):
         if frozen_until is not None and frozen_until > last:
             return []
         return upcoming(
-            self._reader.all(),
+            self._reader.readable(self._store.ranked()),
             now=now,
             until=last,
             limit=limit,
@@ -486,14 +489,11 @@ class Schedules(MutableMapping[str, Entry]):
                 are left.
         """
         line = line_of(self._writer.who, "removed")
-        failures = 0
-        page = self._store.page(0, PAGE)
-        while page:
-            removed = self._store.put(removal(stored, line) for stored in page)
-            failures = 0 if any(removed) else failures + 1
-            if failures == TRIES:
-                raise EntryChanged(f"{len(page)} entries are being changed too often to be removed")
-            page = self._store.page(0, PAGE)
+        names = self._store.names()
+        removed = self._store.rewrite(names, lambda stored: [removal(stored, line)])
+        left = len(names) - len(removed)
+        if left:
+            raise EntryChanged(f"{left} entries are being changed too often to be removed")
 
     def pause(self, name: str, note: str = "") -> Entry:
         """Stop an entry from firing until :meth:`resume`, also over restarts and config changes.

@@ -44,8 +44,11 @@ from .leader import Leader
 logger = get_logger(f"celery.{__name__}")
 
 #: Milliseconds until the next step of a backfill that cannot send, because it waits for a run to
-#: end, for a lock or for the end of a freeze.
-_WAIT = 500
+#: end, for a lock or for the end of a freeze. Each further wait is twice as long.
+_FIRST_WAIT = 200
+
+#: Longest of these waits in milliseconds.
+_LONGEST_WAIT = 4000
 
 #: Milliseconds between two steps of a backfill with ``max_active``.
 _STEP = 10
@@ -62,7 +65,7 @@ _RETRYING = LETTERS["retrying"].encode()
 #: Most lines of the feed that one step reads.
 _LINES = 1000
 
-#: Most backfills that are sent in turn, and whose entries are cached.
+#: Most backfills that are sent in turn, and whose waits are cached.
 _AT_ONCE = 100
 
 
@@ -84,117 +87,6 @@ class BackfillJob(Job):
         return _task_id(self.backfill, nominal)
 
 
-class BackfillPlanner:
-    """Plans steps of backfills.
-
-    Parameters:
-        store: store of the entries.
-        planner: planner of the entries.
-    """
-
-    def __init__(self, store: LeaderStore, planner: Planner, zone: tzinfo) -> None:
-        self._store = store
-        self._planner = planner
-        self._zone = zone
-        self._feed = RunKeys(store.keys.prefix).feed
-        self._guards = LockStore(store.backend.client, store.keys.prefix)
-        #: Id of a backfill -> its entry, and the copy of the entry that is sent instead.
-        self._copies: dict[str, tuple[Entry, Entry]] = {}
-
-    def plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
-        """Return the next step of a backfill at ``now``, in epoch ms.
-
-        A step without runs waits. If the entry is gone, the step ends the backfill.
-        """
-        # The job begins without runs, and with a stand-in for the entry, which is not read yet.
-        stand_in = Entry(backfill.name, "unknown", every(1))
-        nothing = Plan((), None, 0)
-        state = EntryState(0, "", None)
-        job = BackfillJob(stored, stand_in, state, nothing, backfill=backfill)
-        [stored_entry] = self._store.read([backfill.name])
-        try:
-            state = state_of(stored_entry)
-            entry = self._planner.read_entry(stored_entry)
-            if state.generation != backfill.generation:
-                # The code below handles this like an entry that cannot be read.
-                raise CorruptEntry("another one has its name")  # noqa: TRY301
-            if freezes.until(now, entry) is None:
-                self._plan(job, entry, state, now)
-        except NotKnownHere as exc:
-            job.error = describe(exc)
-        except UNREADABLE as exc:
-            job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
-            job.error = describe(exc)
-            text = "beat: backfill %s of %r waits, trying again later: %s"
-            logger.error(text, backfill.id, backfill.name, job.error)
-        return job
-
-    def _plan(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
-        """Add to a job the next runs of its backfill, as many as may be active now."""
-        backfill = self._drop_ended(job.backfill)
-        job.backfill = backfill
-        job.entry = self._copy(entry, backfill)
-        most = room(backfill, entry)
-        if most < 1:
-            return
-        nominals = [*islice(times(backfill, entry, state, self._zone), most + 1)]
-        job.plan = Plan(tuple(nominals[:most]), None, 0)
-        job.is_last = len(nominals) <= most
-        once = job.entry.once
-        if once is not None:
-            job.claims = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
-
-    def _copy(self, entry: Entry, backfill: Backfill) -> Entry:
-        """Return a copy of the entry without expectation, and with the backfill's id in a header.
-
-        The copy is cached while the entry object is the same.
-        """
-        cached_entry, cached = self._copies.get(backfill.id, (None, None))
-        if cached_entry is entry and cached is not None:
-            return cached
-        changed = copy(entry)
-        changed.own_part = None
-        headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
-        changed._put(expect=False, options={**entry.options, "headers": headers})
-        once = entry.once
-        if once is not None and not once.at_publish and once.on_conflict != "wait":
-            # Otherwise the worker would skip a run if another task has its lock.
-            changed._put(once=once.but(on_conflict="wait", max_waiters=None))
-        if backfill.max_active is not None:
-            # Keep more rows, because the end of a run is recorded only if there is room for its
-            # row, and rows of past nominal times are the first to be cut.
-            changed._put(history=MAX_HISTORY)
-        if len(self._copies) >= _AT_ONCE:
-            self._copies.clear()
-        self._copies[backfill.id] = entry, changed
-        return changed
-
-    def _drop_ended(self, backfill: Backfill) -> Backfill:
-        """Return the backfill without active runs that have ended, or whose worker died.
-
-        If the backfill may send another run anyway, its active runs are not checked.
-        """
-        if backfill.max_active is None or len(backfill.active) < backfill.max_active:
-            return backfill
-        client: Any = self._store.backend.client
-        lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
-        ended = {
-            text(fields.get(b"id", b""))
-            for _, fields in lines
-            if fields.get(b"outcome") != _RETRYING
-        }
-        running = {}
-        for nominal in backfill.active:
-            task_id = _task_id(backfill, nominal)
-            if task_id not in ended:
-                running[task_id] = nominal
-        lapsed = self._guards.lapsed(running)
-        active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
-        feed = text(lines[-1][0]) if lines else backfill.feed
-        return backfill.but(active=active, feed=feed)
-
-
 class BackfillSteps:
     """Results of the steps of backfills, which the commit writes."""
 
@@ -203,6 +95,8 @@ class BackfillSteps:
         self._state = state
         #: When the last advanced backfill is due again, in epoch ms; ``None`` if it has ended.
         self.due: int | None = None
+        #: Id of a backfill that could not send -> its last wait in ms.
+        self._waits: dict[str, int] = {}
 
     def advance(self, job: Job, now: int) -> Advance:
         """Return the values that the commit writes for a step at ``now``, in epoch ms.
@@ -217,7 +111,7 @@ class BackfillSteps:
             wait = 1000 * retry_delay(after.attempts)
         else:
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
-            wait = _pause_after(before, len(sent))
+            wait = self._pace(before, len(sent)) if sent else self._back_off(before)
         job.after = after
         self.due = None if after.ended else now + wait
         guard = (job.stored.state or b"").decode()
@@ -235,29 +129,52 @@ class BackfillSteps:
                 line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
                 self._store.record(line, [after.name])
 
+    def _pace(self, backfill: Backfill, sent: int) -> int:
+        """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
+        self._waits.pop(backfill.id, None)
+        if backfill.max_active is not None:
+            return _STEP
+        return round(1000 * sent / backfill.rate)
+
+    def _back_off(self, backfill: Backfill) -> int:
+        """Return the milliseconds to wait after a step that could not send."""
+        wait = min(2 * self._waits.get(backfill.id, _FIRST_WAIT // 2), _LONGEST_WAIT)
+        if len(self._waits) >= _AT_ONCE:
+            self._waits.clear()
+        self._waits[backfill.id] = wait
+        return wait
+
 
 class Backfills:
     """Backfills of a schedule, which the leader sends in turn.
 
     Parameters:
+        entries: store of the entries.
         store: store of the backfills.
+        planner: planner of the entries.
     """
 
     def __init__(
         self,
+        entries: LeaderStore,
         store: LeaderStore,
         leader: Leader,
         state: BeatState,
-        planner: BackfillPlanner,
+        planner: Planner,
         steps: BackfillSteps,
         sender: BatchSender,
+        zone: tzinfo,
     ) -> None:
+        self._entries = entries
         self._store = store
         self._leader = leader
         self._state = state
         self._planner = planner
         self._steps = steps
         self._sender = sender
+        self._zone = zone
+        self._feed = RunKeys(entries.keys.prefix).feed
+        self._guards = LockStore(entries.backend.client, entries.keys.prefix)
         self._last_step = 0.0
 
     def run(self, due: int | None, upcoming: int | None) -> int | None:
@@ -300,20 +217,96 @@ class Backfills:
             bad = quarantined(stored, CorruptEntry("it is no backfill"), now)
             self._sender.send(term, now, Batch(bad=[bad]))
             return
-        job = self._planner.plan(stored, backfill, now, self._state.freezes)
+        job = self._plan(stored, backfill, now, self._state.freezes)
         batch = Batch([job])
         if not self._sender.send(term, now, batch):
             # The plan is still right, because all runs of a backfill are past.
             self._sender.send(term, now, batch)
 
+    def _plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
+        """Return the next step of a backfill at ``now``, in epoch ms.
 
-def _pause_after(backfill: Backfill, sent: int) -> int:
-    """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
-    if not sent:
-        return _WAIT
+        A step without runs waits. If the entry is gone, the step ends the backfill.
+        """
+        # The job begins without runs, and with a stand-in for the entry, which is not read yet.
+        stand_in = Entry(backfill.name, "unknown", every(1))
+        nothing = Plan((), None, 0)
+        state = EntryState(0, "", None)
+        job = BackfillJob(stored, stand_in, state, nothing, backfill=backfill)
+        [stored_entry] = self._entries.read([backfill.name])
+        try:
+            state = state_of(stored_entry)
+            entry = self._planner.read_entry(stored_entry)
+            if state.generation != backfill.generation:
+                # The code below handles this like an entry that cannot be read.
+                raise CorruptEntry("another one has its name")  # noqa: TRY301
+            if freezes.until(now, entry) is None:
+                self._add_runs(job, entry, state, now)
+        except NotKnownHere as exc:
+            job.error = describe(exc)
+        except UNREADABLE as exc:
+            job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+            job.error = describe(exc)
+            text = "beat: backfill %s of %r waits, trying again later: %s"
+            logger.error(text, backfill.id, backfill.name, job.error)
+        return job
+
+    def _add_runs(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
+        """Add to a job the next runs of its backfill, as many as may be active now."""
+        backfill = self._drop_ended(job.backfill)
+        job.backfill = backfill
+        job.entry = _copy_of(entry, backfill)
+        most = room(backfill, entry)
+        if most < 1:
+            return
+        nominals = [*islice(times(backfill, entry, state, self._zone), most + 1)]
+        job.plan = Plan(tuple(nominals[:most]), None, 0)
+        job.is_last = len(nominals) <= most
+        once = job.entry.once
+        if once is not None:
+            job.claims = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
+
+    def _drop_ended(self, backfill: Backfill) -> Backfill:
+        """Return the backfill without active runs that have ended, or whose worker died.
+
+        If the backfill may send another run anyway, its active runs are not checked.
+        """
+        if backfill.max_active is None or len(backfill.active) < backfill.max_active:
+            return backfill
+        client: Any = self._entries.backend.client
+        lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
+        ended = {
+            text(fields.get(b"id", b""))
+            for _, fields in lines
+            if fields.get(b"outcome") != _RETRYING
+        }
+        running = {}
+        for nominal in backfill.active:
+            task_id = _task_id(backfill, nominal)
+            if task_id not in ended:
+                running[task_id] = nominal
+        lapsed = self._guards.lapsed(running)
+        active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
+        feed = text(lines[-1][0]) if lines else backfill.feed
+        return backfill.but(active=active, feed=feed)
+
+
+def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
+    """Return a copy of the entry without expectation, and with the backfill's id in a header."""
+    changed = copy(entry)
+    changed.own_part = None
+    headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
+    changed._put(expect=False, options={**entry.options, "headers": headers})
+    once = entry.once
+    if once is not None and not once.at_publish and once.on_conflict != "wait":
+        # Otherwise the worker would skip a run if another task has its lock.
+        changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
-        return _STEP
-    return round(1000 * sent / backfill.rate)
+        # Keep more rows, because the end of a run is recorded only if there is room for its
+        # row, and rows of past nominal times are the first to be cut.
+        changed._put(history=MAX_HISTORY)
+    return changed
 
 
 def _task_id(backfill: Backfill, nominal: int) -> str:

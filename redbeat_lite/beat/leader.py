@@ -59,12 +59,12 @@ class Leader:
         self, backend: Backend, keys: Keys, settings: Settings, state: BeatState, stop: Stop
     ) -> None:
         self.stop = stop
-        self._backend = backend
-        self._keys = keys
-        self._lease = settings.lease
+        self.backend = backend
+        self.keys = keys
+        self.lease = settings.lease
         self._stall_timeout = settings.stall_timeout
         self._owner = settings.owner
-        self._state = state
+        self.state = state
         self._token = ""
         #: Whether the reply to the last request for the lease is missing, so that this beat may
         #: hold it.
@@ -103,10 +103,9 @@ class Leader:
         _, _, number, zones, self.set_back = reply
         self.last_zones = zones.decode(errors="replace")
         term = Term(self._token, int(number))
-        self._renewal = _Renewal(self, self._backend, self._keys, term, self._lease, self._state)
-        self._renewal.trust_from(sent)
+        self._renewal = _Renewal(self, term, sent)
         self.progress("starting to lead")
-        self._renewal.start()
+        self._renewal.thread.start()
         return 0.0
 
     def _request_lease(self) -> Any:
@@ -116,11 +115,11 @@ class Leader:
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
         line = line_of(actor, "term begun", f"pid {pid}")
         self._is_unanswered = True
-        reply = self._backend.scripts.run(
+        reply = self.backend.scripts.run(
             "leader/acquire",
-            self._keys,
+            self.keys,
             token=self._token,
-            lease_ms=round(self._lease * 1000),
+            lease_ms=round(self.lease * 1000),
             host=host,
             pid=pid,
             format=FORMAT,
@@ -134,8 +133,8 @@ class Leader:
 
     def incumbent(self) -> Beat | None:
         """Return the beat that leads; ``None`` if none does, or its token is garbage."""
-        client: Any = self._backend.client
-        token = client.hget(self._keys.leader, "token")
+        client: Any = self.backend.client
+        token = client.hget(self.keys.leader, "token")
         return None if token is None else beat_of(token)
 
     @property
@@ -162,7 +161,7 @@ class Leader:
             doing: its present work; made a text only if it is logged.
             within: seconds until it will report again, besides the stall timeout.
         """
-        self._state.alive()
+        self.state.alive()
         if self._renewal is not None:
             self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
 
@@ -192,8 +191,8 @@ class Leader:
         self.resign()
         # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
         # So a beat with a long lease waits for a shorter time.
-        longest = min(self._lease + self._stall_timeout, _LONGEST_YIELD)
-        self._not_before = elapsed() + min(_YIELDED_LEASES * self._lease, longest)
+        longest = min(self.lease + self._stall_timeout, _LONGEST_YIELD)
+        self._not_before = elapsed() + min(_YIELDED_LEASES * self.lease, longest)
 
     def resign(self) -> None:
         """Release the lease, so that a stand-by takes over at once.
@@ -206,63 +205,46 @@ class Leader:
         if renewal is not None:
             renewal.stop()
         # A client of its own, because the loop may hang in a command on the shared one.
-        client = self._backend.open(timeout=_RESIGN_TIMEOUT)
+        client = self.backend.open(timeout=_RESIGN_TIMEOUT)
         # If this fails, the lease expires. A provider of passwords may raise anything.
         with suppress(Exception):
             scripts = Scripts(client)
-            scripts.run("leader/resign", self._keys, token=self._token)
+            scripts.run("leader/resign", self.keys, token=self._token)
         client.close()
         self._renewal = None
         self._is_unanswered = False
         if renewal is not None:
-            renewal.join()
+            renewal.thread.join(_JOIN_TIMEOUT)
 
 
 class _Renewal:
     """One term: the thread that renews its lease, and the window in which it is trusted."""
 
-    def __init__(
-        self,
-        leader: Leader,
-        backend: Backend,
-        keys: Keys,
-        term: Term,
-        lease: float,
-        state: BeatState,
-    ) -> None:
+    def __init__(self, leader: Leader, term: Term, sent: float) -> None:
         self.term = term
         #: Why the last renewal failed; empty if it did not.
         self.why = ""
         self._leader = leader
-        self._backend = backend
-        self._keys = keys
-        self._lease = lease
-        self._state = state
         self._trusted_until = 0.0
+        self._trust_from(sent)
         #: Work of the main loop, and by when it must report again.
         self._doing: object = ""
         self._deadline = float("inf")
         self._main = threading.get_ident()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
 
     def stop(self) -> None:
         self._trusted_until = 0.0
         self._stopped.set()
 
-    def join(self) -> None:
-        self._thread.join(_JOIN_TIMEOUT)
-
     @property
     def trusted(self) -> bool:
         return elapsed() < self._trusted_until
 
-    def trust_from(self, sent: float) -> None:
+    def _trust_from(self, sent: float) -> None:
         """Open the trust window, from the time at which the request was sent."""
-        self._trusted_until = sent + self._lease * (1 - _MARGIN)
+        self._trusted_until = sent + self._leader.lease * (1 - _MARGIN)
 
     def watch(self, doing: object, deadline: float) -> None:
         """Note what the main loop does, and by when it must report again."""
@@ -271,8 +253,8 @@ class _Renewal:
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
-        pause = self._lease / RENEWALS_PER_LEASE
-        client = self._backend.open(timeout=pause)
+        pause = self._leader.lease / RENEWALS_PER_LEASE
+        client = self._leader.backend.open(timeout=pause)
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):
@@ -284,18 +266,19 @@ class _Renewal:
     def _renew(self, scripts: Scripts) -> bool:
         """Renew once; return ``False`` if the lease belongs to another beat."""
         sent = elapsed()
-        silent_ms, report = self._state.report()
+        leader = self._leader
+        silent_ms, report = leader.state.report()
         try:
             reply = scripts.run(
                 "leader/renew",
-                self._keys,
+                leader.keys,
                 self.term,
-                backfills_due=self._keys.of_backfills.due,
-                lease_ms=round(self._lease * 1000),
-                least=self._leader.least,
+                backfills_due=leader.keys.of_backfills.due,
+                lease_ms=round(leader.lease * 1000),
+                least=leader.least,
                 silent_ms=silent_ms,
                 report=report,
-                planned_by=self._leader.clock.now_ms(),
+                planned_by=leader.clock.now_ms(),
             )
         except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
@@ -308,20 +291,18 @@ class _Renewal:
             return False
         self.why = ""
         self._take_news(reply, sent)
-        self.trust_from(sent)
+        self._trust_from(sent)
         return True
 
     def _take_news(self, reply: Any, sent: float) -> None:
         """Hand the news from a renewal to the main loop."""
-        result, entries, due, pauses, backfills, now, set_back = reply
-        self._leader.clock.read(now, sent)
-        self._leader.set_back = set_back
-        self._leader.damaged = result == 2
-        self._leader.pauses = pauses
-        self._state.entries = entries
-        self._state.due = due
+        leader = self._leader
+        result, leader.state.entries, due, leader.pauses, backfills, now, leader.set_back = reply
+        leader.clock.read(now, sent)
+        leader.damaged = result == 2
+        leader.state.due = due
         if due or backfills:
-            self._leader.overdue = True
+            leader.overdue = True
 
     def _stalled(self) -> bool:
         """Return whether the main loop hangs, and log its stack if it does."""

@@ -17,7 +17,7 @@ from ..settings import Settings, check_timezone
 from ..store.leader_store import LeaderStore
 from ..store.server_check import check_driver
 from .announcer import Announcer
-from .backfills import BackfillPlanner, Backfills, BackfillSteps
+from .backfills import Backfills, BackfillSteps
 from .beat_state import BeatState
 from .dispatch.batch_log import BatchLog
 from .dispatch.batch_sender import BatchSender
@@ -96,22 +96,34 @@ def build_parts(
 
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
-    planner = _build_planner(app, settings, store, leader, leadership)
+    planner = Planner(
+        zone=zone,
+        # Read app.tasks only when the first batch needs it, because that finalizes the app.
+        tasks=lambda name: app.tasks.get(name),
+        completed=leadership.config.completed,
+        prefix=store.keys.prefix,
+        slack=settings.slack_ms,
+        progress=leader.progress,
+    )
     once_locks = OnceLocks(locks)
     steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone, log)
     sender = BatchSender(store, leader, publisher, freezing, once_locks, log, steps)
     dispatcher = Dispatcher(leader, freezing, planner, sender, settings.batch_size)
 
     backfill_store = LeaderStore(backend, store.keys.of_backfills)
-    backfill_planner = BackfillPlanner(store, planner, zone)
     # If another task has the lock, a backfill waits. No run is skipped, so there is nothing to log.
     once_locks = OnceLocks(locks, logs_held=False)
     backfill_steps = BackfillSteps(store, state)
     sender = BatchSender(
         backfill_store, leader, publisher, freezing, once_locks, log, backfill_steps
     )
-    backfills = Backfills(backfill_store, leader, state, backfill_planner, backfill_steps, sender)
+    backfills = Backfills(
+        store, backfill_store, leader, state, planner, backfill_steps, sender, zone
+    )
 
+    tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
+    if settings.heartbeat_url is not None:
+        tickers.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
     return Parts(
         settings=settings,
         store=store,
@@ -126,34 +138,5 @@ def build_parts(
         incidents=incidents,
         outage=Outage(backend, settings, leadership, publisher, wakeup, state),
         exporter=exporter,
-        beside=_build_tickers(app, settings, leader, incidents),
+        beside=tuple(tickers),
     )
-
-
-def _build_planner(
-    app: Celery, settings: Settings, store: LeaderStore, leader: Leader, leadership: Leadership
-) -> Planner:
-    """Return the planner of a beat."""
-
-    def find_task(name: str) -> Any:
-        # Read app.tasks only when the first batch needs it, because that finalizes the app.
-        return app.tasks.get(name)
-
-    return Planner(
-        zone=app.timezone,
-        tasks=find_task,
-        completed=leadership.config.completed,
-        prefix=store.keys.prefix,
-        slack=settings.slack_ms,
-        progress=leader.progress,
-    )
-
-
-def _build_tickers(
-    app: Celery, settings: Settings, leader: Leader, incidents: IncidentWatch
-) -> tuple[Ticker, ...]:
-    """Return the threads that work beside the main loop of a beat."""
-    tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
-    if settings.heartbeat_url is not None:
-        tickers.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
-    return tuple(tickers)

@@ -2,7 +2,7 @@
 
 :class:`Repair` restores parts of entries that the server has lost. :class:`Replanning` reschedules
 all entries after a change of the server's clock or of the app's time zone. A large schedule takes
-seconds, so the leader reschedules it in slices between its dispatches, in the order of due times.
+seconds, so the leader reschedules it in slices between its dispatches.
 Redis notes unfinished work, for the next leader.
 """
 
@@ -205,9 +205,10 @@ class Replanning:
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
-        for page in self._store.paged():
+        names = (name for name, _ in self._store.scan())
+        for chunk in chunks(names, PAGE):
             self._progress("rescheduling every entry")
-            self._store.rewrite((stored.name for stored in page), self._edits, term)
+            self._store.rewrite(chunk, self._edits, term)
             yield
 
     def _edits(self, stored: Stored) -> list[Edit]:

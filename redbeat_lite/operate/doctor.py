@@ -96,7 +96,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
     reader = Reader(app, store)
     entries = []
     unreadable = {}
-    for stored in islice(store.pages(), limit):
+    for stored in islice(store.ranked(), limit):
         try:
             entries.append(reader.entry(stored))
         except UNREADABLE as exc:

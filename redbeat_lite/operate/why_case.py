@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from .._base.times import from_ms, in_zone, to_ms
-from ..api.change_log import Scan
+from ..api.change_log import of_entry, search
 from ..api.reader import Reader, if_found
 from ..api.record import read_record
 from ..beat.status import Status, asking, reports_in, status_in
@@ -300,20 +300,20 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     reader = Reader(app, store)
     settings = reader.settings
     keys = reader.store.keys
-    scan = Scan(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS)
     commands = (
         asking(keys),
         ("HGET", keys.quarantine, name),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
     )
-    facts = read_record(reader, name, _RUNS, scan, *commands)
+    facts = read_record(reader, name, _RUNS, *commands)
+    record = search(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS)
     status_reply, quarantine_row, turns = checked(facts.replies)
     entry = facts.entry
     status = status_in(status_reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     reports = reports_in(status_reply)
     takers = sorted(worker for worker, report in reports.items() if queue in report.queues)
-    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(facts.lines))}
+    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(record.changes))}
     kept = settings.history
     if entry is not None and entry.history is not None:
         kept = entry.history
@@ -325,10 +325,10 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         status,
         runs=tuple(facts.runs),
         kept=kept,
-        changes=tuple(facts.changes),
+        changes=tuple(of_entry(name, record.changes, facts.kept, _LINES)),
         unrecorded=entry is not None and facts.kept is not None and entry.last_change is None,
-        since=scan.since,
-        gaps=tuple(_gaps(facts.lines, status)),
+        since=record.since,
+        gaps=tuple(_gaps(record.changes, status)),
         freezes=tuple(freezes.values()),
         quarantine=None if quarantine_row is None else quarantined_in(quarantine_row),
         refused=status.refused.errors.get(name),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Self, cast
 
 from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
@@ -28,7 +28,6 @@ from .records import (
     Refused,
     Stored,
     Term,
-    by_due,
     chunks,
     due_of,
     entries_of,
@@ -208,39 +207,20 @@ class Store:
             self.backend.scripts.run("schedule/page", self.keys, first=offset, last=last)
         )
 
-    def paged(self) -> Iterator[list[Stored]]:
-        """Yield all entries in due order, a page per round trip. No page takes long.
+    def ranked(self) -> Iterator[Stored]:
+        """Yield entries in due order, a page per round trip.
 
-        Each page begins with the last entry of the page before. If that entry has moved forward,
-        entries before it have left and others were missed, so a part is read again. An entry that
-        moves while the pages are read may be read twice, and is yielded once. An entry that moves
-        to a part that has been read already is yielded at the end.
+        An entry that moves while the pages are read may be yielded twice or not at all. So use it
+        if only the first entries are needed, and :meth:`pages` for all of them.
         """
-        seen: set[bytes] = set()
         offset = 0
-        last = (0.0, b"")
         while page := self.page(offset, PAGE):
-            if offset and by_due(page[0]) > last:
-                # The last entry that was read is not here any more, so go back.
-                offset = max(offset - PAGE // 2, 0)
-                continue
-            last = by_due(page[-1])
-            yield [stored for stored in page if stored.name not in seen]
-            seen.update(stored.name for stored in page)
-            if len(page) < PAGE:
-                break
-            offset += len(page) - 1  # the next page begins with the last entry of this one
-        if not offset:  # The first page was all.
-            return
-        # Even an empty page is yielded, so that the caller can do other work in between.
-        for chunk in chunks(self.scan(), PAGE):
-            names = {name for name, _ in chunk} - seen
-            yield [*self.present(names)]
-            seen |= names
+            yield from page
+            offset += PAGE
 
     def pages(self) -> Iterator[Stored]:
-        """Yield all entries one by one, as :meth:`paged` reads them."""
-        return chain.from_iterable(self.paged())
+        """Yield all entries in due order, 1,000 in a round trip, after one scan of their names."""
+        return self.present(self.names())
 
     def scan(self) -> Iterator[tuple[bytes, float]]:
         """Yield all names with their due times, in no order, 1,000 in a round trip.

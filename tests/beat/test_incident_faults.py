@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from redbeat_lite import Expect, every
-from redbeat_lite.beat import incidents as module
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage

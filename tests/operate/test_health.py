@@ -336,7 +336,7 @@ def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, 
     seconds, _ = client.time()  # type: ignore[misc]
     members = [b"", b"x", b"a:b", b"a:b:c", b"::", b"h:" + b"9" * 30 + b":0", b"\xff", b"\xff:7:0:a:b"]
     client.zadd(KEYS.beats, {"h:8:0:": 1000 * seconds, **dict.fromkeys(members, float("inf")), b"y": float("-inf")})
-    report = {"failing_ms": "x", "sent": 10**400, "failed": None, "skipped": "y", "dispatch": 7, "why": {}}
+    report = {"failing_for": "x", "sent": 10**400, "failed": None, "skipped": "y", "dispatch": 7, "why": {}}
     leader = {"token": "h:9:0:proj", "term": "x", "host": b"\xff", "pid": "-", "since": "9" * 30}
     client.hset(KEYS.leader, mapping={**leader, "report": json.dumps(report)})
     client.hset(KEYS.meta, "ticked", "9" * 17)
@@ -346,7 +346,7 @@ def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, 
     assert (found.leader.pid, found.leader.sent, found.leader.failing_for, found.last_tick) == (0, 0, 0, None)
     assert not health(settings).healthy
     assert not cluster_health(settings).healthy
-    for text in ("[]", "{", '"x"', "7", f'{{"failing_ms": {10**400}}}'):
+    for text in ("[]", "{", '"x"', "7", f'{{"failing_for": {10**400}}}'):
         client.hset(KEYS.leader, "report", text)
         assert status_of(settings).leader is not None
 
