@@ -90,11 +90,9 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
     delay = delay_ms(entry.options, now)
     lock_life = lock_life_ms(entry, life, now)
+    extra = {ARGUMENTS_HEADER: True} if arguments else {}
     with _once_lock(entry, task_id, task, locks, delay, lock_life) as headers:
-        extra = headers
-        if arguments:
-            extra = {**(headers or {}), ARGUMENTS_HEADER: True}
-        occurrence = Occurrence(entry, task_id, now, life, extra)
+        occurrence = Occurrence(entry, task_id, now, life, {**headers, **extra})
         emitted = emission(occurrence, now, expect=settings.expect)
         options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
         if task is not None:
@@ -137,7 +135,7 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 @contextmanager
 def _once_lock(
     entry: Entry, task_id: str, task: Any, locks: LockStore, delay: int, life: int
-) -> Iterator[dict[str, Any] | None]:
+) -> Iterator[dict[str, Any]]:
     """Acquire the entry's once-lock if it is free, and yield the headers that name the lock.
 
     If the block, which publishes the message, fails, the lock is released.
@@ -147,7 +145,7 @@ def _once_lock(
         life: ms after that until the message expires; 0: never.
     """
     if entry.once is None:
-        yield None
+        yield {}
         return
     queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
     claim = Claim(

@@ -69,10 +69,11 @@ class Announcer:
     def close(self) -> None:
         """Wait for a moment until queued events are handled. May be called twice."""
         for subscriber in self._subscribers:
-            subscriber.stop()
+            subscriber.queue.put(None)
         deadline = elapsed() + _LAST_WAIT
         for subscriber in self._subscribers:
-            subscriber.join(max(deadline - elapsed(), 0.0))
+            if subscriber.thread is not None:
+                subscriber.thread.join(max(deadline - elapsed(), 0.0))
 
 
 class _Subscriber:
@@ -85,13 +86,13 @@ class _Subscriber:
     def __init__(self, hooks: Hooks) -> None:
         self._name = type(hooks).__qualname__
         self._handlers = _handlers(hooks)
-        self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
         self._is_dropping = False
         self._failed: set[type] = set()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:
         """Queue events for the thread of this subscriber, unless its backlog is too long."""
@@ -99,32 +100,20 @@ class _Subscriber:
         if not events:
             return
         if self.queued - self.handled > BACKLOG:
-            self._log_dropping()
+            if not self._is_dropping:
+                self._is_dropping = True
+                text = "beat: hooks %s are slower than the beat; events are dropped from now on"
+                logger.error(text, self._name)
             return
-        if self._thread is None:
+        if self.thread is None:
             name = f"redbeat-lite-{self._name}"
-            self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
-            self._thread.start()
+            self.thread = threading.Thread(target=self._listen, name=name, daemon=True)
+            self.thread.start()
         self.queued += len(events)
-        self._queue.put(events)
-
-    def _log_dropping(self) -> None:
-        if not self._is_dropping:
-            self._is_dropping = True
-            logger.error(
-                "beat: hooks %s are slower than the beat; events are dropped from now on",
-                self._name,
-            )
-
-    def stop(self) -> None:
-        self._queue.put(None)
-
-    def join(self, seconds: float) -> None:
-        if self._thread is not None:
-            self._thread.join(seconds)
+        self.queue.put(events)
 
     def _listen(self) -> None:
-        while (events := self._queue.get()) is not None:
+        while (events := self.queue.get()) is not None:
             for event in events:
                 self._handle(event)
                 self.handled_at = elapsed()

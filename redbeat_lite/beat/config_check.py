@@ -67,6 +67,20 @@ def checked_entry(
     return entry
 
 
+def check_entries(
+    app: Celery, store: Store, settings: Settings, written: Mapping[Any, Any], now: int
+) -> Iterator[tuple[str, Entry | Exception]]:
+    """Yield the name of each entry of a configuration, with the entry, or why it is refused."""
+    for key, fields in written.items():
+        name = str(key)
+        result: Entry | Exception
+        try:
+            result = checked_entry(app, store, settings, name, fields, now)
+        except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
+            result = exc
+        yield name, result
+
+
 def fault_text(name: str, exc: Exception) -> str:
     """Return an error of the entry ``name`` in words, without the name."""
     text = text_of(exc) if isinstance(exc, InvalidEntry) else describe(exc)
@@ -78,14 +92,10 @@ def refused_here(app: Celery, store: Store, settings: Settings) -> dict[str, str
 
     Entries whose name another owner has taken are not among them.
     """
-    errors: dict[str, str] = {}
-    now = wall_ms()
-    for name, fields in configured(app).items():
-        try:
-            checked_entry(app, store, settings, str(name), fields, now)
-        except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
-            errors[str(name)] = fault_text(str(name), exc)
-    return errors
+    checked = check_entries(app, store, settings, configured(app), wall_ms())
+    return {
+        name: fault_text(name, result) for name, result in checked if isinstance(result, Exception)
+    }
 
 
 def not_stored(
@@ -155,15 +165,12 @@ def _accepted(
     added: Added = None,
 ) -> Iterator[_Accepted]:
     """Yield the config entries of an app that are not refused, with the stored entries."""
-    now = wall_ms()
-    written = {name: fields for name, fields in configured(app, added).items() if is_name(name)}
-    for chunk in chunks(written, PAGE):
-        for stored in store.read(chunk):
-            name = stored.name.decode()
-            try:
-                wanted = checked_entry(app, store, settings, name, written[name], now)
-            except Exception:  # noqa: BLE001 - A user's code may raise anything.
-                continue
+    checked = check_entries(app, store, settings, configured(app, added), wall_ms())
+    accepted = (result for _, result in checked if isinstance(result, Entry))
+    for entries in chunks(accepted, PAGE):
+        for wanted, stored in zip(
+            entries, store.read([entry.name for entry in entries]), strict=True
+        ):
             yield _Accepted(wanted, readable_parts(stored)[0], stored)
 
 

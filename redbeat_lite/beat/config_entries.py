@@ -43,7 +43,7 @@ from ..settings import Settings
 from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
 from ..store.records import Edit, Refused, Stored, Term
-from .config_check import checked_entry, fault_text, is_shared
+from .config_check import check_entries, fault_text, is_shared
 from .status import present
 
 logger = get_logger(f"celery.{__name__}")
@@ -230,14 +230,12 @@ class ConfigEntries:
         """
         self._refused = {}
         self._awaited_calendars = set()
-        for name, fields in written.items():
-            try:
-                entry = checked_entry(self._app, self._store, self._settings, name, fields, now)
-            except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
-                self._refuse(name, exc, is_stored=name in stored_names)
+        for name, result in check_entries(self._app, self._store, self._settings, written, now):
+            if isinstance(result, Exception):
+                self._refuse(name, result, is_stored=name in stored_names)
             else:
-                entry.owner = self._settings.owner
-                yield name, entry
+                result.owner = self._settings.owner
+                yield name, result
 
     def _refuse(self, name: str, exc: Exception, *, is_stored: bool) -> None:
         """Note and log that an entry is refused, with a traceback if a user's code has failed."""

@@ -80,15 +80,8 @@ class Repair:
             names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
-            self._store.rewrite(chunk, lambda stored: self._edits(stored, now), term)
-
-    def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit that restores an entry; none if its schedule raises an error."""
-        try:
-            return [self._restoration(stored, now)]
-        except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
-            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-            return []
+            restore = _leave_faulty(lambda stored: [self._restoration(stored, now)])
+            self._store.rewrite(chunk, restore, term)
 
     def _restoration(self, stored: Stored, now: int) -> Edit:
         """Return the edit that restores the lost parts of an entry, or removes the entry."""
@@ -208,19 +201,12 @@ class Replanning:
         names = (name for name, _ in self._store.scan())
         for chunk in chunks(names, PAGE):
             self._progress("rescheduling every entry")
-            self._store.rewrite(chunk, self._edits, term)
+            self._store.rewrite(chunk, _leave_faulty(self._edits), term)
             yield
 
     def _edits(self, stored: Stored) -> list[Edit]:
-        """Return the edit that reschedules an entry; none if its schedule raises an error."""
-        try:
-            return self._edits_or_raise(stored, self._clock.now_ms())
-        except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
-            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-            return []
-
-    def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
         """Return the edit that reschedules an entry; none if it keeps its due time."""
+        now = self._clock.now_ms()
         entry, state = parts_of(stored)
         entry = self._completed(entry)
         planned = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
@@ -233,6 +219,21 @@ class Replanning:
         # have. By the earlier clock, that time may be far in the future.
         is_retry = self._is_set_back and _is_sooner(edit.score, stored.score)
         return [edit] if is_retry else []
+
+
+def _leave_faulty(
+    decide: Callable[[Stored], list[Edit]],
+) -> Callable[[Stored], list[Edit]]:
+    """Return a function that edits entries as ``decide``, except those whose schedule fails."""
+
+    def edits(stored: Stored) -> list[Edit]:
+        try:
+            return decide(stored)
+        except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
+            logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
+            return []
+
+    return edits
 
 
 def _is_sooner(score: int | None, other: int | None) -> bool:

@@ -149,23 +149,12 @@ class Store:
 
         An entry that is not stored has neither definition nor state.
         """
-        return self._read_with(names)[0] if names else []
-
-    def _read_with(
-        self,
-        names: Sequence[str | bytes],
-        *asked: Asked,
-    ) -> tuple[list[Stored], list[Any]]:
-        """Return the entries of these names and the replies to ``asked``, in one round trip.
-
-        If a command has failed, its exception takes the place of its reply.
-        """
+        if not names:
+            return []
         # A script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
-        reading = Call.of("schedule/read", self.keys, names=names)
-        entries, *replies = self.backend.scripts.together([reading, *asked])
-        [parts] = checked([entries])
-        return entries_read(names, *parts), replies
+        parts = self.backend.scripts.run("schedule/read", self.keys, names=names)
+        return entries_read(names, *parts)
 
     def read_with_change(
         self,
@@ -176,10 +165,15 @@ class Store:
 
         All of it takes one round trip.
         """
-        own = (("HGET", self.keys.meta, "freezes"), ("HGET", self.keys.changed, name))
-        (stored,), (freezes, changed, *replies) = self._read_with([name], *own, *asked)
-        checked([freezes, changed])
-        return stored, changed, freezes or b"", replies
+        own = (
+            Call.of("schedule/read", self.keys, names=[name]),
+            ("HGET", self.keys.meta, "freezes"),
+            ("HGET", self.keys.changed, name),
+        )
+        replies = self.backend.scripts.together([*own, *asked])
+        parts, freezes, changed = checked(replies[: len(own)])
+        [stored] = entries_read([name], *parts)
+        return stored, changed, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield the stored ones of these entries, in this order, 1,000 in a round trip."""
