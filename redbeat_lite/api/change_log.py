@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from ..entries.model import is_name
 from ..store.changes import OF_OTHERS, Change, decode_change, decode_last
+from ..store.keys import Keys
 from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE, newest_first, readable
+from ..store.scripts import Call
 from ..store.store import Store
 
 #: Lines that one call of the script searches. The record has about twice as many lines.
@@ -52,6 +54,27 @@ class Search(NamedTuple):
     since: datetime | None
 
 
+def asking(
+    keys: Keys,
+    name: str,
+    limit: int,
+    oldest: str = "-",
+    newest: str = "+",
+    kinds: Sequence[str] = (),
+) -> Call:
+    """Return the call that searches one part of the record; parameters as for :func:`search`."""
+    return Call.of(
+        "schedule/changes",
+        keys,
+        newest=newest,
+        oldest=oldest,
+        most=_LOOKED_AT,
+        enough=limit,
+        name=name,
+        kinds=[f'["{kind}"' for kind in kinds],
+    )
+
+
 def search(
     store: Store,
     name: str,
@@ -59,6 +82,7 @@ def search(
     oldest: str = "-",
     newest: str = "+",
     kinds: Sequence[str] = (),
+    reply: Any = None,
 ) -> Search:
     """Search the record of changes for those of one entry.
 
@@ -66,21 +90,17 @@ def search(
         limit: most changes, approximately.
         oldest, newest: ids of the oldest and the newest line to search.
         kinds: actions whose changes are returned, too, whatever entries they are about.
+        reply: reply to the call of :func:`asking`, if the caller has sent it with others.
     """
     changes: list[Change] = []
     since = None
     more = limit
     while more and len(changes) < limit:
-        last, more, lines = store.backend.scripts.run(
-            "schedule/changes",
-            store.keys,
-            newest=newest,
-            oldest=oldest,
-            most=_LOOKED_AT,
-            enough=limit,
-            name=name,
-            kinds=[f'["{kind}"' for kind in kinds],
-        )
+        if reply is None:
+            call = asking(store.keys, name, limit, oldest, newest, kinds)
+            reply = store.backend.scripts.send(call)
+        last, more, lines = reply
+        reply = None
         flat = ((id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in lines)
         for change in readable(flat, decode_change):
             if change.action in kinds or _is_about(change, name):

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from .._base.times import from_ms, in_zone, to_ms
+from ..api.change_log import asking as asking_changes
 from ..api.change_log import of_entry, search
 from ..api.reader import Reader, if_found
 from ..api.record import read_record
@@ -304,10 +305,11 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         asking(keys),
         ("HGET", keys.quarantine, name),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
+        asking_changes(keys, name, _LINES, kinds=_GLOBAL_ACTIONS),
     )
     facts = read_record(reader, name, _RUNS, *commands)
-    record = search(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS)
-    status_reply, quarantine_row, turns = checked(facts.replies)
+    status_reply, quarantine_row, turns, lines = checked(facts.replies)
+    record = search(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS, reply=lines)
     entry = facts.entry
     status = status_in(status_reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)

@@ -344,7 +344,7 @@ class TestAddMany:
         schedules.add_many([Entry(f"e{number}", "add", every(10)) for number in range(3)])
         with round_trips() as trips, pytest.raises(EntryExists, match="already stored: 'e0', 'e1', 'e2'; pass"):
             schedules.add_many(schedules.values())
-        assert len(trips) <= 3
+        assert len(trips) <= 4
 
     @pytest.mark.usefixtures("small_pages")
     def test_of_an_iterator_a_page_is_held_at_a_time(

@@ -144,7 +144,7 @@ class TestMapping:
         self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         schedules.add("a", "add", 10)
-        monkeypatch.setattr(schedules._store, "put", lambda edits: [False for _ in edits])
+        monkeypatch.setattr(schedules._store, "put", lambda edits, term: [False for _ in edits])
         with pytest.raises(EntryChanged, match="too often"):
             schedules.clear()
 

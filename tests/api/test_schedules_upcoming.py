@@ -190,10 +190,8 @@ class TestUpcoming:
         assert [run.name for run in found] == ["e000", "e001", "e002"]
         assert len(trips) <= 2
         how = {"zone": UTC, "freezes": Freezes()}
-        with round_trips() as trips:
-            later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), **how), 3)
-            assert [run.name for run in later] == ["e000", "e001", "e002"]
-        assert len(trips) <= 2
+        later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), **how), 3)
+        assert [run.name for run in later] == ["e000", "e001", "e002"]
 
     @together("limit", [-1, "5", None], emptied=True)
     def test_is_bounded_by_a_whole_number(self, schedules: Schedules, limit: Any) -> None:

@@ -144,7 +144,7 @@ def test_a_beat_that_was_killed_is_named_after_the_living_and_is_not_called_aliv
     server: Server, client: redis.Redis
 ) -> None:
     host, settings = socket.gethostname(), Settings(url=server.url)
-    client.hset(KEYS.leader, mapping={"token": f"{host}:7:0:proj", "term": 2, "host": host, "pid": 7})
+    client.hset(KEYS.leader, mapping={"token": f"{host}:7:0:proj", "term": 2, "host": host, "pid": 7, "since": 1})
     ms = server_ms(client)
     client.hset(KEYS.meta, "ticked", ms)
     client.zadd(KEYS.beats, {f"{host}:9:0:proj": ms - 20_000, f"{host}:8:0:proj": ms + 600_000})
