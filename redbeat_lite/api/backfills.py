@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from hashlib import sha1
 from itertools import groupby, islice
-from typing import Any, cast
+from typing import Any
 
 from .._base.actors import Who
 from .._base.clock import wall_ms
@@ -18,8 +18,8 @@ from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered,
 from ..entries.entry import Entry
 from ..entries.model import is_name
 from ..entries.state import storable_note
-from ..once.lock_store import OnceKeys
-from ..once.worker_reports import recent_reports
+from ..once.lock_store import LockStore
+from ..once.worker_reports import workers
 from ..settings import MAX_HISTORY
 from ..store.changes import line_of
 from ..store.records import Edit
@@ -134,10 +134,8 @@ class Backfills:
 
     def _check_workers(self, max_active: int | None) -> None:
         """Check that a worker records the ends of runs, which ``max_active`` needs."""
-        client = cast(Any, self._store.backend.client)
-        reports = client.hgetall(OnceKeys(self._store.keys.prefix).workers)
-        workers = recent_reports(reports, server_ms(client) / 1000).values()
-        are_recorded = any(worker.records for worker in workers)
+        locks = LockStore(self._store.backend.client, self._store.keys.prefix)
+        are_recorded = any(worker.records for worker in workers(locks).values())
         expected = (
             "None (--max-active none), as no worker that records runs has reported within a minute"
         )

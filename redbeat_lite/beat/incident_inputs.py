@@ -15,14 +15,14 @@ from ..entries.sendable import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE as UNREADABLE_ENTRY
 from ..entries.stored_entry import parts_of
-from ..once.lock_store import OnceKeys
-from ..once.worker_reports import recent_reports
+from ..once.lock_store import LockStore
+from ..once.worker_reports import workers
 from ..policies import Expect
 from ..runs.incident_fold import Watched
 from ..store.changes import decode_change, decode_last
 from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE as UNREADABLE_LINE
-from ..store.redis_values import newest_first, server_ms
+from ..store.redis_values import newest_first
 from ..store.store import Store
 from .dispatch.deadlines import Deadlines
 
@@ -72,18 +72,16 @@ class Workers:
 
     def __init__(self, app: Celery, prefix: str) -> None:
         self._app = app
-        self._key = OnceKeys(prefix).workers
+        self._prefix = prefix
         self._queues: set[str] = set()
         #: Whether at least one of them records runs.
         self.records = False
 
     def read(self, client: Any) -> None:
         """Read the reports of the workers, in two round trips."""
-        reports = client.hgetall(self._key)
-        now = server_ms(client)
-        workers = recent_reports(reports, now / 1000).values()
-        self._queues = {queue for worker in workers for queue in worker.queues}
-        self.records = any(worker.records for worker in workers)
+        reports = workers(LockStore(client, self._prefix)).values()
+        self._queues = {queue for report in reports for queue in report.queues}
+        self.records = any(report.records for report in reports)
 
     def find_unconsumed(self, entry: Entry) -> str | None:
         """Return the queue of an entry's messages if no worker consumes it; ``None`` otherwise."""
