@@ -23,7 +23,7 @@ from ..once.worker_reports import workers
 from ..settings import MAX_HISTORY
 from ..store.changes import line_of
 from ..store.records import Edit
-from ..store.redis_values import server_ms
+from ..store.redis_values import server_ms, text
 from ..store.store import TRIES, Store
 from .reader import Reader, check_complete
 from .run_history import RunHistory, RunQuery
@@ -153,7 +153,7 @@ class Backfills:
         Raises:
             InvalidEntry: the record of runs does not reach back to the first nominal time.
         """
-        query = RunQuery.of(None, None, None, MAX_HISTORY)
+        query = RunQuery.of(MAX_HISTORY)
         runs = RunHistory(self._reader).of_entry(entry, query)
         since = min((run.scheduled_at for run in runs), default=None)
         first = from_ms(nominals[0])
@@ -231,8 +231,8 @@ class Backfills:
         """
         # If two processes start the same backfill at the same time, both compute the same id, so
         # only one of them can store it.
-        text = repr((_kind(backfill), backfill.number))
-        id_ = sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
+        identity = repr((_kind(backfill), backfill.number))
+        id_ = sha1(identity.encode(), usedforsecurity=False).hexdigest()[:10]
         backfill = backfill.but(id=id_, feed=self._present_feed())
         if self._own.put([backfill.edit(None, wall_ms())]) == [False]:
             raise EntryChanged(
@@ -252,7 +252,8 @@ class Backfills:
         """
         newest = {_kind(backfill): backfill for backfill in backfills}
         old = [backfill for backfill in backfills if backfill.ended][:-_ENDED]
-        names = self._store.existing({backfill.name for backfill in old})
+        entries = self._store.present({backfill.name for backfill in old})
+        names = {text(stored.name) for stored in entries}
         for backfill in old:
             is_needed = newest[_kind(backfill)] is backfill and backfill.name in names
             if not is_needed:

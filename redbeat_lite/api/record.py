@@ -73,6 +73,6 @@ def read_record(reader: Reader, name: str, runs: int, *further: Asked) -> Stored
     entry = None
     if stored.definition is not None:
         entry = reader.whole_of(stored, raw_change, freezes, rows)
-    query = RunQuery.of(None, None, None, runs)
+    query = RunQuery.of(runs)
     last_runs = history.of_rows(name, entry, rows, now, query)
     return StoredRecord(entry, last_runs, freezes, kept_change(name, raw_change), replies[1:])

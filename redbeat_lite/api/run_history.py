@@ -56,7 +56,11 @@ class RunQuery:
 
     @classmethod
     def of(
-        cls, outcome: object, since: datetime | None, until: datetime | None, limit: int
+        cls,
+        limit: int,
+        outcome: object = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> Self:
         """Return the query for a user's parameters.
 

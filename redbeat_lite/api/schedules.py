@@ -284,7 +284,7 @@ class Schedules(MutableMapping[str, Entry]):
             CorruptEntry: the stored entry cannot be read.
         """
         check_count("limit", limit)
-        query = RunQuery.of(outcome, since, until, limit)
+        query = RunQuery.of(limit, outcome, since, until)
         history = self.run_history
         if name is None:
             return history.of_all(query, None)

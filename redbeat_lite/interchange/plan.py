@@ -101,11 +101,11 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 
 
 def _count_unlisted(store: Store, listed: set[str]) -> int:
-    """Return how many runtime entries are not in the file, without reading the entries."""
+    """Return how many runtime entries are not in the file."""
     config_names: set[str] = set()
     for owner in store.owners():
         config_names |= set(store.config_names(owner))
-    return store.count() - len(store.existing(listed | config_names))
+    return store.count() - len([*store.present(listed | config_names)])
 
 
 def apply_plan(app: Celery, plan: FilePlan) -> None:

@@ -64,7 +64,6 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from .._base.errors import UnsupportedFormat
-from .._base.ids import random_hex
 from ..settings import key_root
 from .redis_values import text
 
@@ -144,10 +143,6 @@ class Keys:
     def of(cls, prefix: str) -> Keys:
         """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
         return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))
-
-    def new_reply(self) -> str:
-        """Return a new key for the reply to one call."""
-        return self.reply(random_hex())
 
     def reply(self, call: str) -> str:
         """Return the key for the reply to the call with this id."""

@@ -184,14 +184,6 @@ class Store:
         """Return whether an entry of this name is stored."""
         return bool(self._client.hexists(self.keys.entries, name))
 
-    def existing(self, names: Iterable[str]) -> set[str]:
-        """Return the names that have a stored entry, 1,000 in a round trip."""
-        stored = set()
-        for chunk in chunks(names, PAGE):
-            scores = self._client.zmscore(self.keys.due, chunk)
-            stored |= {name for name, score in zip(chunk, scores, strict=True) if score is not None}
-        return stored
-
     # -- reading entries in due order --------------------------------------------------------------
 
     def page(self, offset: int, limit: int) -> list[Stored]:

@@ -26,6 +26,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
+from .._base.ids import random_hex
 from .changes import Line, fields_by_change
 from .keys import Keys
 from .records import Lost, Term
@@ -101,7 +102,7 @@ def transact(
     is_done, reply = scripts.run(
         "schedule/transact",
         keys,
-        reply=keys.new_reply(),
+        reply=keys.reply(random_hex()),
         changes=keys.changes if lines else None,
         changed=keys.changed if lines else None,
         due=keys.due if wakes else None,

@@ -298,7 +298,7 @@ def _runs(
         ends = _RUNS
         if name or task or outcome in _OUTCOMES:
             ends = _ENDS
-        query = RunQuery.of(None, since, until, ends)
+        query = RunQuery.of(ends, None, since, until)
         shown = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)
         if name or task:
             shown = _of_entries(site, shown, name, task)

@@ -343,7 +343,7 @@ def test_garbage_that_lies_where_beats_report_stops_nobody(client: redis.Redis, 
     found = status_of(settings)
     assert [(each.host, each.pid, each.owner) for each in found.standbys] == [("h", 8, ""), ("\\xff", 7, "a:b")]
     assert found.leader is not None
-    assert (found.leader.pid, found.leader.sent, found.leader.failing_for, found.last_tick) == (0, 0, 0, None)
+    assert (found.leader.pid, found.leader.sent, found.leader.failing_for, found.last_tick) == (0, 0, None, None)
     assert not health(settings).healthy
     assert not cluster_health(settings).healthy
     for text in ("[]", "{", '"x"', "7", f'{{"failing_for": {10**400}}}'):
