@@ -168,9 +168,8 @@ def _accepted(
     checked = check_entries(app, store, settings, configured(app, added), wall_ms())
     accepted = (result for _, result in checked if isinstance(result, Entry))
     for entries in chunks(accepted, PAGE):
-        for wanted, stored in zip(
-            entries, store.read([entry.name for entry in entries]), strict=True
-        ):
+        names = [entry.name for entry in entries]
+        for wanted, stored in zip(entries, store.read(names), strict=True):
             yield _Accepted(wanted, readable_parts(stored)[0], stored)
 
 
@@ -207,12 +206,11 @@ def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list
 
 def _of_owner(store: Store, owner: str) -> Iterator[str]:
     """Yield the names of the stored config entries of an owner."""
-    for chunk in chunks(sorted(filter(is_name, store.config_names(owner))), PAGE):
-        for stored in store.read(chunk):
-            with suppress(*UNREADABLE):
-                entry = entry_of(stored)
-                if entry.owner == owner:
-                    yield entry.name
+    for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
+        with suppress(*UNREADABLE):
+            entry = entry_of(stored)
+            if entry.owner == owner:
+                yield entry.name
 
 
 def log_left_behind(store: Store, settings: Settings) -> None:
