@@ -184,7 +184,7 @@ class Reader:
         return [*self.readable(by_name.values())]
 
     def all(self) -> Iterator[Entry]:
-        """Yield all entries that can be read, in due order, a page per round trip."""
+        """Yield all entries that can be read, in due order, as :meth:`Store.pages` reads them."""
         return self.readable(self.store.pages())
 
     def completed(self, entry: Entry) -> Entry:

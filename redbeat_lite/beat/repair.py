@@ -78,9 +78,9 @@ class Repair:
         names = {name for name, _ in self._store.scan()}
         for key in (keys.entries, keys.state):
             names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
+        restore = _leave_faulty(lambda stored: [self._restoration(stored, now)])
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
-            restore = _leave_faulty(lambda stored: [self._restoration(stored, now)])
             self._store.rewrite(chunk, restore, term)
 
     def _restoration(self, stored: Stored, now: int) -> Edit:
