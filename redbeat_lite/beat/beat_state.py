@@ -25,11 +25,13 @@ class BeatState:
 
     Parameters:
         heartbeat: writer of the heartbeat file; ``None`` if no file is set.
+        queue: default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
 
-    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None) -> None:
+    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:
         self.announcer = announcer
         self._heartbeat = heartbeat
+        self._queue = queue
         #: Counts of occurrences since this process first led.
         self.sent = 0
         self.failed = 0
@@ -139,6 +141,7 @@ class BeatState:
             "skipped": self.skipped,
             "dispatch": self.dispatch,
             "backfill_left": self.backfill_left,
+            "queue": self._queue,
         }
         since = self._failing_since
         if since is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 
+from .._base.celery_app import default_queue
 from .._base.threads import Ticker
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
@@ -82,7 +83,7 @@ def build_parts(
     store = LeaderStore.of(settings)
     backend = store.backend
     announcer = Announcer(hooks_of(app, settings))
-    state = BeatState(announcer, heartbeat_file(settings.heartbeat_file))
+    state = BeatState(announcer, heartbeat_file(settings.heartbeat_file), default_queue(app))
     exporter = None
     if settings.metrics_port is not None:
         exporter = Exporter(settings.metrics_port, settings, state)
