@@ -20,17 +20,18 @@ POLICIES = get_args(MisfirePolicy)
 SCOPES = get_args(Scope)
 CONFLICTS = get_args(Conflict)
 
-#: Most occurrences that the policy of missed occurrences may send of one outage.
+#: Maximum number of occurrences that the policy of missed occurrences may send of one outage.
 MAX_LIMIT = 1000
 
-#: Most failures in a row that an expectation or a policy may wait for.
+#: Maximum number of failures in a row that an expectation or a policy may wait for.
 MAX_FAILURES = 1000
 
 #: Shortest lease in seconds. A lease is renewed three times before it runs out, and a renewal may
 #: take a few hundred milliseconds.
 MIN_LEASE = 1.0
 
-#: Most tasks that may wait for one key, because each is a whole message in the server's memory.
+#: Maximum number of tasks that may wait for one key, because each is a whole message in the
+#: server's memory.
 MAX_WAITERS = 1_000_000
 
 

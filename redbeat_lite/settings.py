@@ -42,13 +42,13 @@ RENEWALS_PER_LEASE = 4
 #: URL of settings that are read without asking a server.
 NO_SERVER = "redis://none"
 
-#: Most runs of an entry that are remembered.
+#: Maximum number of runs of an entry that are remembered.
 MAX_HISTORY = 1000
 
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
 
-#: Most seconds of a lease or a timeout: a day. A longer one has a wrong unit.
+#: Maximum number of seconds of a lease or a timeout: a day. A longer one has a wrong unit.
 _LONGEST = 86_400
 
 #: Valid prefixes: text without braces, or with one pair of braces at its end.

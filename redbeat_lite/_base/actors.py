@@ -18,7 +18,7 @@ from .text import is_short_text, storable
 #: Way of a change: through which part of the package it came.
 Way = Literal["api", "cli", "web", "config", "beat"]
 
-#: Most characters of an actor. Each changed entry stores one.
+#: Maximum number of characters of an actor. Each changed entry stores one.
 MAX_ACTOR = 100
 
 

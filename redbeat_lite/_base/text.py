@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from typing import Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
-#: Most characters of another library's error. The time of the search for passwords grows with the
-#: square of the length.
+#: Maximum number of characters of another library's error. The time of the search for passwords
+#: grows with the square of the length.
 _LONGEST_ERROR = 4000
 
 #: Control characters. A terminal would execute them, and a line end would split a line of a log.

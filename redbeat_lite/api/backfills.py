@@ -28,16 +28,16 @@ from ..store.store import TRIES, Store
 from .reader import Reader, check_complete
 from .run_history import RunHistory, RunQuery
 
-#: Most occurrences of one backfill.
+#: Maximum number of occurrences of one backfill.
 _LONGEST = 100_000
 
 #: Highest ``max_active`` of a backfill.
 _ACTIVE = 1000
 
-#: Most separate ranges of times that the backfills of one entry may have sent.
+#: Maximum number of separate ranges of times that the backfills of one entry may have sent.
 _RANGES = 1000
 
-#: Most ended backfills that are kept.
+#: Maximum number of ended backfills that are kept.
 _ENDED = 100
 
 #: Outcomes of a run that is not missing, because it has succeeded or may still succeed.
@@ -79,8 +79,9 @@ class Backfills:
         out. If both instants are the same, one run gets this nominal time, whatever the schedule.
 
         Parameters:
-            max_active: most runs in flight at the same time, up to 1,000. A run is in flight until
-                a worker has recorded its end. ``None``: only ``rate`` limits the backfill.
+            max_active: maximum number of runs in flight at the same time, up to 1,000. A run is in
+                flight until a worker has recorded its end. ``None``: only ``rate`` limits the
+                backfill.
             rate: messages per second if ``max_active`` is ``None``, up to 1,000.
             again: number from 0. Occurrences that earlier backfills have sent under another number
                 are sent once more.

@@ -87,7 +87,7 @@ def search(
     """Search the record of changes for those of one entry.
 
     Parameters:
-        limit: most changes, approximately.
+        limit: maximum number of changes, approximately.
         oldest, newest: ids of the oldest and the newest line to search.
         kinds: actions whose changes are returned, too, whatever entries they are about.
         reply: reply to the call of :func:`asking`, if the caller has sent it with others.
@@ -120,7 +120,7 @@ def of_entry(
     Parameters:
         kept: last change of the entry, which is also stored with the entry. It is added if the
             others lack it, because its line was cut from the record or does not name the entry.
-        limit: most changes.
+        limit: maximum number of changes.
     """
     changes = [change for change in recorded_changes if _is_about(change, name)]
     if kept is not None and not any(_is_same(change, kept) for change in changes):

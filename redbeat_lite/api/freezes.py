@@ -19,7 +19,8 @@ from ..entries.state import storable_note
 from ..store.changes import Line, line_of
 from ..store.store import TRIES, Store
 
-#: Most freezes. They are bounded because the beat compares each of them with each due entry.
+#: Maximum number of freezes. They are bounded because the beat compares each of them with each due
+#: entry.
 _MOST = 100
 
 #: Longest freeze in seconds, so that a datetime can hold its end in any zone.

@@ -32,10 +32,10 @@ logger = get_logger(f"celery.{__name__}")
 
 _T = TypeVar("_T")
 
-#: Most entries whose rows one command reads. More would block the server for too long.
+#: Maximum number of entries whose rows one command reads. More would block the server for too long.
 _TOGETHER = 100
 
-#: Most rows of an entry that such a command reads, for the same reason.
+#: Maximum number of rows of an entry that such a command reads, for the same reason.
 _ROWS = 100
 
 

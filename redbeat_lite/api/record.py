@@ -56,7 +56,7 @@ def read_record(reader: Reader, name: str, runs: int, *further: Asked) -> Stored
     """Read what is stored under the name of an entry: the entry, its last runs and last change.
 
     Parameters:
-        runs: most runs.
+        runs: maximum number of runs.
         further: further calls for the first round trip.
 
     Raises:

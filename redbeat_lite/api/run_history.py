@@ -35,7 +35,7 @@ _FIRST_SIGN_MS = 5_000
 #: Milliseconds after which an overdue retry is ``unknown``, even if its message never expires.
 _RETRY_MS = 86_400_000
 
-#: Most runs whose details are read in one round trip.
+#: Maximum number of runs whose details are read in one round trip.
 _TOGETHER = 100
 
 
@@ -46,7 +46,7 @@ class RunQuery:
     Parameters:
         outcomes: outcomes that the runs may have.
         since, until: bounds of their nominal times, in epoch ms; ``None``: no bound.
-        limit: most runs.
+        limit: maximum number of runs.
     """
 
     outcomes: Collection[str]
@@ -113,7 +113,7 @@ class RunHistory:
 
         Parameters:
             names: names of entries; ``None`` for all entries.
-            looked_at: most recorded ends to read; ``None``: all.
+            looked_at: maximum number of recorded ends to read; ``None``: all.
         """
         ended = self._ended(query, looked_at)
         runs = (run for run in ended if names is None or run.name in names)

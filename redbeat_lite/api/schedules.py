@@ -136,8 +136,8 @@ class Schedules(MutableMapping[str, Entry]):
         Its parts are those that ``[name]``, :meth:`runs` and :meth:`changes` return.
 
         Parameters:
-            runs: most runs.
-            changes: most changes.
+            runs: maximum number of runs.
+            changes: maximum number of changes.
 
         Raises:
             EntryNotFound: there is none; a ``KeyError``.
@@ -177,7 +177,7 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             offset: count of the entries before the page.
-            limit: most entries of the page.
+            limit: maximum number of entries of the page.
         """
         check_count("offset", offset)
         check_count("limit", limit)
@@ -214,7 +214,7 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             until: aware; the last instant.
-            limit: most occurrences.
+            limit: maximum number of occurrences.
             freezes: all stored freezes, if the caller has read them.
         """
         return self._upcoming(until, limit, freezes)
@@ -277,7 +277,7 @@ class Schedules(MutableMapping[str, Entry]):
             outcome: only runs with this outcome, or with one of these.
             since: aware; only runs with a nominal time from then on.
             until: aware; only runs with a nominal time up to then.
-            limit: most runs.
+            limit: maximum number of runs.
 
         Raises:
             EntryNotFound: there is no such entry, and no run of it is recorded.
@@ -302,7 +302,7 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             closed: return closed incidents, of which some 1,000 are kept.
-            limit: most incidents.
+            limit: maximum number of incidents.
         """
         check_count("limit", limit)
         cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
@@ -314,7 +314,7 @@ class Schedules(MutableMapping[str, Entry]):
         A record has ``error``, ``definition``, ``state`` and ``at`` (epoch milliseconds).
 
         Parameters:
-            limit: most entries, approximately, in any order; ``None``: all.
+            limit: maximum number of entries, approximately, in any order; ``None``: all.
         """
         return self._store.quarantined(limit)
 
@@ -341,7 +341,7 @@ class Schedules(MutableMapping[str, Entry]):
             name: only changes of the entry of this name, which may have been removed.
             since: aware; only changes from then on.
             until: aware; only changes up to then.
-            limit: most changes.
+            limit: maximum number of changes.
         """
         check_count("limit", limit)
         return recorded(self._store, name, since, until, limit)

@@ -20,10 +20,11 @@ from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
-#: Most names that a sample searches. They take the server about 5 ms.
+#: Maximum number of names that a sample searches. They take the server about 5 ms.
 NAMES = 20_000
 
-#: Most entries that a sample reads. They take the server about 10 ms, and the reader about 60 ms.
+#: Maximum number of entries that a sample reads. They take the server about 10 ms, and the reader
+#: about 60 ms.
 READ = 2_000
 
 

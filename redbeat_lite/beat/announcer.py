@@ -18,14 +18,16 @@ from ..events import _METHODS, Event, Hooks
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most events that are queued for one subscriber, some 25 MB. Later events are dropped.
+#: Maximum number of events that are queued for one subscriber, some 25 MB. Later events are
+#: dropped.
 BACKLOG = 50_000
 
 #: Seconds without a handled event after which a subscriber counts as hanging. A notice may take
 #: 110 s.
 HANGS = 120.0
 
-#: Most seconds that a stopping beat waits for its subscribers to handle the last events.
+#: Maximum number of seconds that a stopping beat waits for its subscribers to handle the last
+#: events.
 _LAST_WAIT = 0.3
 
 

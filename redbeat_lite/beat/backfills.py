@@ -62,10 +62,10 @@ _PATIENCE = 1.0
 #: Outcome, in the feed, of an attempt that will be retried, so that its run has not ended.
 _RETRYING = LETTERS["retrying"].encode()
 
-#: Most lines of the feed that one step reads.
+#: Maximum number of lines of the feed that one step reads.
 _LINES = 1000
 
-#: Most backfills that are sent in turn, and whose waits are cached.
+#: Maximum number of backfills that are sent in turn, and whose waits are cached.
 _AT_ONCE = 100
 
 

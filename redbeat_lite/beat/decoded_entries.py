@@ -8,8 +8,8 @@ from ..entries.entry import Entry
 from ..entries.stored_entry import entry_of
 from ..store.records import Stored
 
-#: Most bytes of decoded entries: some 45,000 entries with few arguments. If more entries take
-#: turns, all are dropped, because the oldest would be the next to be needed.
+#: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If more
+#: entries take turns, all are dropped, because the oldest would be the next to be needed.
 _MOST_BYTES = 64_000_000
 
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.

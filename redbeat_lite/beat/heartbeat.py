@@ -21,7 +21,7 @@ from .._base.errors import ConfigurationError
 #: Seconds between two writes.
 PERIOD = 1.0
 
-#: Most bytes that are read of a file. A beat writes some 400.
+#: Maximum number of bytes that are read of a file. A beat writes some 400.
 _MAX_BYTES = 65_536
 
 #: Mode of the file, because the probe may run as another user.

@@ -51,7 +51,8 @@ _RETRY = 10.0
 #: Label that all tasks beyond the limit share. No task has this name.
 _OTHERS = ""
 
-#: Most tasks that have their own label. The two series of a task take 7 kB while the beat runs.
+#: Maximum number of tasks that have their own label. The two series of a task take 7 kB while the
+#: beat runs.
 _TASKS = 1000
 
 

@@ -24,7 +24,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds after which the child process is killed.
 TIMEOUT = 30.0
 
-#: Most attempts to send a notice.
+#: Maximum number of attempts to send a notice.
 _TRIES = 3
 
 #: Seconds between two attempts.

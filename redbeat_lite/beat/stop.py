@@ -31,7 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: the process.
 _PATIENCE = 1.0
 
-#: Most seconds for the last work after that.
+#: Maximum number of seconds for the last work after that.
 _LAST_PATIENCE = 0.4
 
 #: Seconds after a signal in which further signals are copies of it. A terminal and a wrapper may

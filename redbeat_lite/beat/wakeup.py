@@ -24,11 +24,11 @@ _FOR_ALL = {b"vacant", b"freezes"}
 #: Seconds between two checks of the caller's condition. They delay a stop by at most as much.
 _SLICE = 0.1
 
-#: Most messages that are read as one wake-up. Anybody may publish messages, and due entries must
-#: not wait until the channel is quiet.
+#: Maximum number of messages that are read as one wake-up. Anybody may publish messages, and due
+#: entries must not wait until the channel is quiet.
 _AT_ONCE = 100
 
-#: Most seconds until the server confirms a subscription.
+#: Maximum number of seconds until the server confirms a subscription.
 _CONFIRM = 5.0
 
 

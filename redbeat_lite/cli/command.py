@@ -43,10 +43,11 @@ INCOMPLETE = 3
 #: Explanation of a list of runs that is empty.
 RECORDING = "Workers record runs if their app has called install(app)."
 
-#: Most characters of a command's summary in a help text. Click would cut it to one line.
+#: Maximum number of characters of a command's summary in a help text. Click would cut it to one
+#: line.
 _SUMMARY = 1000
 
-#: Most names that are compared with an unknown name. More would delay the error.
+#: Maximum number of names that are compared with an unknown name. More would delay the error.
 _COMPARED = 20_000
 
 

@@ -87,7 +87,7 @@ def echo_table(
 
     Parameters:
         empty: text to print if there are no rows.
-        limit: most rows to print. If there are more, a last line says so.
+        limit: maximum number of rows to print. If there are more, a last line says so.
     """
     if in_json():
         return

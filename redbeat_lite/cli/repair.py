@@ -32,7 +32,7 @@ from .command import (
 from .entries import say_entry
 from .output import echo_fields, echo_json, echo_table, say
 
-#: Most runs that are searched for an id by its beginning.
+#: Maximum number of runs that are searched for an id by its beginning.
 _LISTED = 1000
 
 _id_argument = click.argument("run_id")

@@ -46,7 +46,7 @@ _TICK = 0.1
 #: Signals that end the demonstration: Ctrl-C, a supervisor, a closed terminal.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Most ports to try.
+#: Maximum number of ports to try.
 _TRIES = 20
 
 #: Longest directory of temporary files for a socket, whose whole path may have some 100 bytes.

@@ -45,8 +45,8 @@ _BY_NAME = {name.lower(): name for name in KNOWN}
 #: as "ahead" resembles "head", may be an option of a broker.
 _OTHER_WORDS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
 
-#: Most unknown options that are compared with the known ones. A comparison takes 0.1 ms or more,
-#: and 64 KiB can hold thousands of options.
+#: Maximum number of unknown options that are compared with the known ones. A comparison takes 0.1
+#: ms or more, and 64 KiB can hold thousands of options.
 _LOOKED_AT = 20
 
 #: Similarity (0 to 1) from which on an unknown name is taken for a misspelled known one. "queu" and

@@ -74,7 +74,7 @@ class Backfill(Model, frozen=True):
         name: name of the entry.
         start: the first nominal time.
         end: the last nominal time.
-        max_active: most runs in flight at once; ``None`` limits only the ``rate``.
+        max_active: maximum number of runs in flight at once; ``None`` limits only the ``rate``.
         rate: messages a second.
         again: how often these runs were sent before, from 0.
         note: reason for the backfill.

@@ -58,7 +58,7 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
     Parameters:
         nominal: nominal time of the occurrence, in epoch ms.
         now: epoch ms.
-        slack: most milliseconds by which clocks of beats and workers may differ.
+        slack: maximum number of milliseconds by which clocks of beats and workers may differ.
     """
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, str | datetime) and not expires_with_gap(entry):

@@ -48,7 +48,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     the default grace time, as when a stand-by takes over, is no such run.
 
     Parameters:
-        slack: most milliseconds by which clocks of beats and workers may differ; they are added.
+        slack: maximum number of milliseconds by which clocks of beats and workers may differ; they
+            are added.
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None

@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 else:
     BaseSchedule = schedules.BaseSchedule
 
-#: Most tags of an entry.
+#: Maximum number of tags of an entry.
 MAX_TAGS = 20
 
-#: Most characters of a tag.
+#: Maximum number of characters of a tag.
 MAX_TAG = 100
 
 

@@ -19,7 +19,8 @@ from .model import MAX_TAG
 #: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
 _WILD = frozenset("*?[")
 
-#: Most characters of a pattern: enough for the longest name with each character in brackets.
+#: Maximum number of characters of a pattern: enough for the longest name with each character in
+#: brackets.
 _LONGEST = 3 * MAX_NAME
 
 

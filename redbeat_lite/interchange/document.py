@@ -41,7 +41,7 @@ from ..store.json_values import unpack
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250
 
-#: Most characters of a generation.
+#: Maximum number of characters of a generation.
 _MAX_GENERATION = 32
 
 #: Fields of a record that no user defines.

@@ -17,7 +17,8 @@ from uuid import UUID
 from .._base.errors import InvalidEntry
 from ..policies import Once
 
-#: Most characters of a key. A longer key keeps its beginning, and gets a digest for the rest.
+#: Maximum number of characters of a key. A longer key keeps its beginning, and gets a digest for
+#: the rest.
 MAX_KEY = 200
 
 #: Hexadecimal digits of a digest.

@@ -249,7 +249,7 @@ class Locks:
         It takes two round trips per 500 locks.
 
         Parameters:
-            limit: most locks to return; ``None``: all.
+            limit: maximum number of locks to return; ``None``: all.
         """
         return tuple(islice(self._pages(), limit))
 

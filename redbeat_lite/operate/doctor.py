@@ -23,7 +23,7 @@ from ..store.store import Store
 from . import entry_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 
-#: Most entries that are examined by default. They take some seconds.
+#: Maximum number of entries that are examined by default. They take some seconds.
 LIMIT = 50_000
 
 
@@ -34,7 +34,7 @@ def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
     The call imports the modules of the app that define its tasks.
 
     Parameters:
-        limit: most entries to examine, the next due first. 50,000 take some seconds.
+        limit: maximum number of entries to examine, the next due first. 50,000 take some seconds.
 
     Returns:
         the findings, the gravest first.
@@ -90,7 +90,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
     """Read the status, the entries that are due next, and what else the checks need.
 
     Parameters:
-        limit: most entries to read.
+        limit: maximum number of entries to read.
     """
     reply = store.backend.scripts.send(asking(store.keys))
     reader = Reader(app, store)

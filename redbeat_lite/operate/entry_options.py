@@ -22,7 +22,7 @@ from .option_values import coming_instant, parse_instant
 #: Text that unsets a field.
 _NONE = "none"
 
-#: Most digits of a whole number. Python itself refuses to read more than 4,300.
+#: Maximum number of digits of a whole number. Python itself refuses to read more than 4,300.
 _DIGITS = 300
 
 

@@ -46,7 +46,7 @@ class Subject:
     """An app and its schedule, as all checks of one examination see them.
 
     Parameters:
-        limit: most entries to examine.
+        limit: maximum number of entries to examine.
         reports: reports of the last minute from workers with ``install()``.
         entries: the stored entries that are due next, at most ``limit``.
         unreadable: name of an entry that cannot be read -> the error.

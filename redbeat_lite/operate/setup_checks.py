@@ -33,7 +33,8 @@ _GRAVE_SKEW = 30.0
 #: Count of round trips whose time is measured. The slowest counts.
 _ROUND_TRIPS = 5
 
-#: Most SCAN commands that search for other schedules. Together they take the server some 10 ms.
+#: Maximum number of SCAN commands that search for other schedules. Together they take the server
+#: some 10 ms.
 _SCANS = 20
 
 #: Keys per SCAN command.

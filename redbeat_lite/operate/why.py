@@ -46,7 +46,7 @@ from .why_occurrences import (
 )
 from .why_outcomes import explain_run
 
-#: Most other runs of a minute that an explanation names.
+#: Maximum number of other runs of a minute that an explanation names.
 _MOST_OTHERS = 5
 
 

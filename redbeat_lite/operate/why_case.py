@@ -40,10 +40,10 @@ TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
 #: Clock tolerance, because a freeze ends by the leader's clock and a run begins by the server's.
 _SKEW = timedelta(seconds=5)
 
-#: Most runs to read. It exceeds what is kept of one entry.
+#: Maximum number of runs to read. It exceeds what is kept of one entry.
 _RUNS = 1000
 
-#: Most changes to read. It exceeds what the record keeps.
+#: Maximum number of changes to read. It exceeds what the record keeps.
 _LINES = 20_000
 
 #: Changes that are of no single entry, and may have kept the entry from running.

@@ -21,7 +21,7 @@ from .why_case import STORING, Case, Explanation, Reason, full
 
 MINUTE = 60_000  # ms
 
-#: Most occurrences of a minute that are computed.
+#: Maximum number of occurrences of a minute that are computed.
 _MOST = 60
 
 #: How far back, in ms, the previous occurrence is searched. Few rules are rarer than 29 February.

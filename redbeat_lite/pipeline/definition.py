@@ -22,13 +22,13 @@ from ..store.json_values import dumps, loads, pack, unpack
 #: Version of the stored definition.
 FORMAT = 1
 
-#: Most steps of a pipeline. One script may look at all of them.
+#: Maximum number of steps of a pipeline. One script may look at all of them.
 MAX_STEPS = 1000
 
 #: Seconds that the record of a run lives after its end by default: a week.
 TTL = 7 * 86_400.0
 
-#: Most seconds of a ttl: a century. A server refuses expiries in the far future.
+#: Maximum number of seconds of a ttl: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
 #: Policy for an entry that starts a run while its run before has not ended: start it all the same,
@@ -83,7 +83,7 @@ class Definition(Model, frozen=True):
             params.
         overlap: what happens to a run while another run of the same entry has not ended.
         deadline: seconds after which a run that has not ended fails.
-        at_once: most steps of a run that are queued or running; ``None``: no limit.
+        at_once: maximum number of steps of a run that are queued or running; ``None``: no limit.
     """
 
     stages: Annotated[tuple[tuple[Step, ...], ...], _STAGES]

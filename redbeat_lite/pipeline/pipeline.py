@@ -153,7 +153,8 @@ class Pipeline:
             entry has not ended: ``"allow"`` lets both run, ``"skip"`` leaves the later run out,
             ``"wait"`` has it wait for its turn.
         deadline: length of time from the start of a run after which it fails if it has not ended.
-        at_once: most steps of a run that are queued or running; ``None``: all of a stage.
+        at_once: maximum number of steps of a run that are queued or running; ``None``: all of a
+            stage.
 
     Raises:
         InvalidEntry: there is no step, two steps have the same name, a task is unknown, a priority

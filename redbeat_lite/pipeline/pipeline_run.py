@@ -38,7 +38,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two polls of :meth:`PipelineRun.wait` after a change of the run.
 _FIRST_POLL = 0.05
 
-#: Most seconds between two polls. The pause grows with each poll that sees no change.
+#: Maximum number of seconds between two polls. The pause grows with each poll that sees no change.
 _LAST_POLL = 0.5
 
 #: Errors of the server or the broker after which the sweeper does the rest.
@@ -141,7 +141,7 @@ class PipelineRun:
 
         Parameters:
             states: the states to include.
-            limit: most runs.
+            limit: maximum number of runs.
 
         Raises:
             InvalidEntry: the limit is no positive number.
@@ -170,9 +170,9 @@ class PipelineRun:
 
         Parameters:
             states: the states to include.
-            limit: most runs. The call searches at most ``limit`` unended runs and ``limit`` ended
-                ones for these states; 500 of each if ``limit`` is less. A run whose record has
-                expired is left out.
+            limit: maximum number of runs. The call searches at most ``limit`` unended runs and
+                ``limit`` ended ones for these states; 500 of each if ``limit`` is less. A run whose
+                record has expired is left out.
         """
         store = store_of(app)
         ids = store.index.latest(max(limit, _LEAST_READ))

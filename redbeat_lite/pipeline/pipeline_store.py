@@ -31,7 +31,8 @@ _PATIENCE = 30.0
 #: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
 MAX_DEATHS = 5
 
-#: Most ms until a message that no worker has begun is published again. The guard drops copies.
+#: Maximum number of ms until a message that no worker has begun is published again. The guard drops
+#: copies.
 RESEND_MAX_MS = 3_600_000
 
 #: ms that a process has to publish the outbox that it filled. After that, the sweeper publishes.
@@ -41,7 +42,7 @@ OUTBOX_GRACE_MS = 3_000
 #: step's signs of life is added.
 SUSPICION_MS = 2_000
 
-#: Most ended runs in the index. The latest are kept.
+#: Maximum number of ended runs in the index. The latest are kept.
 MAX_ENDED = 10_000
 
 #: Stage in a :class:`Ref` whose stage is not known.

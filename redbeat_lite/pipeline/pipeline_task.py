@@ -58,7 +58,7 @@ REHEARSED = "redbeat_pipeline_rehearsed"
 #: Seconds between two writes of a step's progress.
 _PROGRESS_PERIOD = 0.5
 
-#: Most characters of the note of a step's progress.
+#: Maximum number of characters of the note of a step's progress.
 _MAX_NOTE = 200
 
 

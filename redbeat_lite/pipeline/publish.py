@@ -52,10 +52,10 @@ _LATER: tuple[type[Exception], ...] = (
 #: Error of a step whose worker died, if its task allows no second run.
 LOST = "its worker is gone, and the step may not run again"
 
-#: Most runs of one entry that wait for their turn. Further ones are left out.
+#: Maximum number of runs of one entry that wait for their turn. Further ones are left out.
 MAX_WAITING = 100
 
-#: Most characters of an error.
+#: Maximum number of characters of an error.
 _MAX_ERROR = 2_000
 
 #: State of an ended run -> its outcome in the record of runs.

@@ -21,15 +21,15 @@ from .publish import LOST, conclude, dispatch, finish_run, kill_siblings, take_t
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most runs that one sweep checks. The next sweep checks the others.
+#: Maximum number of runs that one sweep checks. The next sweep checks the others.
 LIMIT = 1_000
 
 #: Seconds between two sweeps of the leading beat.
 PERIOD = 2.0
 
-#: Most ms from the due time of a message until the sweeper publishes it. The sweeper may need two
-#: checks of the run, with at most ``Index.period`` and ``PERIOD`` before each, 24 s together. After
-#: an outage of the server, a beat needs up to 6 s more to lead again.
+#: Maximum number of ms from the due time of a message until the sweeper publishes it. The sweeper
+#: may need two checks of the run, with at most ``Index.period`` and ``PERIOD`` before each, 24 s
+#: together. After an outage of the server, a beat needs up to 6 s more to lead again.
 LATE_MS = 30_000
 
 
@@ -40,7 +40,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     call this function yourself if there is no beat.
 
     Parameters:
-        limit: most runs to check.
+        limit: maximum number of runs to check.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer.

@@ -22,7 +22,7 @@ from .clock_changes import CountedRule, ZonedRule, first_passing
 from .misfire import MOST_COUNTED, missed_of
 from .rule import Rule
 
-#: Most days of one calendar, because each of its entries stores them.
+#: Maximum number of days of one calendar, because each of its entries stores them.
 MAX_DAYS = 1000
 _DAY = timedelta(days=1)
 

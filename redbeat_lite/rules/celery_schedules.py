@@ -24,7 +24,8 @@ from .cron import Cron, runs_every_hour, split
 from .rule import Question, Rule
 from .zones import portable, zone_of
 
-#: Most questions in advance. A schedule that has named no occurrence by then is asked in real time.
+#: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
+#: in real time.
 _QUESTIONS = 10
 #: Time by which the clock is moved on for a schedule that wants to be asked again at once.
 _SHORTEST = timedelta(milliseconds=50)

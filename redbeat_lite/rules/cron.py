@@ -45,7 +45,7 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-#: Most characters of an expression. A person writes no longer one.
+#: Maximum number of characters of an expression. A person writes no longer one.
 MAX_LENGTH = 500
 #: A value or ``*``, with the end of a range and a step.
 _ITEM = re.compile(r"(\*|[a-z\d]+)(?:-([a-z\d]+))?(?:/(\d+))?", re.ASCII)

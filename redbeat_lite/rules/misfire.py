@@ -13,15 +13,16 @@ from .intervals import At, Every
 from .occurrences import first_ms, last_ms, next_ms, occurrences
 from .rule import Question, Rule
 
-#: Most occurrences that `all` sends in one plan without a limit. The next round plans the rest.
+#: Maximum number of occurrences that `all` sends in one plan without a limit. The next round plans
+#: the rest.
 CHUNK = 500
 #: Milliseconds that an occurrence may be late under `skip` without a grace. A standby takes over
 #: within 4.5 s of a crash (a lease of 4 s and half a second), so a fail-over skips nothing.
 DEFAULT_GRACE_MS = 5000
 #: If a clock was set back by at most this, every entry waits for it and repeats no run.
 _LITTLE_MS = 60_000
-#: Most missed occurrences of an entry that are counted one by one, if its rule has no arithmetic. A
-#: plan with this number has skipped 1,000 occurrences or more.
+#: Maximum number of missed occurrences of an entry that are counted one by one, if its rule has no
+#: arithmetic. A plan with this number has skipped 1,000 occurrences or more.
 MOST_COUNTED = 1000
 
 
@@ -67,8 +68,8 @@ def plan_misfires(
     Parameters:
         nominal, now: milliseconds since 1970.
         end: occurrences later than this do not exist.
-        runs_left: most occurrences that may be sent. If they are used up, nothing is next, and the
-            occurrences after them are neither sent nor skipped.
+        runs_left: maximum number of occurrences that may be sent. If they are used up, nothing is
+            next, and the occurrences after them are neither sent nor skipped.
         delay: jitter of this occurrence in milliseconds, by which it is not late.
         most_counted: for a rule without arithmetic; 1 if nobody needs the number.
     """

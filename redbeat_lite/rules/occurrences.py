@@ -19,8 +19,8 @@ from .zones import portable
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
 #: recurrence.
 _SAMPLE = 17
-#: Most looks of `gap_over`. They cover a week if the gap is to be ten minutes, and a year if it is
-#: to be nine hours.
+#: Maximum number of looks of `gap_over`. They cover a week if the gap is to be ten minutes, and a
+#: year if it is to be nine hours.
 _LOOKS = 1010
 
 

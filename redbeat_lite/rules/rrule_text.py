@@ -18,7 +18,8 @@ from .zones import zone_name, zone_of
 #: Frequencies from the longest period to the shortest.
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: Most EXDATEs and RDATEs together. A search may look at one more occurrence for each EXDATE.
+#: Maximum number of EXDATEs and RDATEs together. A search may look at one more occurrence for each
+#: EXDATE.
 MAX_DATES = 100
 _MAX_LENGTH = 4000
 _LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)

@@ -38,7 +38,7 @@ ANCHOR = datetime(2001, 1, 1)
 _MONTHS = {"YEARLY": 12, "MONTHLY": 1}
 #: Seconds of a period of the other frequencies.
 _LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
-#: Most times that one search looks at, which takes half a second at worst.
+#: Maximum number of times that one search looks at, which takes half a second at worst.
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400

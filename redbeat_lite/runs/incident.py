@@ -38,7 +38,7 @@ Key = tuple[Kind, str]
 #: stand-by has asked for the lease, if there is one.
 LEADERLESS = 10.0
 
-#: Most characters of an incident's text.
+#: Maximum number of characters of an incident's text.
 _MAX_TEXT = 300
 
 

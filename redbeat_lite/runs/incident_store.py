@@ -17,8 +17,8 @@ from .incident_fold import Deadline, Decision, Failures
 from .run import BACKFILLED, LIFE_MS, Row
 from .run_store import Line, RunKeys, ms_of
 
-#: Most lines of the feed, and most deadlines, in one look. Twice as many would keep the server busy
-#: for 5 ms with what follows from them.
+#: Maximum number of lines of the feed, and of deadlines, in one look. Twice as many would keep the
+#: server busy for 5 ms with what follows from them.
 PAGE = 250
 
 #: Lines that a feed has at least once ``shared/record.lua`` has cut it.
@@ -28,7 +28,7 @@ _FEED_LINES = 100_000
 #: may arrive late.
 MARGIN_MS = 2000
 
-#: Most open incidents. Further ones do not open.
+#: Maximum number of open incidents. Further ones do not open.
 _MOST = 1000
 
 # Value: id up to which the feed was read.

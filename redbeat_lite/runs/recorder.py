@@ -25,7 +25,7 @@ from .run_store import BATCH, RunStore
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most fates that are queued while the server does not answer. Later ones are dropped.
+#: Maximum number of fates that are queued while the server does not answer. Later ones are dropped.
 MOST = 2_000
 
 #: Timeout of a command, in seconds.
@@ -43,7 +43,7 @@ _IDLE = 60.0
 #: Seconds between two log lines about fates that were not recorded.
 _SILENCE = 60.0
 
-#: Most seconds that the end of the process waits for the last fates.
+#: Maximum number of seconds that the end of the process waits for the last fates.
 END = 1.0
 
 

@@ -74,7 +74,7 @@ LIFE_MS = 35 * 86_400_000
 #: one has its id and counts retries from 0. So this number is larger than any count of retries.
 NESTING = 1_000_000
 
-#: Most bytes of an error, and of the name of a worker.
+#: Maximum number of bytes of an error, and of the name of a worker.
 ERROR_BYTES = 500
 
 

@@ -50,8 +50,8 @@ from ..store.redis_values import newest_first, readable, text
 from ..store.scripts import Call, Scripts
 from .run import BACKFILLED, NOT_DONE, OUTCOMES, Fate, Row
 
-#: Most fates in one call of ``runs/record``, which keep the server busy for some 3 ms; and most
-#: entries of which one call reads all rows.
+#: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms;
+#: and of entries of which one call reads all rows.
 BATCH = 100
 
 #: Lines of the feed per round trip, some milliseconds of the server's time.
@@ -137,7 +137,7 @@ class RunStore:
 
         Parameters:
             names: names of at most 1,000 entries, because they take one command.
-            limit: most rows per entry, 1 or more.
+            limit: maximum number of rows per entry, 1 or more.
         """
         if not names:
             return []

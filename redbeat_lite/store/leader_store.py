@@ -62,7 +62,7 @@ class LeaderStore(Store):
         Due entries come from both ends: the oldest, the newest, the second oldest, and so on.
 
         Parameters:
-            limit: most entries; large ones are fewer.
+            limit: maximum number of entries; large ones are fewer.
             revision: of the freezes that the caller knows.
 
         Raises:

@@ -32,10 +32,11 @@ BACKFILL_OPTIONS = {
     "note": "",
 }
 
-#: Most entries of one bulk action. With more, browsers and proxies would not wait for the answer.
+#: Maximum number of entries of one bulk action. With more, browsers and proxies would not wait for
+#: the answer.
 _MOST = 10_000
 
-#: Most stored entries that a bulk action filters, for the same reason.
+#: Maximum number of stored entries that a bulk action filters, for the same reason.
 _STORED = 100_000
 
 _TOO_MANY = (

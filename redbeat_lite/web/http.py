@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-#: Most bytes of a body. A definition has at most 64 KiB, and a form needs three bytes for some of
-#: its bytes.
+#: Maximum number of bytes of a body. A definition has at most 64 KiB, and a form needs three bytes
+#: for some of its bytes.
 MAX_BODY = 1 << 20
 
 #: Media type of a posted form. The page reads no other.
 FORM_TYPE = "application/x-www-form-urlencoded"
 
-#: Most fields of a form or a query. No form of the page has as many.
+#: Maximum number of fields of a form or a query. No form of the page has as many.
 _FIELDS = 100
 
 

@@ -21,13 +21,13 @@ from .actions import BACKFILL_OPTIONS
 from .call import Call, SharedParts
 from .http import Response
 
-#: Most locks, or quarantined entries, on a page.
+#: Maximum number of locks, or quarantined entries, on a page.
 _SHOWN = 200
 
-#: Most entries that the doctor examines for a page. They take a tenth of a second.
+#: Maximum number of entries that the doctor examines for a page. They take a tenth of a second.
 _EXAMINED = 500
 
-#: Most steps of a run in its table.
+#: Maximum number of steps of a run in its table.
 _STEPS = 100
 
 #: Filter of the list -> the states of the runs that it shows.

@@ -36,22 +36,22 @@ from .rendering import link
 #: Time from now whose coming runs the first page shows.
 _AHEAD = timedelta(minutes=15)
 
-#: Most coming runs on the first page.
+#: Maximum number of coming runs on the first page.
 _COMING = 30
 
-#: Most incidents that the first page counts.
+#: Maximum number of incidents that the first page counts.
 _INCIDENTS = 1000
 
-#: Most entries on a page of the list.
+#: Maximum number of entries on a page of the list.
 _ENTRIES = 50
 
-#: Most last outcomes of each entry in the list.
+#: Maximum number of last outcomes of each entry in the list.
 _OUTCOMES_SHOWN = 15
 
-#: Most runs, and most changes, on the page of an entry.
+#: Maximum number of runs, and of changes, on the page of an entry.
 _PAST = 20
 
-#: Most coming runs on the page of an entry.
+#: Maximum number of coming runs on the page of an entry.
 _NEXT = 10
 
 #: Fields that the page of an entry does not show in its table, but elsewhere.
@@ -73,19 +73,19 @@ _STATES = (*STATUSES, "failing", "failed")
 #: States of entries without a next run.
 _PARKED = ("paused", "finished", "disabled", "manual")
 
-#: Most runs on a page.
+#: Maximum number of runs on a page.
 _RUNS = 100
 
-#: Most ends of runs that a filter searches.
+#: Maximum number of ends of runs that a filter searches.
 _ENDS = 1500
 
 #: Filter of the page of runs -> the outcomes that it shows.
 _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
-#: Most changes on a page.
+#: Maximum number of changes on a page.
 _LINES = 100
 
-#: Most changes that a filter searches. 1,000 take one round trip.
+#: Maximum number of changes that a filter searches. 1,000 take one round trip.
 _LOOKED_AT = 2000
 
 #: Actions of changes whose entry is gone or never existed, so that its name is no link.

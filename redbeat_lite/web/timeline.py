@@ -26,16 +26,16 @@ _SHADES = 5
 #: Least count of entries in a minute for the darkest shade.
 _DARKEST = 10
 
-#: Most lanes with a filter.
+#: Maximum number of lanes with a filter.
 _LANES = 100
 
-#: Most lanes without a filter.
+#: Maximum number of lanes without a filter.
 _LANES_UNFILTERED = 30
 
-#: Most past runs in a lane.
+#: Maximum number of past runs in a lane.
 _PAST = 20
 
-#: Most coming runs in a lane.
+#: Maximum number of coming runs in a lane.
 _NEXT = 20
 
 #: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.

@@ -69,7 +69,7 @@ class BatchSender:
         self._log = log
         self._steps = steps
         self._deadlines_key = RunKeys(store.keys.prefix).deadlines
-        #: Most messages of the next batch, by the time that the last one took.
+        #: Maximum number of messages of the next batch, by the time that the last one took.
         self.most = MOST
 
     def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:

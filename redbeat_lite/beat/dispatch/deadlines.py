@@ -11,8 +11,8 @@ from ...entries.lifecycle import expected_of
 from ...policies import Expect
 from .planner import Job
 
-#: Most deadlines of one kind that an entry has at once, about. If its runs are closer, only some
-#: have one.
+#: Maximum number of deadlines of one kind that an entry has at once, about. If its runs are closer,
+#: only some have one.
 _AT_ONCE = 100
 
 

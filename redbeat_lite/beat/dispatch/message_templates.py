@@ -56,8 +56,8 @@ COPIED_OPTIONS = frozenset(
 #: Headers that differ between messages of a kind, so a user's own header must not replace them.
 _CHANGED_HEADERS = frozenset({"argsrepr", "kwargsrepr", "expires", "id", "root_id"})
 
-#: Most templates, some 10 MB. With more kinds, all are dropped, because the oldest would be the
-#: next to be needed.
+#: Maximum number of templates, some 10 MB. With more kinds, all are dropped, because the oldest
+#: would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}

@@ -14,7 +14,8 @@ from .planner import Job
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Most locks that are remembered as logged. Entries that are removed meanwhile would stay for ever.
+#: Maximum number of locks that are remembered as logged. Entries that are removed meanwhile would
+#: stay for ever.
 _LOGGED = 10_000
 
 

@@ -33,14 +33,15 @@ from ..decoded_entries import DecodedEntries
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Most messages of one batch. An entry that sends many missed occurrences takes several batches.
+#: Maximum number of messages of one batch. An entry that sends many missed occurrences takes
+#: several batches.
 MOST = 2_000
 
-#: Most messages of one batch if they take very long.
+#: Maximum number of messages of one batch if they take very long.
 LEAST = 100
 
-#: Most bytes of definitions for the messages of half a batch. Several copies of the arguments
-#: exist, here and in the server, until the batch is sent.
+#: Maximum number of bytes of definitions for the messages of half a batch. Several copies of the
+#: arguments exist, here and in the server, until the batch is sent.
 _MAX_BYTES = 8_000_000
 
 #: Seconds of one turn in which users' own schedules are asked. One is asked in any case.

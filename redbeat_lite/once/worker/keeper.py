@@ -39,7 +39,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two checks of the children.
 _CHECK = 0.25
 
-#: Most seconds that the worker waits for its threads to end.
+#: Maximum number of seconds that the worker waits for its threads to end.
 _END = 1.0
 
 #: Seconds between two signs of life of a run. A run that ends sooner gives none.
@@ -48,7 +48,7 @@ _SIGN = 1.0
 #: How often a message is renewed within one visibility timeout. Two renewals may fail.
 PER_TIMEOUT = 3
 
-#: Most members of one ZADD.
+#: Maximum number of members of one ZADD.
 _BATCH = 1000
 
 

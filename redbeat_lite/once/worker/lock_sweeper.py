@@ -25,8 +25,9 @@ PERIOD = 1.0
 #: Locks per round trip, the first to expire in front.
 _PAGE = 500
 
-#: Most pages of one round. So a worker can extend 10,000 locks a second. A lock is extended when
-#: half of its lease is left, so with a lease of a minute a worker keeps 300,000 locks.
+#: Maximum number of pages of one round. So a worker can extend 10,000 locks a second. A lock is
+#: extended when half of its lease is left, so with a lease of a minute a worker keeps 300,000
+#: locks.
 _PAGES = 20
 
 #: Milliseconds after the due time of a message for which its lock is extended. After that, the
