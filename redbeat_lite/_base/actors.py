@@ -5,9 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -36,14 +35,22 @@ _actor: ContextVar[str | None] = ContextVar("redbeat_lite_actor", default=None)
 _way: ContextVar[Way] = ContextVar("redbeat_lite_way", default="api")
 
 
-@contextmanager
-def _assigned(variable: ContextVar[Any], value: str) -> Iterator[None]:
-    """Give a context variable another value during a block."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+class _Assignment(AbstractContextManager[None]):
+    """Block in which a context variable has another value.
+
+    It cannot be used as a decorator, which would be wrong for a coroutine or a generator: their
+    body runs after the call has returned.
+    """
+
+    def __init__(self, variable: ContextVar[Any], value: str) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token: Token[Any] = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._token)
 
 
 @public
@@ -60,12 +67,12 @@ def acting_as(actor: str) -> AbstractContextManager[None]:
     Raises:
         InvalidEntry: the actor is no such text.
     """
-    return _assigned(_actor, check_actor(actor))
+    return _Assignment(_actor, check_actor(actor))
 
 
 def by_way(way: Way) -> AbstractContextManager[None]:
     """Set the way of the changes in a ``with`` block."""
-    return _assigned(_way, way)
+    return _Assignment(_way, way)
 
 
 def who(actor: str | None = None) -> Who:
