@@ -107,7 +107,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 # The lease has expired during this turn, perhaps because the process was stopped.
                 seconds = 0.0
         if parts.leader.in_office or parts.leadership.standing_by:
-            parts.outage.is_over()
+            parts.outage.note_success()
         for ticker in parts.beside:
             ticker.start()
         return seconds
@@ -287,10 +287,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return None
 
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
-        """Keep the cause of an error for :meth:`emit`. In eager mode, log that the task failed."""
+        """Keep the cause of a failed publish for :meth:`emit`."""
         failure: BaseException = exc
+        # Celery raises a SchedulingError while it handles the cause.
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
+        # In eager mode the task itself has run and failed. A retry would run it again.
         if self.app.conf.task_always_eager and entry.task in self.app.tasks:
             text = "beat: task %s ran in the beat (task_always_eager) and failed: %r"
             logger.error(text, entry.task, failure)

@@ -343,14 +343,13 @@ def _check_spelling(namespace: str, key: str, name: str) -> None:
 
 
 def _spellings(namespace: str, name: str) -> tuple[str, str]:
-    """Return the two keys under which Celery reads a setting.
-
-    Without a namespace Celery reads capitals too, because Django hands on all settings in capitals.
-    """
+    """Return the two keys under which Celery reads a setting."""
     own = PREFIX + name
+    if not namespace:
+        # Celery reads capitals too, because Django hands on all settings in capitals.
+        return own, own.upper()
     full = namespace + own
-    is_upper = not namespace or namespace.isupper()
-    return own, full.upper() if is_upper else full.lower()
+    return own, full.upper() if namespace.isupper() else full.lower()
 
 
 def _value(app: Celery, name: str) -> Any:

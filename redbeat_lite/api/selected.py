@@ -168,22 +168,25 @@ class Selected:
         """Change the states of entries, or remove them. Return the names of the changed entries.
 
         Parameters:
-            change: function that returns the new state of an entry; the same object leaves the
-                entry unchanged, and ``None`` removes it.
+            change: function without side effects that returns the new state of an entry; the same
+                object leaves the entry unchanged, and ``None`` removes it.
+            line: line about each edit in the record of changes.
         """
 
         def edits(stored: Stored) -> list[Edit]:
-            """Return the edit of an entry, read again, if it still matches and changes."""
+            """Return the edit of an entry as it is stored now; none if nothing is to change."""
             entry = self._writer.readable(stored)
             if entry is None or not self.selection.covers(entry):
                 return []
-            before = entry.state
-            entry.state = change(entry)
-            if entry.state is None:
+            state = change(entry)
+            if state is None:
                 return [removal(stored, line)]
-            if entry.state is before:
+            if state is entry.state:
                 return []
+            entry.state = state
             return [self._writer.write(entry, stored.state, None, line)]
 
+        # The first call of ``change`` only picks the names. ``edits`` decides, when the entry is
+        # read again for the write.
         names = [entry.name for entry in self if change(entry) is not entry.state]
         return texts(self._reader.store.rewrite(names, edits))

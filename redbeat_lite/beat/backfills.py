@@ -226,7 +226,8 @@ class Backfills:
     def _plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
         """Return the next step of a backfill at ``now``, in epoch ms.
 
-        A step without runs waits. If the entry is gone, the step ends the backfill.
+        The step has the next runs. If no run may be sent now, it has no runs, and the backfill
+        waits. If the entry is gone, the step ends the backfill.
         """
         # The job begins without runs, and with a stand-in for the entry, which is not read yet.
         stand_in = Entry(backfill.name, "unknown", every(1))
@@ -238,14 +239,13 @@ class Backfills:
             state = state_of(stored_entry)
             entry = self._planner.read_entry(stored_entry)
             if state.generation != backfill.generation:
-                # The code below handles this like an entry that cannot be read.
-                raise CorruptEntry("another one has its name")  # noqa: TRY301
-            if freezes.until(now, entry) is None:
+                job.backfill = _cancelled(backfill, "another one has its name")
+            elif freezes.until(now, entry) is None:
                 self._add_runs(job, entry, state, now)
         except NotKnownHere as exc:
             job.error = describe(exc)
         except UNREADABLE as exc:
-            job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
+            job.backfill = _cancelled(backfill, exc)
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             job.error = describe(exc)
             text = "beat: backfill %s of %r waits, trying again later: %s"
@@ -290,6 +290,10 @@ class Backfills:
         active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
         feed = text(lines[-1][0]) if lines else backfill.feed
         return backfill.but(active=active, feed=feed)
+
+
+def _cancelled(backfill: Backfill, why: object) -> Backfill:
+    return backfill.but(ended=f"cancelled, as its entry is gone: {why}")
 
 
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:

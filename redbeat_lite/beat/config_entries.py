@@ -177,7 +177,7 @@ class ConfigEntries:
 
     @property
     def has_new_additions(self) -> bool:
-        """Whether code has added other entries to the scheduler since the last :meth:`sync`."""
+        """Whether the entries that code has added differ from those at the last :meth:`sync`."""
         return self._added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:

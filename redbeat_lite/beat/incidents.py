@@ -43,10 +43,10 @@ _TIMEOUT = 5.0
 #: states within its first looks.
 LASTING = 5
 
-#: Failed publishes of one occurrence that are an incident ``cannot_publish``.
+#: Count of failed publishes of one occurrence at which the incident ``cannot_publish`` opens.
 _ATTEMPTS = 3
 
-#: Milliseconds after the due time of an unsent entry that are an incident ``behind``.
+#: If an entry is overdue for more than these milliseconds, the incident ``behind`` opens.
 _BEHIND_MS = 60_000
 
 #: Milliseconds after the last run that needed a recorder for which the incident ``nobody_records``
@@ -189,10 +189,11 @@ class IncidentWatch:
             entry, state = readable_parts(stored)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
-            last = failed[entry.name]
-            # Another generation: the entry was replaced. Forgiven: it was resumed after that run.
-            if last.what != f"pause {state.generation}" or (last.nominal or 0) <= state.forgiven:
-                return []
+            deadline = failed[entry.name]
+            if deadline.what != f"pause {state.generation}":
+                return []  # The entry was replaced after the failures.
+            if (deadline.nominal or 0) <= state.forgiven:
+                return []  # The entry was resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)

@@ -66,8 +66,8 @@ class Leader:
         self._owner = settings.owner
         self.state = state
         self._token = ""
-        #: Whether the reply to the last request for the lease is missing, so that this beat may
-        #: hold it.
+        #: Whether the last request for the lease got no reply. Then this beat may hold the lease
+        #: without knowing it.
         self._is_unanswered = False
         self._not_before = 0.0
         self._renewal: _Renewal | None = None

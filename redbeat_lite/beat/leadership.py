@@ -139,8 +139,8 @@ class Leadership:
         if self._leader.damaged or self.config.has_new_additions:
             self._make_whole(term)
         elif self.config.contested and elapsed() >= self._next_look:
-            # A renamed app's old beat may have stopped, or the runtime entry with the name was
-            # removed.
+            # A refused entry may fit by now. Its name is free if the old beat of a renamed app has
+            # stopped, or if somebody has removed a runtime entry of that name.
             self._next_look = elapsed() + self._settings.lease
             if self.config.vacated:
                 self._make_whole(term)
@@ -181,7 +181,10 @@ class Leadership:
             log_not_stored(self._app, self._store, self._settings, leader.owner)
 
     def _compare_with(self, leader: Beat | None) -> None:
-        """Warn once if the leader has another configuration, after the time to store its own."""
+        """Warn once if the leader is a beat of this app with another configuration.
+
+        This is checked once a new leader has had the time to store its configuration.
+        """
         if leader != self._seen:
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self._settings.lease

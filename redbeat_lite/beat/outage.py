@@ -106,8 +106,8 @@ class Outage:
             return self._handle_redis(f"cannot use {server}: {text_of(refusal(exc, self._root))}")
         return self._handle_unexpected(exc)
 
-    def is_over(self) -> None:
-        """Log the end of an outage, if there was one."""
+    def note_success(self) -> None:
+        """Forget the failures, and report the end of the outage if there was one."""
         if self._failures:
             logger.warning("beat: working again after %.1f s", elapsed() - self._since)
         self._foreign_key = ""

@@ -234,7 +234,7 @@ _NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts")
 
 
 class StateRecord(Model, frozen=True, kw_only=True):
-    """State of an entry in a file; see :class:`EntryState`."""
+    """State of an entry in a file: an :class:`EntryState` with instants instead of epoch ms."""
 
     path: ClassVar[str] = "state"
     forms: ClassVar[str] = "an object"
@@ -262,6 +262,7 @@ def state_fields(state: EntryState) -> dict[str, Any]:
         forgiven=_instant(state.forgiven or None),
         **{field: getattr(state, field) for field in _AS_IN_STATE},
     )
+    # encode() leaves out fields that are ``None``. Show these two always.
     return {"next": None, "last": None, **record.encode()}
 
 

@@ -89,7 +89,7 @@ class RedBeatSource(Source):
             raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
 
     def _read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every entry, 1,000 keys per round trip."""
+        """Set ``lock_seconds``, and yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
         # Redis answers -2 if there is no such key, and -1 if it does not expire.
         milliseconds = client.pttl(self._lock)
@@ -197,7 +197,7 @@ def _datetime(fields: dict[str, Any]) -> datetime:
 
 @dataclass(frozen=True)
 class _Weekday:
-    """A weekday of dateutil. As an argument of a task, it cannot be stored by this package."""
+    """Weekday in a recurrence. Among the arguments of a task, this package cannot store it."""
 
     number: int
 

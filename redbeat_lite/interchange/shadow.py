@@ -113,6 +113,7 @@ class Shadow:
     difference if that scheduler counts an interval from the instant at which it sent a run.
 
     Parameters:
+        carrier: converter of the other scheduler's entries.
         tolerance: seconds by which two instants may differ. If half the time to the next run is
             less, that counts instead.
         lag: seconds until the store of the other scheduler shows a run.
@@ -121,8 +122,9 @@ class Shadow:
     def __init__(self, carrier: Carrier, zone: tzinfo, *, tolerance: float, lag: float) -> None:
         self._carrier = carrier
         self._zone = zone
-        self._tolerance = round(tolerance * 1000)
-        self._lag = round(lag * 1000)
+        self._tolerance_ms = round(tolerance * 1000)
+        self._lag_ms = round(lag * 1000)
+        #: Name of an entry -> its state at the last look, or why it cannot be imported.
         self._tracks: dict[str, _Track | LeftOut] = {}
         #: Count of the runs that agree.
         self.agreed = 0
@@ -191,7 +193,7 @@ class Shadow:
             if due is None or track.overdue:
                 return
             # If the run was overdue at the first look, wait as long from that look on.
-            if now > max(due, track.since) + self._tolerance + self._lag:
+            if now > max(due, track.since) + self._tolerance_ms + self._lag_ms:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
         elif isinstance(before, _Track) and track.ran_since(before):
@@ -202,14 +204,14 @@ class Shadow:
         assert foreign.since is not None
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
-        if before.keeps_pace(last_run, number, self._tolerance):
+        if before.keeps_pace(last_run, number, self._tolerance_ms):
             self.agreed += number
             return
-        expected, following = before.take_until(last_run, self._tolerance)
+        expected, following = before.take_until(last_run, self._tolerance_ms)
         if len(expected) == number:
             self.agreed += number
             due = expected[-1]
-            if last_run - due > self._tolerance:
+            if last_run - due > self._tolerance_ms:
                 yield "late", f"it was due at {self._iso(due)}, and sent at {self._iso(last_run)}"
             return
         if not expected and number == 1:

@@ -59,8 +59,8 @@ RESEND_MS = 5_000
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
 RESEND_MAX_MS = 3_600_000
 
-# Values: key, token, now in ms. The lock sweeper looks at the waiters at once, and takes a key
-# without any from the index.
+# Values: key, token, now in ms. With this score in the index, the lock sweeper checks the key at
+# once. It publishes the first waiter, or removes a key without waiters from the index.
 _RELEASE = """
     IF HGET lock token IS $2
     DEL lock

@@ -184,7 +184,7 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     token = random_hex()
     deadline = time.monotonic() + timeout
     while True:
-        # Count the lease from before the request, so that it never ends later here than there.
+        # Count the lease from before the request, so that it never ends later than in the cache.
         until = time.monotonic() + lease
         # pymemcache returns True without waiting for the reply, so read the stored token, too.
         taken = bool(cache.add(key, token, math.ceil(lease))) and _has_token(cache, key, token)

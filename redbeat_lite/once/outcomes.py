@@ -34,7 +34,7 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Exception by which a run ends before its body, after its result REVOKED is stored.
+    """Exception that ends a run without running its body. Its result REVOKED is stored already.
 
     The main process then sends the event ``task-revoked``.
     """

@@ -223,9 +223,10 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
 
 
 def refused(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that the leader has refused, or that this app would refuse.
+    """Find config entries that the leader has refused.
 
-    This app's configuration is checked only if the leader has another owner.
+    If the leader has another owner, or nobody leads, the entries of this app's configuration that
+    its beat would refuse are reported, too.
     """
     if not subject.is_compared:
         return

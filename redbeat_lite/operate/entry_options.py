@@ -156,7 +156,7 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     The first is the kind. A schedule that has no options of its own has its form as JSON.
 
     Parameters:
-        zone: of an instant.
+        zone: time zone in which the instant of ``at`` is written.
 
     Raises:
         InvalidEntry: the class of the schedule cannot be stored.
@@ -172,7 +172,7 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     if kind == "at":
         return {"at": datetime.fromisoformat(form["at"]).astimezone(zone).isoformat()}
     if kind == "rrule":
-        # Lines may be joined by blanks.
+        # Its parts may lie on several lines. Blanks may separate them, too.
         form["rrule"] = " ".join(form["rrule"].split())
     return {_OPTION_OF.get(name, name): value for name, value in form.items()}
 
@@ -192,7 +192,7 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
     Parameters:
         values: the values of options by name; ``None`` for an option that was not used.
-        zone: of instants without an offset.
+        zone: time zone of instants without an offset.
 
     Raises:
         InvalidEntry: a value is wrong.
@@ -205,9 +205,11 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
-    """Return an input of the field for the text of its option."""
-    is_flag = not isinstance(value, str)
-    if is_flag:
+    """Return the value of a field, parsed from the text of its option.
+
+    The value of a flag is no text, and is returned as it is.
+    """
+    if not isinstance(value, str):
         return value
     if value == _NONE and field.optional:
         return None

@@ -208,14 +208,16 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
         until = f"{in_zone(freeze.until, zone)} ({distance(freeze.until, status.now)})"
         yield "frozen", f"{freeze.selection}, until {until}"
     if status.freezes:
+        # Freezes stop neither messages that are queued already nor runs of pipelines.
         messages = "queued messages: not known"
         if status.messages is not None:
             messages = counted(status.messages, "message waits", "messages wait")
         yield "goes on", f"{messages}; {counted(status.pipelines, 'run', 'runs')} of pipelines"
-    for worker, ahead in sorted(status.clocks.items()):
-        if abs(ahead) >= CLOCK_OFF:
-            direction = "ahead" if ahead > 0 else "behind"
-            yield "clock", f"that of worker {worker} is {span(abs(ahead))} {direction}"
+    for worker, seconds_ahead in sorted(status.clocks.items()):
+        difference = abs(seconds_ahead)
+        if difference >= CLOCK_OFF:
+            direction = "ahead" if seconds_ahead > 0 else "behind"
+            yield "clock", f"that of worker {worker} is {span(difference)} {direction}"
 
 
 def _leader_lines(

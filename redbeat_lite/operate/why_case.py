@@ -46,7 +46,7 @@ _RUNS = 1000
 #: Maximum number of changes to read. It exceeds what the record keeps.
 _LINES = 20_000
 
-#: Changes that are of no single entry, and may have kept the entry from running.
+#: Actions of changes that concern no single entry, but may keep any entry from running.
 _GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
 
 
@@ -183,7 +183,10 @@ class Case:
         return self.first(after, fields=TIMING) or self.first(after, *STORING)
 
     def run_at(self, instant: datetime) -> Run | None:
-        """Return the recorded run of an instant; it may be a range that contains the instant."""
+        """Return the recorded run of an instant.
+
+        One record may stand for all occurrences from its ``scheduled_at`` to its ``until``.
+        """
         for run in self.runs:
             if run.scheduled_at <= instant <= (run.until or run.scheduled_at):
                 return run
@@ -264,16 +267,19 @@ class Case:
                 yield self.change_reason(resumption, "paused")
 
     def _leaderless(self, instant: datetime, began: datetime | None) -> Iterator[Reason]:
-        """Yield the times without a leader that kept an occurrence from being sent in time."""
+        """Yield the times without a leader that kept an occurrence from being sent in time.
+
+        Parameters:
+            began: start of its run; ``None`` if it has not begun.
+        """
         for gap in self.gaps:
             if not gap.covers(instant):
                 continue
-            if gap.end is None and began is None:
-                then = "nobody leads yet"
-            elif gap.end is not None and (began is None or gap.end <= began):
+            if began is not None and (gap.end is None or gap.end > began):
+                continue  # The run began within the gap, so the gap did not delay it.
+            then = "nobody leads yet"
+            if gap.end is not None:
                 then = f"at {self.when(gap.end)} {gap.who} began to lead"
-            else:
-                continue
             last = f"a leader last gave a sign of life at {self.when(gap.begin)}"
             yield Reason("no leader", f"Nobody led: {last}, and {then}.", gap.begin)
 

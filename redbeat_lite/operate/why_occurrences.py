@@ -312,9 +312,10 @@ def publish_failures(case: Case, entry: Entry) -> Iterator[Reason]:
         yield Reason("publish", sentence)
 
 
-def _next(case: Case, entry: Entry, nominal: int) -> Reason:
-    """Return when the next occurrence is due."""
+def _next(case: Case, entry: Entry, nominal: int | Question) -> Reason:
+    """Return when the next occurrence is due, or when its schedule is asked for one."""
     if isinstance(nominal, Question):
+        # A custom schedule does not know its next occurrence in advance.
         sentence = f"Its schedule is asked at {case.when(int(nominal))} whether it is due."
         return Reason("next", sentence)
     due = nominal if entry.due is None else entry.due

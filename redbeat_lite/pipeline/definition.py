@@ -181,10 +181,10 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
     """Return params as a dict, which is empty for ``None``.
 
     Raises:
-        InvalidEntry: the params are no JSON object.
+        InvalidEntry: the params are no JSON object. The error calls them ``name``.
     """
     checked: dict[str, Any] = _PARAMS.read(name, {} if params is None else params)
-    pack(checked, name)
+    pack(checked, name)  # This raises InvalidEntry if a value cannot be stored.
     return checked
 
 

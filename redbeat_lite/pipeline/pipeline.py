@@ -24,9 +24,9 @@ from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
 from .publish import task_values
 
-#: Fields of a task process's data that a step gets with current values.
+#: Fields of a task process's data that are not stored with it, because each step gets their
+#: current values.
 _OWN_FIELDS = ("task_id", "queue", "status", "params")
-
 
 #: Options of a signature that conflict with the pipeline's own.
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
@@ -294,16 +294,17 @@ def start_task_process(
 
 
 def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
-    """Decorate a step of a task process that takes the data alone and returns ``(result, params)``.
+    """Decorate a step whose function takes only the data and returns ``(result, params)``.
 
-    Write the decorator below ``@app.task(bind=True, base=PipelineTask)``. It is for existing code:
-    a step that takes the data alone works without it, too.
+    Write the decorator below ``@app.task(bind=True, base=PipelineTask)``. New code does not need
+    it; it exists so that the code of a task process keeps working.
     """
 
     @functools.wraps(func)
     def wrap(self: Any, obj: dict[str, Any], name: str) -> Any:
         return func(obj)
 
-    # Celery reads the signature of the function. By this attribute it would read the inner one's.
+    # Celery reads the signature of the task's function. With this attribute, it would read the
+    # signature of ``func`` instead of that of ``wrap``.
     del wrap.__wrapped__
     return wrap

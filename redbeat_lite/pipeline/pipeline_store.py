@@ -107,11 +107,12 @@ class Check(NamedTuple):
     """Reply of ``pipeline/check.lua``, by which the sweeper checks a run.
 
     Parameters:
-        verdict: ``"gone"``, ``"over"``, ``"wait"`` (for its turn) or ``"run"``.
+        verdict: ``"gone"`` (no such run), ``"over"`` (it has ended), ``"wait"`` (it waits for its
+            turn) or ``"run"``.
         outbox: steps to publish.
-        running: steps that are running by the record; of a run that is over, the ones to kill.
-        entry: entry in whose waiting line the run is; empty if the run is in none.
-        turn: member of the run in that line.
+        running: steps that the record shows as running. If the run is over, they must be killed.
+        entry: entry whose queue of waiting runs contains the run; empty: the run is in no queue.
+        turn: member that stands for the run in that queue.
     """
 
     verdict: str

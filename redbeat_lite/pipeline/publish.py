@@ -174,17 +174,17 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
 
     Parameters:
         outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
-        text: the result as JSON, or the error.
+        text: the result of a step that succeeded, as JSON; otherwise the error.
 
     Returns:
-        the ``word`` of :class:`Completed`.
+        the ``word`` of :class:`Completed`: how the store has taken the record.
     """
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
     completed = store.complete(ref, outcome, text)
     if completed.word == "stale":
-        text = "Pipeline %s: step %d had been taken over by another copy"
-        logger.info(text, ref.run, ref.step)
+        message = "Pipeline %s: step %d had been taken over by another copy"
+        logger.info(message, ref.run, ref.step)
     elif completed.run_ended:
         logger.info("Pipeline %s ended: %s", ref.run, completed.state)
     try:
@@ -194,9 +194,9 @@ def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: st
             finish_run(app, store, ref.run)
         dispatch(app, store, ref.run, completed.outbox)
     except _LATER as exc:
-        # The step has ended, even if the next steps cannot be published.
-        text = "Pipeline %s: cannot go on, leaving it to the sweeper: %s"
-        logger.warning(text, ref.run, describe(exc))
+        # The end of the step is recorded, even if the next steps cannot be published.
+        message = "Pipeline %s: cannot go on, leaving it to the sweeper: %s"
+        logger.warning(message, ref.run, describe(exc))
     return completed.word
 
 

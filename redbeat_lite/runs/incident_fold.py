@@ -14,8 +14,8 @@ from .run_store import Line, ms_of
 #: Outcomes that count as a failure in the expectation ``failures``.
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 
-#: Outcomes that a run may have without a start of its body.
-_NOT_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
+#: Outcomes of a run that was meant to begin, and may have ended before its body began.
+_FAILED_TO_BEGIN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
 #: Outcomes that count as a failure in ``on_failure``.
 _STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
@@ -211,7 +211,7 @@ class _Fold:
             if expect.success_ms is not None:
                 next_success = Deadline("success", None, end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
-        elif row.outcome in _NOT_BEGUN and row.begin is None and expect.start_ms is not None:
+        elif row.outcome in _FAILED_TO_BEGIN and row.begin is None and expect.start_ms is not None:
             text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
             self._open_missed(end.name, text, row.nominal)
             if watched.on_failure:
@@ -309,8 +309,8 @@ class _Fold:
             queue = self._seen.untaken.get(name)
             self._open_missed(name, f"{run} has not begun within {seconds}", nominal, queue)
         elif row.begin is None:
-            # A run that was revoked or left out has not begun on purpose.
-            if row.outcome in _NOT_BEGUN:
+            # A revoked or left-out run was kept from beginning on purpose, so it is not missed.
+            if row.outcome in _FAILED_TO_BEGIN:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
             self._close_missed_and_late(name, nominal)

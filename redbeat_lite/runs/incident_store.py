@@ -47,7 +47,7 @@ _OPEN = """
 # Values: field, text. About 1,000 closed incidents are kept.
 _ARCHIVE = "XADD closed MAXLEN ~ 1000 * of $1 incident $2"
 
-# Values: field, text before and after.
+# Values: field, old text, new text.
 _NOTE = """
     IF HGET incidents $1 IS $2
     HSET incidents $1 $3
@@ -196,16 +196,17 @@ class IncidentStore:
         return failures
 
     def quarantined(self, look: Look) -> set[str]:
-        """Return the names of entries in quarantine, at most as many as incidents may be open.
+        """Return up to ``_MOST`` names of entries in quarantine.
 
-        Entries with an open incident come first.
+        If more are in quarantine, entries with an open incident take precedence.
         """
         key = self._schedule.quarantine
-        known = [
+        reported = [
             case.name for case in look.cases if case.kind == "quarantined" and case.until is None
         ]
-        lengths = checked(self._scripts.together([("HSTRLEN", key, name) for name in known]))
-        names = {name for name, length in zip(known, lengths, strict=True) if length}
+        # The length is 0 if the entry is not in quarantine any more.
+        lengths = checked(self._scripts.together([("HSTRLEN", key, name) for name in reported]))
+        names = {name for name, length in zip(reported, lengths, strict=True) if length}
         if len(names) < look.quarantined:
             for field, _ in self._client.hscan_iter(key, count=100):
                 if len(names) >= _MOST:

@@ -168,13 +168,14 @@ class RunStore:
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Record the fates of attempts in one round trip. Recording a fate twice does no harm.
 
-        A fate is ignored if the recorded fate of its run weighs more, as the end of a body does.
+        A fate is ignored if a later attempt of its run is recorded, or a fate of the same attempt
+        that says more. The end of a body says the most.
 
         Parameters:
             fates: at most :data:`BATCH` fates.
 
         Returns:
-            count of the fates that the server could not write, and an error of one of them.
+            count of the fates that the server could not write, and the error of the last of them.
         """
         rows = [self.keys.rows(fate.attempt.name) for fate in fates]
         encoded = [fate.encode() for fate in fates]

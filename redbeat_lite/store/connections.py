@@ -175,10 +175,10 @@ def _limits(timeout: float) -> dict[str, Any]:
     return {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # One retry at once, because the server may have dropped an idle connection. A script that
-        # is sent twice does nothing twice: scripts that write entries keep their reply under the
-        # id of the call, and the others have the same effect again. Callers that want longer waits
-        # add them.
+        # One retry at once, because the server may have dropped an idle connection. It is safe to
+        # send a script again: scripts that write entries store their reply under the id of the
+        # call and return it the second time, and all others are idempotent. Callers that want more
+        # retries, with pauses, add their own.
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 

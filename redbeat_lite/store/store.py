@@ -66,7 +66,7 @@ _MOVE = """
     CHANGED $1
 """
 
-# Values: also the definition.
+# Values: those of _MOVE, and the definition.
 _SAVE = f"""
     {_MOVE}
     HSET entries $1 $5
@@ -97,13 +97,13 @@ _DISCARD = """
     NAMED $1
 """
 
-# Values: name, calendar before and after.
+# Values: name, old calendar, new calendar.
 _SET_CALENDAR = """
     IF HGET calendars $1 IS $2
     HSET calendars $1 $3
 """
 
-# Values: freezes before and after.
+# Values: the old freezes, the new freezes.
 _SET_FREEZES = """
     IF HGET meta freezes IS $1
     HSET meta freezes $2

@@ -73,13 +73,16 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
     Parameters:
         trusted: origins whose pages may load it, as browsers name them.
     """
+    if request.method == "POST":
+        return False  # is_own_post() decides about posts.
     header = request.headers.get
+    # A client that sends no ``Sec-Fetch-Site`` is no browser, or an old one.
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
     # A link of another site may lead a whole window here.
     is_document = header("sec-fetch-dest", "document") == "document"
     is_navigation = header("sec-fetch-mode") == "navigate" and is_document
-    return request.method != "POST" and not is_navigation
+    return not is_navigation
 
 
 def is_own_post(request: Request, trusted: Collection[str]) -> bool:

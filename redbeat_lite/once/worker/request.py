@@ -319,7 +319,8 @@ def is_gone(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text()
         state = status.rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False  # There is no /proc here. A zombie is gone once the pool has reaped it.
+        # There is no /proc here, or the process has just ended. The next call will notice.
+        return False
     return state in "ZX"
 
 
