@@ -44,9 +44,26 @@ def busy(*faults: str, work: Work = WORK, **options: Any) -> Setup:
     return replace(draw_setup(1), faults=faults, work=work, config=config, tasks=tasks, **start | calm | options)
 
 
-def at(scenario: Scenario, seconds: float, call: Callable[[], None]) -> None:
+def at(scenario: Scenario, seconds: float, call: Callable[[], object]) -> None:
     """Call something when the scenario has run for so long."""
     scenario.world.at(scenario.world.start_us + int(seconds * MICROS), call)
+
+
+def with_expired_messages() -> Scenario:
+    """A worker does not begin what it has received, so another one gets it when it has expired."""
+    scenario = Scenario(1, busy(work=replace(WORK, has_jobs=False)))
+    scenario.user.is_done = True  # Messages of users would fill the worker, and have no end.
+
+    def freeze_children() -> None:
+        worker = scenario.workers[0]
+        processes = worker.processes
+        for child in worker.pool.children:
+            child.process.freeze()
+        at(scenario, 9.0, worker.process.freeze)  # It has received as many messages as it takes.
+        at(scenario, 22.0, lambda: [process.thaw() for process in processes])
+
+    at(scenario, 5.0, freeze_children)
+    return scenario
 
 
 def laws(scenario: Scenario) -> list[str]:
@@ -131,7 +148,7 @@ def test_a_job_ends_whose_start_arrives_after_its_caller_gave_up() -> None:
 @pytest.mark.timeout(300)
 def test_a_seed_that_is_run_again_has_the_same_trace_although_tasks_have_expired() -> None:
     """Found by seed 80163: workers of the second run knew from the first one which tasks had expired."""
-    scenario, again = Scenario(1, busy("freeze worker")), Scenario(1, busy("freeze worker"))
+    scenario, again = with_expired_messages(), with_expired_messages()
     scenario.run()
     again.run()
     assert scenario.requests.revoked.ids
