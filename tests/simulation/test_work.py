@@ -19,6 +19,7 @@ from tests.simulation.network import Loss
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.test_seeds import changed_script
+from tests.simulation.values import Refusal
 from tests.simulation.work import Work
 from tests.simulation.world import EPOCH_US, MICROS, Process
 
@@ -153,6 +154,32 @@ def test_a_seed_that_is_run_again_has_the_same_trace_although_tasks_have_expired
     again.run()
     assert scenario.requests.revoked.ids
     assert again.trace() == scenario.trace()
+
+
+@pytest.mark.timeout(300)
+def test_a_run_whose_time_is_over_before_its_body_begins_has_failed() -> None:
+    """Found by seed 91034: the record of runs was said to be wrong, because no body had failed."""
+    setup = busy(history=20, work=replace(WORK, has_jobs=False))
+    scenario = Scenario(1, replace(setup, tasks=dict.fromkeys(setup.tasks, "project.asked")))
+    scenario.user.is_done = True
+    database = scenario.server.database
+
+    def children() -> list[Process]:
+        return [child.process for worker in scenario.workers for child in worker.pool.children]
+
+    def refuse_writes() -> None:
+        """Begin what has been sent meanwhile, for which the server takes no writes until most of its time is over."""
+        database.refusal = Refusal.NO_MEMORY
+        for child in children():
+            child.thaw()
+
+    at(scenario, 5.0, lambda: [child.freeze() for child in children()])
+    at(scenario, 6.5, refuse_writes)
+    at(scenario, 8.2, lambda: setattr(database, "refusal", None))
+    assert laws(scenario) == []
+    begun = {record["id"] for record in scenario.story.records if record["kind"] == "body"}
+    (run,) = (run for run in scenario.user.runs if run.outcome == "failed" and run.task_id not in begun)
+    assert run.error == "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"
 
 
 @pytest.mark.timeout(300)
