@@ -15,7 +15,7 @@ import redis
 
 from benchmarks.subjects.common import Figures, Task, client, commands, empty
 from redbeat_lite._base.ids import random_hex
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_store import Hold, LockStore
 
 
 def measure(task: Task) -> Figures:
@@ -87,7 +87,7 @@ def _ping_us(server: redis.Redis, count: int) -> float:
 
 def _take_and_give_back(store: LockStore, number: int, task_id: str) -> None:
     deadline = round(time.time() * 1000) + 60_000
-    held = Held(random_hex(), task_id, 0, 60_000, f"customer-{number % 100}", holder="bench", deadline_ms=deadline)
+    held = Hold(random_hex(), task_id, 0, 60_000, f"customer-{number % 100}", holder="bench", deadline_ms=deadline)
     if store.begin(held).word != "run":
         raise RuntimeError("the lock should have been free")
     if not store.end(held).released:

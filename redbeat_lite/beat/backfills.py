@@ -286,8 +286,8 @@ class Backfills:
             task_id = _task_id(backfill, nominal)
             if task_id not in ended:
                 running[task_id] = nominal
-        lapsed = self._guards.lapsed(running)
-        active = [nominal for task_id, nominal in running.items() if task_id not in lapsed]
+        records = self._guards.records(running)
+        active = [running[task_id] for task_id, record in records.items() if not record.has_lapsed]
         feed = text(lines[-1][0]) if lines else backfill.feed
         return backfill.but(active=active, feed=feed)
 

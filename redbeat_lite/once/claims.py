@@ -165,8 +165,8 @@ def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
     return any(exchange.name == name and exchange.type == "fanout" for exchange in exchanges)
 
 
-def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
-    """Return the policy and the key of the lock that a message needs; ``None`` if it needs none.
+def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | None]:
+    """Return the policy and the key of the lock that a message needs; ``None`` twice without one.
 
     Raises:
         InvalidEntry: no key can be made from the arguments.
@@ -176,7 +176,7 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once, str] | None:
         return Once.decode(header["policy"]), str(header["key"])
     once = getattr(task, "once_policy", None)
     if once is None:
-        return None
+        return None, None
     args = fields.get("args")
     return once, key_of(once, task.name, args, fields.get("kwargs"), task.once_signature)
 

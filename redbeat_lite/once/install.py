@@ -72,14 +72,13 @@ def _leave(
     if is_guarded(sender, fields):
         LockClient.of(sender.app).discard(task_id, attempt_of(fields))
     try:
-        policy = policy_of(sender, fields)
+        key = policy_of(sender, fields)[1]
     except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
         # The lock is free when its lease ends.
         logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
         return
     # Every policy may have a lock to release, because a retry that waits holds its lock.
-    if policy is not None:
-        key = policy[1]
+    if key is not None:
         LockClient.of(sender.app).leave(key, task_id)
 
 

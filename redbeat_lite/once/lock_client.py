@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,7 @@ from .._base.ids import random_hex
 from .._base.lazy import of_process
 from .._base.text import text_of
 from .._base.threads import Alarm, start_native
-from .._base.times import seconds_of
-from ..policies import Once
+from ..policies import Conflict, Once
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, Outcome, attempt_of
 from ..settings import Settings
@@ -32,7 +31,7 @@ from ..store.time_limits import retry_for
 from . import parked_message
 from .claims import deadline_ms, expires_ms, has_expired, policy_of
 from .errors import LockUnavailable, OnceSkipped
-from .lock_store import DOWN, Held, LockStore, Verdict
+from .lock_store import DOWN, Hold, LockStore, Verdict
 from .outcomes import end_unrun, fate_of, is_final
 
 logger = get_logger(f"celery.{__name__}")
@@ -61,65 +60,6 @@ _IDLE = 30.0
 _RETRY = 0.1
 
 
-@dataclass(slots=True, eq=False)
-class Hold:
-    """One run's lock and record of the guard, with the local side of the lease.
-
-    Parameters:
-        held: the lock and the record.
-        once: policy of the lock; ``None`` if the run has no lock.
-        begun: monotonic time at which the run asked for the lock.
-        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
-        locked: the same time for the lock alone. After ``max_hold`` only the record is renewed.
-        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
-        lost: whether the lock expired, or another task has it.
-        failing: whether the last renewal failed.
-        in_body: whether the body has begun, if Celery publishes another task at its end.
-        run: attempt whose outcome is to be recorded; ``None``: none.
-        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
-    """
-
-    held: Held
-    once: Once | None
-    begun: float = field(default_factory=time.monotonic)
-    renewed: float = field(default_factory=time.monotonic)
-    locked: float = field(default_factory=time.monotonic)
-    let_go: bool = False
-    lost: bool = False
-    failing: bool = False
-    in_body: bool = False
-    run: Attempt | None = None
-    late_ms: int = 0
-
-    def __str__(self) -> str:
-        if self.held.key is None:
-            return f"task {self.held.task_id}"
-        return f"the once-lock {self.held.key!r} of task {self.held.task_id}"
-
-    @property
-    def lease(self) -> float:
-        """Length of the lease in seconds."""
-        return self.held.lease_ms / 1000
-
-    def start(self, now: float) -> None:
-        """Start the local lease now, before the server is asked.
-
-        So the lease ends no later here than on the server.
-        """
-        self.begun = self.renewed = self.locked = now
-
-    def keeps_lock(self, now: float) -> bool:
-        """Return whether the lock must be renewed. After ``max_hold`` it need not.
-
-        The guard's record is renewed until the run ends, so that no copy of the task runs beside
-        it.
-        """
-        if self.let_go:
-            return False
-        limit = seconds_of(self.once.max_hold) if self.once is not None else None
-        return limit is None or now - self.begun < limit
-
-
 class Renewer:
     """Thread that renews the holds of this process.
 
@@ -140,7 +80,7 @@ class Renewer:
 
     def add(self, hold: Hold) -> None:
         """Renew a hold until it is removed."""
-        self._holds[hold.held.token] = hold
+        self._holds[hold.token] = hold
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
         elif hold.lease < _IDLE * PER_LEASE:
@@ -149,7 +89,7 @@ class Renewer:
 
     def remove(self, hold: Hold) -> None:
         """Stop renewing a hold. If a renewal is in flight, the server ignores it after the end."""
-        self._holds.pop(hold.held.token, None)
+        self._holds.pop(hold.token, None)
 
     def _run(self) -> None:
         """Renew each hold when a third of its lease has passed, for ever."""
@@ -176,12 +116,12 @@ class Renewer:
         keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
-            has_guard, has_lock = self._store.renew(hold.held, revive=not is_late, lock=keeps_lock)
+            has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
             self._note_failure(hold, now, exc)
             return
         hold.failing = False
-        if hold.held.token not in self._holds:
+        if hold.token not in self._holds:
             return  # The run ended while the renewal was in flight.
         if has_guard:
             hold.renewed = now
@@ -242,10 +182,10 @@ class LockClient:
 
         Nothing is acquired yet. Every process makes the same hold of one message.
         """
-        once, key = policy_of(task, fields) or (None, None)
+        once, key = policy_of(task, fields)
         lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
         delivery = fields.get(parked_message.DELIVERY) or {}
-        held = Held(
+        return Hold(
             token=delivery.get("token") or random_hex(),
             task_id=str(fields["id"]),
             attempt=attempt_of(fields),
@@ -255,8 +195,9 @@ class LockClient:
             deadline_ms=deadline_ms(fields),
             expires_ms=expires_ms(fields),
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
+            once=once,
+            run=self.attempt(fields),
         )
-        return Hold(held, once, run=self.attempt(fields))
 
     def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
         """Return the attempt that a message starts; ``None`` if its run is not recorded."""
@@ -279,16 +220,19 @@ class LockClient:
         except DOWN as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
-                f"{hold.held.task_id} did not run: {text_of(exc)}",
-                hold.held.key,
+                f"{hold.task_id} did not run: {text_of(exc)}",
+                hold.key,
             ) from exc
 
     def _ask(self, hold: Hold, text: str, on_conflict: str | None) -> Verdict:
-        """Ask the server once whether a run may begin. The lease starts before the question."""
+        """Ask the server once whether a run may begin.
+
+        The local lease starts before the question, so it ends no later here than on the server.
+        """
         once = hold.once or _ANY_POLICY
-        hold.start(time.monotonic())
+        hold.begun = hold.renewed = hold.locked = time.monotonic()
         verdict = self.store.begin(
-            hold.held,
+            hold,
             on_conflict=on_conflict or once.on_conflict,
             max_waiters=once.max_waiters,
             message=text,
@@ -321,8 +265,8 @@ class LockClient:
             fate: end of the run for the record of runs; ``None``: nothing is recorded.
         """
         self.renewer.remove(hold)
-        release = partial(self.store.end, hold.held, again=again, hold_ms=hold_ms, fate=fate)
-        task_id = hold.held.task_id
+        release = partial(self.store.end, hold, again=again, hold_ms=hold_ms, fate=fate)
+        task_id = hold.task_id
         seconds = PATIENCE if patient else 0
         try:
             ended = retry_for(release, seconds)
@@ -335,8 +279,8 @@ class LockClient:
         self.recorder.count_unrecorded(ended.unrecorded)
         if ended.standby:
             self.wake_standbys([task_id])
-        if ended.waiters and hold.held.key is not None:
-            self.wake([hold.held.key])
+        if ended.waiters and hold.key is not None:
+            self.wake([hold.key])
 
     def release(self, hold: Hold) -> None:
         """Release the lock of a run whose body has ended, and publish the next waiter.
@@ -345,17 +289,17 @@ class LockClient:
         not restore the lock, because the guard's record shows that no flush has removed it.
         """
         hold.let_go = True
-        if hold.held.key is None:
+        if hold.key is None:
             return
         # store.end() ends the guard's record, too. This id belongs to no task, so the guard's
         # record of the run stays.
-        lock_alone = replace(hold.held, guard_id=f"released:{hold.held.token}")
+        lock_alone = replace(hold, task_id=f"released:{hold.token}")
         try:
             if self.store.end(lock_alone).waiters:
-                self.wake([hold.held.key])
+                self.wake([hold.key])
         except DOWN as exc:
             # The end of the task will try again, by finish().
-            task_id = hold.held.task_id
+            task_id = hold.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str) -> None:
@@ -449,6 +393,17 @@ class LockClient:
                 why = text_of(exc)
                 what = f"the parked copy of task {task_id}"
                 logger.warning("Waking %s failed, trying again: %s", what, why)
+
+
+def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
+    """Return the policy of a call with a key or an ``on_conflict`` of its own.
+
+    It is the policy of the task; if the task has none, ``Once()`` with the lease of the app.
+    """
+    once: Once | None = getattr(task, "once_policy", None)
+    if once is None:
+        once = Once(lease=LockClient.of(task.app).settings.once_lease)
+    return once if on_conflict is None else once.but(on_conflict=on_conflict)
 
 
 def record_outcome(

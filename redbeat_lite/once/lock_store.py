@@ -32,15 +32,18 @@ key                        type    holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
 from .._base.actors import who
 from .._base.errors import EntryChanged
-from ..runs.run import Fate
+from .._base.times import seconds_of
+from ..policies import Once
+from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root
 from ..store.changes import line_of
@@ -107,9 +110,9 @@ class OnceKeys:
 # -- values in and out -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Held:
-    """The lock and the guard's record of one running task, as the scripts need them.
+@dataclass(slots=True, eq=False)
+class Hold:
+    """The lock and the guard's record of one run, with the local side of the lease.
 
     Parameters:
         token: name of this copy of this run. Each delivery gets a new token.
@@ -121,7 +124,17 @@ class Held:
         deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
         expires_ms: when the message expires, in epoch ms of the server; 0: never.
         life_ms: ms for which the guard remembers a run that has no deadline.
-        guard_id: name of the guard's record instead of ``task_id``, to release the lock alone.
+        once: policy of the lock; ``None`` if the run has no lock.
+        begun: monotonic time at which the run asked for the lock.
+        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
+        locked: the same time for the lock alone. After ``max_hold`` only the record is renewed.
+        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
+        lost: whether the lock expired, or another task has it.
+        refused: whether this run did not get its lock, so that its body does not run.
+        failing: whether the last renewal failed.
+        in_body: whether the body has begun, if Celery publishes another task at its end.
+        run: attempt whose outcome is to be recorded; ``None``: none.
+        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
     """
 
     token: str
@@ -134,28 +147,51 @@ class Held:
     deadline_ms: int = 0
     expires_ms: int = 0
     life_ms: int = 1
-    guard_id: str = ""
+    once: Once | None = None
+    begun: float = field(default_factory=time.monotonic)
+    renewed: float = field(default_factory=time.monotonic)
+    locked: float = field(default_factory=time.monotonic)
+    let_go: bool = False
+    lost: bool = False
+    refused: bool = False
+    failing: bool = False
+    in_body: bool = False
+    run: Attempt | None = None
+    late_ms: int = 0
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return f"task {self.task_id}"
+        return f"the once-lock {self.key!r} of task {self.task_id}"
 
     @property
-    def record(self) -> str:
-        return self.guard_id or self.task_id
+    def lease(self) -> float:
+        """Length of the lease in seconds."""
+        return self.lease_ms / 1000
+
+    def keeps_lock(self, now: float) -> bool:
+        """Return whether the lock must be renewed. After ``max_hold`` it need not.
+
+        The guard's record is renewed until the run ends, so that no copy of the task runs beside
+        it.
+        """
+        if self.let_go:
+            return False
+        limit = seconds_of(self.once.max_hold) if self.once is not None else None
+        return limit is None or now - self.begun < limit
 
 
 @dataclass(slots=True)
 class TaskKeys:
-    """Keys of one task, as the scripts name them. ``None``: it has no lock, or no record."""
+    """Keys of one task, as the scripts name them. ``None``: it has no lock, or no rows."""
 
     guard: str
-    guard_index: str
+    index: str
+    fence: str
     lock: str | None = None
     waiters: str | None = None
     parked: str | None = None
-    index: str | None = None
-    fence: str | None = None
     rows: str | None = None
-    feed: str | None = None
-    deadlines: str | None = None
-    incidents: str | None = None
 
 
 class Wanted(NamedTuple):
@@ -231,16 +267,27 @@ class Seen(IntEnum):
     REFUSED = 2
 
 
-class _Record(NamedTuple):
-    """The guard's record of a task; ``state`` is ``None`` if there is none."""
+class GuardRecord(NamedTuple):
+    """The guard's record of a task.
+
+    Parameters:
+        state: ``None`` if there is no record.
+        left_ms: ms until the record must be renewed; 0 or less if its worker no longer does so.
+    """
 
     state: bytes | None
     attempt: int
     left_ms: float
 
     @property
-    def is_running(self) -> bool:
-        return self.state == b"running"
+    def is_alive(self) -> bool:
+        """Whether the task runs, and its worker renews the record."""
+        return self.state == b"running" and self.left_ms > 0
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether the task runs by its record, but its worker does not renew the record."""
+        return self.state == b"running" and self.left_ms <= 0
 
     def has_ended(self, attempt: int) -> bool:
         """Return whether this attempt of the task, or a later one, has ended."""
@@ -323,25 +370,25 @@ class LockStore:
 
     def begin(
         self,
-        held: Held,
+        hold: Hold,
         *,
         on_conflict: str = "skip",
         max_waiters: int | None = None,
         message: str = "",
         fate: Fate | None = None,
     ) -> Verdict:
-        """Claim a task id, and acquire the lock if ``held`` names one.
+        """Claim a task id, and acquire the lock if ``hold`` names one.
 
-        If the task may run, ``held.fence`` is set.
+        If the task may run, ``hold.fence`` is set.
 
         Parameters:
             message: the message, to be parked if the task has to wait; empty if it is not encoded.
             fate: start of the run for the record of runs, written if the task may run.
         """
-        reply = self._scripts.run(
+        reply = self._run(
             "once/begin",
-            self._keys_of(held.record, held.key, fate),
-            held,
+            self._keys_of(hold.task_id, hold.key, fate),
+            hold,
             message=message,
             on_conflict=on_conflict,
             max_waiters=max_waiters or 0,
@@ -350,10 +397,10 @@ class LockStore:
         )
         verdict = Verdict(*texts(reply))
         if verdict.word == "run":
-            held.fence = int(verdict.text or 0)
+            hold.fence = int(verdict.text or 0)
         return verdict
 
-    def renew(self, held: Held, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
+    def renew(self, hold: Hold, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
         """Renew a run's lock and its record of the guard for another lease.
 
         Parameters:
@@ -366,18 +413,18 @@ class LockStore:
             whether this run still has the guard's record; and whether it still has the lock, or the
             lock was not renewed.
         """
-        guard, ours = self._scripts.run(
+        guard, ours = self._run(
             "once/renew",
-            self._keys_of(held.record, held.key if lock else None),
-            held,
+            self._keys_of(hold.task_id, hold.key if lock else None),
+            hold,
             revive=int(revive),
-            fence=held.fence,
+            fence=hold.fence,
         )
         return bool(guard), bool(ours)
 
     def end(
         self,
-        held: Held,
+        hold: Hold,
         *,
         again: bool = False,
         hold_ms: int = 0,
@@ -391,10 +438,10 @@ class LockStore:
             fate: end of the run for the record of runs. With ``again`` it is written only if no
                 copy of the task runs yet.
         """
-        standby, released, waiters, unrecorded = self._scripts.run(
+        standby, released, waiters, unrecorded = self._run(
             "once/end",
-            self._keys_of(held.record, held.key, fate),
-            held,
+            self._keys_of(hold.task_id, hold.key, fate),
+            hold,
             how="again" if again else "done",
             hold_ms=hold_ms,
             fate=fate and fate.encode(),
@@ -475,56 +522,36 @@ class LockStore:
 
     def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
         """Return for each task whether its worker still renews the guard's record."""
-        records = self._records(task_ids)
-        return {task_id: record.is_running and record.left_ms > 0 for task_id, record in records}
+        return {task_id: record.is_alive for task_id, record in self.records(task_ids).items()}
 
-    def lapsed(self, task_ids: Iterable[str]) -> set[str]:
-        """Return the tasks that run by the guard's record, but whose worker does not renew it."""
-        records = self._records([*task_ids])
-        return {task_id for task_id, record in records if record.is_running and record.left_ms <= 0}
-
-    def ended(self, attempts: Mapping[str, int]) -> set[str]:
-        """Return the tasks whose attempt, or a later one, has ended by the guard's record.
-
-        Parameters:
-            attempts: task id -> attempt.
-        """
-        records = self._records([*attempts])
-        return {task_id for task_id, record in records if record.has_ended(attempts[task_id])}
-
-    def _records(self, task_ids: Sequence[str]) -> list[tuple[str, _Record]]:
+    def records(self, task_ids: Iterable[str]) -> dict[str, GuardRecord]:
         """Return the guard's record of each task."""
+        task_ids = list(task_ids)
         if not task_ids:
-            return []
+            return {}
         # Ask for the time first, so that no task looks dead because its record came late. Ask
         # outside the pipeline, because a cluster's pipeline allows no command without a key.
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:
             pipe.hmget(self.keys.guard(task_id), "state", "attempt", "until")
-        records = []
+        records = {}
         for task_id, (state, attempt, until) in zip(task_ids, pipe.execute(), strict=True):
-            record = _Record(state, int(attempt or 0), float(until or 0) - now)
-            records.append((task_id, record))
+            records[task_id] = GuardRecord(state, int(attempt or 0), float(until or 0) - now)
         return records
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _run(self, script: str, **values: Any) -> Any:
-        return self._scripts.run(script, self.keys, **values)
+    def _run(self, script: str, *sources: object, **values: Any) -> Any:
+        return self._scripts.run(script, *sources, self.keys, self._runs, **values)
 
-    def _keys_of(self, guard_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
-        """Return the keys of one task, with those of its lock and of its record if it has them."""
-        keys = TaskKeys(self.keys.guard(guard_id), self.keys.guard_index)
+    def _keys_of(self, task_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
+        """Return the keys of one task, with those of its lock and of its rows if it has them."""
+        keys = TaskKeys(self.keys.guard(task_id), self.keys.index, self.keys.fence)
         if key is not None:
             keys.lock = self.keys.lock(key)
             keys.waiters = self.keys.waiters(key)
             keys.parked = self.keys.parked(key)
-            keys.index = self.keys.index
-            keys.fence = self.keys.fence
         if fate is not None:
             keys.rows = self._runs.rows(fate.attempt.name)
-            keys.feed = self._runs.feed
-            keys.deadlines = self._runs.deadlines
-            keys.incidents = self._runs.incidents
         return keys

@@ -23,9 +23,9 @@ from .._base.times import MAX_MS, Duration, from_ms
 from ..policies import MIN_LEASE, Once
 from ..store.redis_values import text_of_hash, texts
 from .errors import LockLost, LockUnavailable
-from .lock_client import Hold, LockClient
+from .lock_client import LockClient
 from .lock_key import checked_key
-from .lock_store import Held
+from .lock_store import Hold
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -45,48 +45,47 @@ _PAGE = 500
 
 @public
 class LockHandle:
-    """Lock of a block of code, as ``with lock(...) as held`` yields it.
+    """Lock of a block of code, as ``with lock(...) as held`` yields it, or of a task's run.
 
-    The handle is true if the lock was acquired.
+    The handle is true if the lock was acquired. ``task.once`` is such a handle, too. Outside of a
+    run, and in eager mode, it is false, and ``key`` is the key of the task's policy.
     """
 
-    def __init__(
-        self,
-        key: str,
-        hold: Hold | None,
-        *,
-        taken: bool,
-        until: float | None = None,
-    ) -> None:
+    def __init__(self, key: Any, hold: Hold | None = None, until: float | None = None) -> None:
         self.key = key
         self._hold = hold
-        self._taken = taken
         self._until = until
 
     def __bool__(self) -> bool:
-        return self._taken
+        return self._hold is not None or self._until is not None
 
     @property
     def fence(self) -> int | None:
-        """Fencing number; ``None`` without the lock, and for a lock in a cache."""
-        if self._hold is None or not self._taken:
-            return None
-        return self._hold.held.fence
+        """Fencing number, which grows with every task that acquires a lock.
+
+        Pass it to the resource that the lock protects, and let the resource refuse a lower number
+        than it has seen. Nothing else stops a holder that was paused for longer than its lease.
+        ``None`` without the lock, and for a lock in a cache.
+        """
+        return None if self._hold is None else self._hold.fence
 
     @property
     def lost(self) -> bool:
-        """Whether the lock ran out within the block."""
+        """Whether the lock expired during the block or the run, so that another task may have it.
+
+        After a pause of the process it may take a third of the lease until this is known.
+        """
         if self._until is not None:
-            return self._taken and time.monotonic() >= self._until
+            return time.monotonic() >= self._until
         return self._hold is not None and self._hold.lost
 
     def check(self) -> None:
-        """Check that the block still has the lock.
+        """Check that the block or the run still has the lock.
 
         Raises:
             LockLost: the lock was not acquired, or has expired.
         """
-        if not self._taken or self.lost:
+        if not self or self.lost:
             raise LockLost(f"the once-lock {self.key!r} is not held", self.key)
 
 
@@ -136,7 +135,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     client = LockClient.of(app)
     token = random_hex()
     lease_ms = round(lease * 1000)
-    held = Held(
+    hold = Hold(
         token=token,
         task_id=f"lock:{token}",
         attempt=0,
@@ -146,8 +145,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         # The guard's record outlives the block by two leases, so that a renewal in flight does not
         # restore the lock.
         life_ms=2 * lease_ms,
+        once=Once(lease=lease),
     )
-    hold = Hold(held, Once(lease=lease))
     try:
         taken = _acquire(client, hold, timeout)
     except LockUnavailable:
@@ -158,11 +157,11 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         client.end(hold, patient=True)
         raise
     if not taken:
-        yield LockHandle(key, None, taken=False)
+        yield LockHandle(key)
         return
     client.renewer.add(hold)
     try:
-        yield LockHandle(key, hold, taken=True)
+        yield LockHandle(key, hold)
     finally:
         client.end(hold, patient=True)
 
@@ -192,7 +191,7 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
             break
         time.sleep(_POLL)
     try:
-        yield LockHandle(key, None, taken=taken, until=until)
+        yield LockHandle(key, until=until if taken else None)
     finally:
         # A cache cannot compare and delete in one step. If this process pauses between the two for
         # longer than the margin, the key expires, another holder acquires it, and the delete frees

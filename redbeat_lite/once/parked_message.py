@@ -17,8 +17,9 @@ from kombu.utils.json import dumps, loads
 
 from .._base.celery_app import own_connection
 
-#: Attribute of a request: the token of its delivery and the form of its message on the wire. Our
-#: ``Request`` class of a worker writes it.
+#: Attribute of a request: ``token``, the name of its delivery, and the form of its message on the
+#: wire: ``names`` of the headers, and the content ``type``. Our ``Request`` class of a worker, in
+#: the main process, writes it for the child.
 DELIVERY = "redbeat_delivery"
 
 #: Headers of Celery's message protocol 2, for a request that another ``Request`` class has made.
@@ -30,28 +31,9 @@ _HEADERS = (
 
 #: Headers that are not parked: the parked body is not compressed, and the broker sets the other one
 #: for each delivery.
-_GONE = ("compression", "redelivered")
+GONE = ("compression", "redelivered")
 
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
-
-
-def delivery(
-    token: str,
-    headers: Mapping[str, Any],
-    content_type: str | None,
-    encoding: str | None,
-) -> dict[str, Any]:
-    """Return the value of :data:`DELIVERY`, by which a worker's main process tells the child.
-
-    Parameters:
-        token: name of this delivery, known to both processes.
-    """
-    return {
-        "token": token,
-        "names": [name for name in headers if name not in _GONE],
-        "type": content_type,
-        "enc": encoding,
-    }
 
 
 def encode(request: Any) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial, wraps
 from typing import Any
 
-from celery import states
+from celery import signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
@@ -20,8 +20,8 @@ from .._base.times import delay_ms
 from ..runs.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
 from .claims import is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .lock_client import Hold, LockClient, record_outcome
-from .lock_store import Verdict
+from .lock_client import LockClient, record_outcome
+from .lock_store import Hold, Verdict
 from .outcomes import Skipped, end_unrun, fate_of, is_final, is_requeued, keeps_result, outcome_of
 from .parked_message import encode
 
@@ -36,15 +36,12 @@ _BEGAN = "redbeat_began"
 #: Attribute of a request: the exception that is raised in place of the body.
 _INSTEAD = "redbeat_instead"
 
-#: Attribute of a request: true if its run did not get its lock, so that its body does not run.
-_REFUSED = "redbeat_refused"
-
 #: Attribute of a request: the signature with which its task has replaced itself.
 _SUCCESSOR = "redbeat_successor"
 
 #: All these attributes. Celery makes each header of a message an attribute of the request. So a
 #: message that came with one of these headers could bypass its lock, and a worker removes them.
-INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _REFUSED, _SUCCESSOR)
+INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _SUCCESSOR)
 
 
 # -- begin -----------------------------------------------------------------------------------------
@@ -159,7 +156,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     """Raise the exception that keeps this copy of the task from running."""
     name = f"{task.name}[{request.id}]"
-    key = hold.held.key
+    key = hold.key
     if verdict.word == "drop":
         logger.info("Task %s has ended already; this copy is dropped", name)
         raise Ignore("a copy of a task that has ended already")
@@ -193,53 +190,58 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.
     setattr(request, HOLD, hold)
-    setattr(request, _REFUSED, True)
+    hold.refused = True
     on_conflict = "skip" if hold.once is None else hold.once.on_conflict
     if hold.once is not None and on_conflict == "wait":
         # The line is full. Work is lost here, and not only a duplicate, so this is an error.
         message += f", and max_waiters={hold.once.max_waiters} wait for it already"
     if on_conflict != "skip":
-        raise OnceRejected(message, hold.held.key, holder)
-    end_unrun(task, request, OnceSkipped(message, hold.held.key, holder))
+        raise OnceRejected(message, hold.key, holder)
+    end_unrun(task, request, OnceSkipped(message, hold.key, holder))
     raise Skipped("skipped")
 
 
 # -- end -------------------------------------------------------------------------------------------
 
 
-def finish(task: Any, state: str | None, retval: Any) -> None:
+def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) -> None:
     """Release the lock of a run and record its outcome, after its result is stored.
 
     Parameters:
+        sender: the task.
         state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
             exit or a kill of its greenlet.
         retval: ``retval`` of the same signal.
     """
-    fields = task.request.__dict__
+    fields = sender.request.__dict__
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
-    was_refused = fields.pop(_REFUSED, False)
     result = outcome_of(state, retval)
-    if state is None and task.acks_late:
+    if state is None and sender.acks_late:
         result = None  # The message is not acknowledged, so the broker delivers it again.
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
         if began is not None and result is not None:
-            record_outcome(task.app, fields, *result, began, retry_ms)
+            record_outcome(sender.app, fields, *result, began, retry_ms)
         return
     is_torn_down = state is None
-    body_began = None if was_refused else hold.begun
+    body_began = None if hold.refused else hold.begun
     end = partial(
-        LockClient.of(task.app).end,
+        LockClient.of(sender.app).end,
         hold,
         again=is_torn_down or is_requeued(state, retval),
-        hold_ms=_kept_for_ms(task, hold, state, retval, successor),
+        hold_ms=_kept_for_ms(sender, hold, state, retval, successor),
         # A process that is being torn down should end soon.
         patient=not is_torn_down,
         fate=fate_of(hold.run, result, fields, body_began, retry_ms),
     )
     _despite_soft_limit(end)
+
+
+# Celery sends this signal after the result is stored and before the message is acknowledged. It
+# sends it also after a retry, an Ignore and a SIGTERM.
+signals.task_postrun.connect(finish, weak=False, dispatch_uid="redbeat_lite.once")
 
 
 def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successor: Any) -> int:
@@ -250,9 +252,9 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
     kept_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
         successor = getattr(retval, "sig", None)
-        kept_ms = hold.held.lease_ms + until_retry_ms(retval) + hold.late_ms
+        kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
-        kept_ms = hold.held.lease_ms
+        kept_ms = hold.lease_ms
     if kept_ms and not _has_same_key(task, hold, successor):
         return 0
     return kept_ms
@@ -276,13 +278,10 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
     headers = signature.options.get("headers") or {}
     fields = {**headers, "args": signature.args, "kwargs": signature.kwargs}
     try:
-        policy = policy_of(task, fields)
+        _, key = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
-    if policy is None:
-        return False
-    _, key = policy
-    return key == hold.held.key
+    return key == hold.key
 
 
 def until_retry_ms(retry: Any) -> int:
@@ -290,13 +289,6 @@ def until_retry_ms(retry: Any) -> int:
     when = retry.when if isinstance(retry, Retry) else None
     option = "eta" if isinstance(when, datetime) else "countdown"
     return max(0, delay_ms({option: when}, wall_ms()))
-
-
-def leave_end_to_others(request: Any) -> None:
-    """Let the end of this body go unrecorded, because other code records the end of its run."""
-    hold = request.__dict__.get(HOLD)
-    if hold is not None:
-        hold.run = None
 
 
 # -- body ------------------------------------------------------------------------------------------
@@ -338,7 +330,7 @@ def run_and_release(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs
     """
     fields = task.request.__dict__
     hold: Hold | None = fields.get(HOLD)
-    has_lock = hold is not None and hold.held.key is not None
+    has_lock = hold is not None and hold.key is not None
     has_next = any(fields.get(name) for name in ("chain", "callbacks", "chord"))
     # A body may call the body of its base class, and go on after it. Then only the outer call
     # releases the lock.

@@ -7,12 +7,11 @@ With ``app = Celery(task_cls="redbeat_lite:Task")`` every task has the guard, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import celery
-from celery import signals
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
 from kombu.exceptions import OperationalError
@@ -29,45 +28,12 @@ from ..store.time_limits import retry_for
 from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
-from .lock_client import GUARD_LIFE, PATIENCE, Hold, LockClient
+from .lock_client import GUARD_LIFE, PATIENCE, LockClient, policy_of_call
 from .lock_key import check_definition, checked_key, key_of
 from .lock_store import DOWN, Wanted
+from .locks import LockHandle
 from .outcomes import end_unrun
 from .parked_message import DELIVERY
-
-
-class Current:
-    """``task.once``: the key of the task's lock, and the state of the lock during a run.
-
-    Parameters:
-        hold: lock of the run; ``None`` outside of a run, and in eager mode.
-    """
-
-    def __init__(self, policy: Once, hold: Hold | None) -> None:
-        self._policy = policy
-        self._hold = hold
-
-    @property
-    def key(self) -> str | Callable[..., str] | None:
-        """Key of the lock during a run; outside of a run the ``key`` of the policy."""
-        return self._policy.key if self._hold is None else self._hold.held.key
-
-    @property
-    def fence(self) -> int | None:
-        """Fencing number, which grows with every task that acquires a lock.
-
-        Pass it to the resource that the lock protects, and let the resource refuse a lower number
-        than it has seen. Nothing else stops a holder that was paused for longer than its lease.
-        """
-        return self._hold.held.fence if self._hold is not None else None
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lock expired during the run, so that another task may have it.
-
-        After a pause of the process it may take a third of the lease until this is known.
-        """
-        return self._hold is not None and self._hold.lost
 
 
 @public
@@ -129,11 +95,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return task
 
     @property
-    def once(self) -> Current | None:
-        """The state of this task's lock; ``None`` if it has none."""
+    def once(self) -> LockHandle | None:
+        """The lock of the run, or outside of a run the key of the policy; ``None`` without one."""
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
-        policy = hold.once if hold is not None else self.once_policy
-        return Current(policy, hold) if policy is not None else None
+        once = self.once_policy if hold is None else hold.once
+        if once is None:
+            return None
+        return LockHandle(once.key if hold is None else hold.key, hold)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Acquire the lock and claim the task id, unless the call is direct or eager."""
@@ -234,27 +202,21 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             the key of the lock that was acquired; ``None``: none was.
         """
         is_for_call = once_key is not None or on_conflict is not None
-        once = self.once_policy
-        if once is None and is_for_call:
-            once = Once(lease=LockClient.of(self.app).settings.once_lease)
+        once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
         # A retry, or a message of the beat, comes with the header, and has its lock already.
         if ONCE_HEADER in options["headers"]:
             return None
-        if on_conflict is not None:
-            once = once.but(on_conflict=on_conflict)
-        key = self._key(once, once_key, args, kwargs)
+        if once_key is not None:
+            key = checked_key(once_key)
+        else:
+            key = key_of(once, self.name, args, kwargs, self.once_signature)
         options["headers"][ONCE_HEADER] = once_header(key, once, queued=once.at_publish)
         if not once.at_publish:
             return None
         self._acquire(once, key, task_id, args, kwargs, options)
         return key
-
-    def _key(self, once: Once, once_key: str | None, args: Any, kwargs: Any) -> str:
-        if once_key is not None:
-            return checked_key(once_key)
-        return key_of(once, self.name, args, kwargs, self.once_signature)
 
     def _acquire(
         self,
@@ -346,15 +308,6 @@ def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
     if running is None:
         return parent is not None
     return bool(parent == running.request.id and parent != task_id)
-
-
-def _finish(sender: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
-    run_lifecycle.finish(sender, state, retval)
-
-
-# Celery sends this signal after the result is stored and before the message is acknowledged. It
-# sends it also after a retry, an Ignore and a SIGTERM.
-signals.task_postrun.connect(_finish, weak=False, dispatch_uid="redbeat_lite.once")
 
 
 #: Errors of a broker that does not answer, so that a message was not published.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from .._base.clock import elapsed, wall_ms
 from ..store.redis_values import server_ms
@@ -21,7 +22,7 @@ _GONE_AFTER = 60.0
 FORGOTTEN_AFTER = 3600.0
 
 
-class WorkerReport(NamedTuple):
+class WorkerReport(msgspec.Struct, frozen=True):
     """Report of a worker.
 
     Parameters:
@@ -39,23 +40,8 @@ class WorkerReport(NamedTuple):
     ahead: float = 0.0
     records: bool = False
 
-    def encode(self) -> str:
-        return json.dumps(self._asdict())
-
-    @classmethod
-    def decode(cls, text: bytes) -> WorkerReport:
-        """Return the report that :meth:`encode` wrote; skip unknown fields."""
-        data = json.loads(text)
-        timeout = data["visibility_timeout"]
-        if timeout is not None:
-            timeout = float(timeout)
-        return cls(
-            queues=[str(queue) for queue in data["queues"]],
-            visibility_timeout=timeout,
-            at=float(data["at"]),
-            ahead=float(data.get("ahead", 0.0)),
-            records=bool(data.get("records", False)),
-        )
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
 
 
 def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
@@ -69,8 +55,8 @@ def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, Worke
     recent = {}
     for name, text in stored.items():
         # These are the errors of a text that is no report.
-        with suppress(ValueError, TypeError, AttributeError, KeyError):
-            report = WorkerReport.decode(text)
+        with suppress(ValueError, msgspec.DecodeError):
+            report = msgspec.json.decode(text, type=WorkerReport)
             if now - report.at <= _GONE_AFTER:
                 recent[name.decode(errors="backslashreplace")] = report
     return recent

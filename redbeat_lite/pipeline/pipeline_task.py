@@ -119,7 +119,7 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     hold = fields.get(run_lifecycle.HOLD)
     token = (fields.get(DELIVERY) or {}).get("token") or ""
     if hold is not None:
-        token = hold.held.token
+        token = hold.token
     return Ref(
         str(header["run"]),
         int(header["step"]),
@@ -254,7 +254,7 @@ class PipelineTask(Task):
             request.id,
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
-            renew_ms=round(hold.held.lease_ms / PER_LEASE),
+            renew_ms=round(hold.lease_ms / PER_LEASE),
         )
         if answer != "run":
             self._refuse_step(ref, answer, text.decode())
@@ -422,5 +422,7 @@ def start_pipeline(self: Any, definition: str) -> str:
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
     # The end of the run, and not of this task, is the end of the entry's occurrence.
-    run_lifecycle.leave_end_to_others(self.request)
+    hold = fields.get(run_lifecycle.HOLD)
+    if hold is not None:
+        hold.run = None
     return run_id

@@ -114,9 +114,8 @@ def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> li
     for step, (round_, attempt) in outbox.items():
         task = task_id(run_id, definition.stage_of(step), step, round_)
         refs_by_task[task] = Ref(run_id, step, NO_STAGE, round_, attempt)
-    attempts = {task: ref.attempt for task, ref in refs_by_task.items()}
-    ended = store.guards.ended(attempts)
-    return [ref for task, ref in refs_by_task.items() if task in ended]
+    records = store.guards.records(refs_by_task)
+    return [ref for task, ref in refs_by_task.items() if records[task].has_ended(ref.attempt)]
 
 
 def _is_restarted(app: Celery, store: PipelineStore, ref: Ref) -> bool:

@@ -16,7 +16,7 @@ from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, at, cron, every,
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat import backfills as sending
 from redbeat_lite.entries.state import task_id
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_store import Hold, LockStore
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.store import Store
@@ -267,7 +267,7 @@ def test_a_run_whose_worker_has_died_counts_as_ended_once_its_lease_is_over(
     setup.schedules.backfills.start("a", *hours(9, 1), max_active=1)
     turns(setup)
     [message], store = queued(setup.broker), LockStore(client, "redbeat-lite")
-    assert store.begin(Held("token", message.id, 0, 60_000, life_ms=60_000)).word == "run"
+    assert store.begin(Hold("token", message.id, 0, 60_000, life_ms=60_000)).word == "run"
     turns(setup, 3)
     assert sent(setup) == [9]
     client.hset(store.keys.guard(message.id), "until", server_ms(client) - 1)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_store import Hold, LockStore
 
 
 def acquire_and_release(client: Any, times: int = 2_000) -> float:
@@ -14,7 +14,7 @@ def acquire_and_release(client: Any, times: int = 2_000) -> float:
     store, run = LockStore(client, "bench"), uuid4().hex
     started = time.perf_counter()
     for n in range(times):
-        held = Held(f"token-{n}", f"{run}-{n}", 0, 60_000, key=f"key-{n % 100}", life_ms=1_000)
+        held = Hold(f"token-{n}", f"{run}-{n}", 0, 60_000, key=f"key-{n % 100}", life_ms=1_000)
         if store.begin(held).word != "run" or not store.end(held).released:
             raise AssertionError("a free lock was refused")
     return (time.perf_counter() - started) / times * 1e6

@@ -7,17 +7,17 @@ from typing import Any
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_store import Hold, LockStore
 
 tokens = (f"token-{n}" for n in itertools.count())
 
 
-def held(task_id: str = "a", key: str | None = "k", **changes: Any) -> Held:
+def held(task_id: str = "a", key: str | None = "k", **changes: Any) -> Hold:
     values: dict[str, Any] = {"attempt": 0, "lease_ms": 60_000, "life_ms": 60_000, **changes}
-    return Held(token=next(tokens), task_id=task_id, key=key, **values)
+    return Hold(token=next(tokens), task_id=task_id, key=key, **values)
 
 
-def begin(store: LockStore, one: Held, **options: Any) -> str:
+def begin(store: LockStore, one: Hold, **options: Any) -> str:
     return store.begin(one, **options).word
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_store import Hold, LockStore
 from tests.harness.history import HistoryLog
 
 #: Nobody renews: a process that stands still for longer than this loses its lock, and rightly so. Where eight of them
@@ -53,7 +53,7 @@ class Chaos:
 
     def job(self, message: str) -> None:
         job = json.loads(message)
-        held = Held(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000)
+        held = Hold(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000)
         word = self.store.begin(held, on_conflict="wait").word
         if word == "encode":
             # In its place before the message is gone from the list: what a late acknowledgement does.
@@ -68,7 +68,7 @@ class Chaos:
         if place is not None:
             self.client.hset("places", job["id"], f"{place:.0f}")
 
-    def inside(self, job: dict[str, Any], held: Held, message: str) -> None:
+    def inside(self, job: dict[str, Any], held: Hold, message: str) -> None:
         place = self.client.hget("places", job["id"])
         self.client.hdel("places", job["id"])
         waited = None if place is None else int(place)

@@ -27,8 +27,8 @@ from redbeat_lite._base import forks
 from redbeat_lite._base.lazy import lazy, of_process
 from redbeat_lite._base.threads import Ticker
 from redbeat_lite.api import reader as api
-from redbeat_lite.once.lock_client import Hold, Renewer
-from redbeat_lite.once.lock_store import Held
+from redbeat_lite.once.lock_client import Renewer
+from redbeat_lite.once.lock_store import Hold
 from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
@@ -137,7 +137,7 @@ def sweep(work: Work) -> None:
 def due_hold() -> Hold:
     """Return what a run holds that has to be renewed at once."""
     renewed = time.monotonic() - 60
-    return Hold(Held("token", "t", 0, 60_000, key="k", holder="h", life_ms=1), None, begun=renewed, renewed=renewed)
+    return Hold("token", "t", 0, 60_000, key="k", holder="h", life_ms=1, begun=renewed, renewed=renewed)
 
 
 def only_once(work: Work) -> Callable[[], None]:

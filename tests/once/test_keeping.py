@@ -20,8 +20,8 @@ from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite._base.errors import InvalidEntry
-from redbeat_lite.once.lock_client import Hold, LockClient, Renewer
-from redbeat_lite.once.lock_store import Held, LockStore
+from redbeat_lite.once.lock_client import LockClient, Renewer
+from redbeat_lite.once.lock_store import Hold, LockStore
 from redbeat_lite.once.parked_message import DELIVERY
 from redbeat_lite.once.run_lifecycle import finish
 from redbeat_lite.once.worker import keeper
@@ -89,7 +89,7 @@ def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery
     hold = run(first)
     keeper._watch()
     # The retry begins between two looks, under the same task id.
-    runtime.store.end(hold.held, hold_ms=1_000)
+    runtime.store.end(hold, hold_ms=1_000)
     active.clear()
     active.add(retry)
     run(retry)
@@ -132,23 +132,23 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
     while time.monotonic() < end:
         keeper._watch()
         time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
-    copy = Held("copy", "id", 0, 1_000, life_ms=1_000)
+    copy = Hold("copy", "id", 0, 1_000, life_ms=1_000)
     assert runtime.store.begin(copy, message="m").word == "standby"
     runtime.end(hold)
 
 
 def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = Hold(Held(uuid4().hex, "id", 0, 1_000), None)
+    hold = Hold(uuid4().hex, "id", 0, 1_000)
     request = SimpleNamespace(app=app, worker_pid=GONE, request_dict={}, time_start=None)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(LockClient, "end", fail)
-    worker_request.awaited.add(hold.held.token)
+    worker_request.awaited.add(hold.token)
     with pytest.raises(MemoryError):
         worker_request._follow(request, hold, False, None)
-    assert hold.held.token not in worker_request.awaited
+    assert hold.token not in worker_request.awaited
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_block_that_is_interrupted_while_it_takes_its_lock_leaves_none(app: Ce
 class Records:
     """In the place of a lock store: notes what was asked of it, and does as the test says."""
 
-    def __init__(self, answer: Callable[[Held], tuple[bool, bool]]) -> None:
+    def __init__(self, answer: Callable[[Hold], tuple[bool, bool]]) -> None:
         self.answer = answer
         self.renewed: list[tuple[str, bool]] = []
         self.revived: dict[str, bool] = {}
@@ -324,7 +324,7 @@ class Records:
     def connect(self) -> Any:
         return self
 
-    def renew(self, held: Held, *, revive: bool, lock: bool) -> tuple[bool, bool]:
+    def renew(self, held: Hold, *, revive: bool, lock: bool) -> tuple[bool, bool]:
         self.renewed.append((held.token, lock))
         self.revived.setdefault(held.token, revive)
         return self.answer(held)
@@ -332,15 +332,15 @@ class Records:
 
 def hold(token: str, lease: float, **policy: Any) -> Hold:
     """One whose next renewal is due."""
-    due = Hold(Held(token, token, 0, round(lease * 1000), key="k"), Once(lease=lease, **policy))
-    due.start(time.monotonic() - lease / 2)
-    return due
+    then = time.monotonic() - lease / 2
+    once = Once(lease=lease, **policy)
+    return Hold(token, token, 0, round(lease * 1000), key="k", once=once, begun=then, renewed=then, locked=then)
 
 
 def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None:
     records = Records(lambda held: (True, True))
     renewer, early, late = Renewer(records.connect), hold("early", 5.0), hold("late", 5.0)
-    late.start(time.monotonic() - 5.0)
+    late.renewed = time.monotonic() - 5.0
     for mine in (early, late):
         renewer.add(mine)
     eventually(lambda: records.revived.keys() == {"early", "late"})
@@ -350,9 +350,9 @@ def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None
 
 
 def test_a_server_that_is_away_is_told_once_and_not_with_every_renewal(caplog: pytest.LogCaptureFixture) -> None:
-    asked: list[Held] = []
+    asked: list[Hold] = []
 
-    def answer(held: Held) -> tuple[bool, bool]:
+    def answer(held: Hold) -> tuple[bool, bool]:
         asked.append(held)
         if len(asked) != 4:
             raise redis.ConnectionError("away")

@@ -19,7 +19,7 @@ from redbeat_lite.once import run_lifecycle
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import _leave
 from redbeat_lite.once.lock_client import LockClient, has_expired
-from redbeat_lite.once.lock_store import Held, LockStore, Wanted
+from redbeat_lite.once.lock_store import Hold, LockStore, Wanted
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker_reports import workers
@@ -189,13 +189,13 @@ def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store:
 def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: LockStore) -> None:
     app = app_of(once_server)
     task = app.task(name="t", base=Task, shared=False)(nothing)
-    first = Held("token", "a", 0, 60_000, life_ms=60_000)
+    first = Hold("token", "a", 0, 60_000, life_ms=60_000)
     store.begin(first)
-    store.begin(Held("other", "a", 0, 60_000), message="copy")
+    store.begin(Hold("other", "a", 0, 60_000), message="copy")
     assert store.end(first, again=True).standby
     _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
     assert store.wake_standby("a") is None
-    assert store.begin(Held("third", "a", 0, 60_000)).word == "drop"
+    assert store.begin(Hold("third", "a", 0, 60_000)).word == "drop"
 
 
 def test_a_lock_knows_the_queue_that_its_task_chooses(once_server: Server, store: LockStore) -> None:
@@ -240,7 +240,7 @@ def parked(once_server: Server, store: LockStore) -> Celery:
     one = {"task": "t", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False,
            "properties": {"reply_to": "caller", "correlation_id": "this"}}  # fmt: skip
     first = {"id": "gone", "expires": soon.isoformat(), "chain": [dict(task.si().set(task_id="tail"))]}
-    held = Held("token", "a", 0, 60_000, key="k")
+    held = Hold("token", "a", 0, 60_000, key="k")
     assert store.begin(held).word == "run"
     for fields in (first, {"id": "next"}):
         task.push_request(**one, **fields, delivery_info={"routing_key": f"queue-of-{fields['id']}"})
@@ -298,7 +298,7 @@ def test_whoever_dies_while_it_ends_a_waiter_is_repeated(
 def test_hundreds_that_expired_are_ended_in_one_go(parked: Celery, store: LockStore) -> None:
     text = store.client.hget("{t}:once:parked:k", "m:gone")
     for n in range(200):
-        one = Held("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000)
+        one = Hold("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000)
         message = text.replace('"gone"', f'"w{n}"')
         assert store.begin(one, on_conflict="wait", message=message).word == "parked"
     assert store.leave("k", "next")

@@ -15,7 +15,7 @@ from celery import chain
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
 from redbeat_lite.once.claims import Claim, headers, take
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.lock_store import Held
+from redbeat_lite.once.lock_store import Hold
 from tests.harness.history import now_ms
 from tests.once.client import OnceClient
 from tests.once.conftest import in_crews, one_pool_will_do
@@ -47,7 +47,7 @@ def test_a_worker_that_dies_between_a_refusal_and_its_result_leaves_nobody_waiti
 ) -> None:
     first = busy(task)
     result, raw = proj.capture(lambda: proj.task(task).apply_async((key,), queue="nowhere"))
-    dying = Held("dying", result.id, 0, 3_000, key=f"once.{task}:{key}", life_ms=60_000)
+    dying = Hold("dying", result.id, 0, 3_000, key=f"once.{task}:{key}", life_ms=60_000)
     assert LockClient.of(proj.app).store.begin(dying).word == "taken"
     proj.inject(raw)
     with pytest.raises((OnceSkipped, OnceRejected), match=first.id):
@@ -493,7 +493,7 @@ def test_a_block_wakes_the_task_that_waits_for_it(proj: OnceClient, key: str) ->
 @one_pool_will_do
 def test_the_reaper_wakes_for_a_releaser_that_died_before_it_could(proj: OnceClient, key: str) -> None:
     store = LockClient.of(proj.app).store
-    releaser = Held("token", f"block-{key}", 0, 60_000, key=f"once.wait:{key}")
+    releaser = Hold("token", f"block-{key}", 0, 60_000, key=f"once.wait:{key}")
     assert store.begin(releaser).word == "run"
     waiting = proj.tasks.wait.delay(key, n=4)
     eventually(lambda: proj.waiters(key))

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.claims import take
-from redbeat_lite.once.lock_store import KEPT_MS, Held, LockStore, Seen
+from redbeat_lite.once.lock_store import KEPT_MS, Hold, LockStore, Seen
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake
@@ -54,9 +54,9 @@ def test_only_the_holder_renews_and_releases(store: LockStore) -> None:
     assert not store.end(mine).released
 
 
-def ran_out(store: LockStore, one: Held) -> None:
+def ran_out(store: LockStore, one: Hold) -> None:
     """Wait until a lock and its guard have run out, as they do while nobody renews them."""
-    guard = f"{{t}}:guard:{one.record}"
+    guard = f"{{t}}:guard:{one.task_id}"
     eventually(lambda: not store.client.exists("{t}:once:lock:k"))
     eventually(lambda: server_ms(store.client) >= int(store.client.hget(guard, "until") or 0))
 
@@ -121,7 +121,7 @@ def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockSto
     other = held("c", key="k2")
     begin(store, other)
     # The lock alone, as the end of a body does; the run, and with it the guard's record, goes on.
-    assert store.end(replace(other, guard_id="released")).released
+    assert store.end(replace(other, task_id="released")).released
     assert store.renew(other, revive=True) == (True, False)
     assert not store.client.exists("{t}:once:lock:k2")
 

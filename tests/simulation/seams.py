@@ -136,8 +136,7 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
         }
         # The client of Redis looks by the clock whether a connection has been idle for so long that it needs a ping.
         _replace(stack, ("celery.", "kombu.", "redis.connection", "redis.client"), clocks)
-        for module in (celery.worker.request, request):
-            stack.enter_context(patch.object(module, "datetime", date_class(world)))
+        stack.enter_context(patch.object(celery.worker.request, "datetime", date_class(world)))
         _replace_worker_state(stack, world, requests)
         for name, seconds in _LOOKS.items():
             stack.enter_context(patch(name, seconds))

@@ -28,8 +28,8 @@ from ...store.keys import Keys
 from ...store.redis_values import server_ms
 from ...store.server_check import check_driver
 from ..install import adopt
-from ..lock_client import PER_LEASE, Hold, LockClient
-from ..lock_store import DOWN
+from ..lock_client import PER_LEASE, LockClient
+from ..lock_store import DOWN, Hold
 from ..worker_reports import REPORT, disagreements, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
 from .request import awaited, hold_of_request, is_child, is_gone, token_of, watch, with_mixin
@@ -109,8 +109,8 @@ class Keeper:
         self._heartbeat: Heartbeat | None = None
         self._warned: set[str] = set()
         self._reported = float("-inf")
-        #: Token of a delivery -> the lock of its run, and the monotonic time of the last renewal.
-        self._renewed: dict[str, tuple[Hold | None, float]] = {}
+        #: Token of a delivery -> the hold of its run; ``None`` if there is nothing to renew.
+        self._holds: dict[str, Hold | None] = {}
         self._lock_sweeper = LockSweeper(client, state.requests)
         self._signs_of_life = SignsOfLife(client)
         self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
@@ -192,30 +192,30 @@ class Keeper:
             token = token_of(request)
             if token is not None:
                 active[token] = request
-        for token in self._renewed.keys() - active.keys():
-            del self._renewed[token]
+        for token in self._holds.keys() - active.keys():
+            del self._holds[token]
         for token, request in active.items():
-            if token not in self._renewed:
-                self._renewed[token] = (hold_of_request(request), time.monotonic())
+            if token not in self._holds:
+                self._holds[token] = hold_of_request(request)
             if token not in awaited:
                 self._watch_run(token, request)
         self._signs_of_life.renew(requests)
 
     def _watch_run(self, token: str, request: Any) -> None:
         """Renew the lock of a child's run if that is due. If the child is gone, end its run."""
-        hold, last = self._renewed[token]
+        hold = self._holds[token]
         now = time.monotonic()
         if hold is None:
             return
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
-            self._renewed[token] = (None, now)
+            self._holds[token] = None
             # Celery notices the death within seconds, and then decides whether the message is
             # redelivered. So allow another copy of the task now.
             watch(request, again=True)
-        elif now - last >= hold.lease / PER_LEASE:
+        elif now - hold.renewed >= hold.lease / PER_LEASE:
             try:
-                self._client.store.renew(hold.held, revive=False, lock=hold.keeps_lock(now))
-                self._renewed[token] = (hold, now)
+                self._client.store.renew(hold, revive=False, lock=hold.keeps_lock(now))
+                hold.renewed = now
             except DOWN as exc:
                 why = text_of(exc)
                 logger.debug("Renewal for task %s failed, trying again: %s", request.id, why)

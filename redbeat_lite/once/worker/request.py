@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,18 @@ from celery.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 from celery.worker.request import Request as CeleryRequest
 
+from ..._base.clock import wall_ms
 from ..._base.errors import InvalidEntry
 from ..._base.forks import no_forks
 from ..._base.ids import random_hex
 from ..._base.text import describe, text_of
-from ...policies import Once
 from ...runs.run import attempt_of
-from ..claims import ONCE_HEADER, is_guarded, once_header
-from ..lock_client import Hold, LockClient, record_outcome
+from ..claims import ONCE_HEADER, expires_ms, is_guarded, once_header
+from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
-from ..lock_store import DOWN, Seen
+from ..lock_store import DOWN, Hold, Seen
 from ..outcomes import Result, Skipped, fate_of, has_succeeded, is_final
-from ..parked_message import DELIVERY, delivery
+from ..parked_message import DELIVERY, GONE
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
 logger = get_logger(f"celery.{__name__}")
@@ -74,8 +73,11 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         if is_guarded(self.task, fields):
             # The main process makes the token of this delivery, and the child gets it with the
             # request. So the main process can renew and release the lock for its child.
-            form = (message.content_type, message.content_encoding)
-            fields[DELIVERY] = delivery(random_hex(), headers, *form)
+            fields[DELIVERY] = {
+                "token": random_hex(),
+                "names": [name for name in headers if name not in GONE],
+                "type": message.content_type,
+            }
 
     def revoked(self) -> bool:
         """Call Celery's method. But drop an expired copy of a message that runs or has run.
@@ -83,7 +85,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         For such a copy, Celery would overwrite the result of the first one with REVOKED.
         """
         has_ended = self._already_revoked  # type: ignore[has-type] # Celery has no types
-        if self.expires and not has_ended and self._is_expired_copy():
+        if not has_ended and self._is_expired_copy():
             logger.info("An expired copy of task %s is dropped", self.id)
             self.acknowledge()
             self._already_revoked = True
@@ -92,10 +94,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
 
     def _is_expired_copy(self) -> bool:
         """Return whether the message has expired and another copy of it runs or has run."""
-        expires = self.expires
-        zone = UTC if expires.tzinfo else None
-        now = datetime.now(zone)
-        if now <= expires or not is_guarded(self.task, self.request_dict):
+        is_expired = 0 < expires_ms(self.request_dict) < wall_ms()
+        if not is_expired or not is_guarded(self.task, self.request_dict):
             return False
         try:
             store = LockClient.of(self.app).store
@@ -201,11 +201,7 @@ def _once_of_send_task(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] |
     if "once_key" not in properties or fields.get(ONCE_HEADER):
         return None
     try:
-        once = getattr(task, "once_policy", None)
-        if once is None:
-            once = Once(lease=LockClient.of(task.app).settings.once_lease)
-        if properties.get("on_conflict") is not None:
-            once = once.but(on_conflict=properties["on_conflict"])
+        once = policy_of_call(task, properties.get("on_conflict"))
         return once_header(checked_key(properties["once_key"]), once, queued=False)
     except InvalidEntry as exc:
         name = f"{task.name}[{fields.get('id')}]"
@@ -235,7 +231,7 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
     if hold is None and (result is None or "scheduled_at" not in request.request_dict):
         return
     if hold is not None:
-        awaited.add(hold.held.token)
+        awaited.add(hold.token)
     args = (request, hold, again, result)
     name = "redbeat-lite-departure"
     threading.Thread(target=_follow, args=args, name=name, daemon=True).start()
@@ -251,7 +247,7 @@ def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None)
             _end_run(request, hold, again, result)
     finally:
         if hold is not None:
-            awaited.discard(hold.held.token)
+            awaited.discard(hold.token)
 
 
 def _wait_until_gone(request: Any) -> bool:
