@@ -151,11 +151,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.leader.progress("waiting", within=seconds)
         was_leading = self.leader.leading
 
-        def is_over() -> bool:
+        def check_wait() -> bool:
+            """Give a sign of life, and return whether to end the wait."""
             self._parts.state.alive()
             return self._stop.is_due or (was_leading and self._has_work(after_failure))
 
-        self._parts.wakeup.wait(seconds, until=is_over, leads=was_leading)
+        self._parts.wakeup.wait(seconds, until=check_wait, leads=was_leading)
 
     def _has_work(self, after_failure: bool) -> bool:
         """Return whether to end the wait of a beat that led when the wait began."""

@@ -254,7 +254,7 @@ class Settings(Model, frozen=True):
         ``url`` is ``CELERY_REDBEAT_LITE_URL``, and without a namespace ``REDBEAT_LITE_URL``.
 
         Parameters:
-            url: replaces the setting where no server is asked.
+            url: URL that replaces the setting ``url``, for a caller that asks no server.
 
         Raises:
             ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery

@@ -138,6 +138,6 @@ def own_connection() -> Any:
 
 
 def own_options() -> dict[str, Any]:
-    """Return options for ``apply_async``: publish over that connection, without Celery's retry."""
+    """Return options of ``apply_async``: :func:`own_connection`, if any, and no retry by Celery."""
     connection = own_connection()
     return {} if connection is None else {"connection": connection, "retry": False}

@@ -80,19 +80,19 @@ class Kind(NamedTuple):
 
 
 def require(is_right: bool, value: Any, hint: str = "") -> Any:
-    """Return a value that is right; raise :class:`Wrong` for another one."""
+    """Return ``value`` if ``is_right``; otherwise raise :class:`Wrong` with the hint."""
     if not is_right:
         raise Wrong(hint)
     return value
 
 
 def flag(off: str = "") -> Kind:
-    """``True`` or ``False``."""
+    """Return the kind of ``True`` and ``False``."""
     return Kind("", "True or False", lambda value: require(isinstance(value, bool), value), off=off)
 
 
 def whole(least: int, most: float = math.inf) -> Kind:
-    """Whole number from ``least`` to ``most``."""
+    """Return the kind of whole numbers from ``least`` to ``most``."""
 
     def convert(value: Any) -> Any:
         return require(type(value) is int and least <= value <= most, value)
@@ -102,13 +102,13 @@ def whole(least: int, most: float = math.inf) -> Kind:
 
 
 def choice(*choices: str) -> Kind:
-    """One of several words."""
+    """Return the kind whose values are these words."""
     expected = "one of " + ", ".join(f'"{word}"' for word in choices)
     return Kind("TEXT", expected, lambda value: require(value in choices, value), choices=choices)
 
 
 def length(least: float = 0, most: float = YEAR) -> Kind:
-    """Length of time from ``least`` to ``most`` seconds, which becomes seconds."""
+    """Return the kind of lengths of time from ``least`` to ``most`` seconds, kept in seconds."""
 
     def convert(value: Any) -> float:
         seconds = seconds_of(value)
@@ -128,7 +128,7 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
 
 
 def name(most: int) -> Kind:
-    """Text of 1 to ``most`` characters without control characters."""
+    """Return the kind of texts of 1 to ``most`` characters without control characters."""
     expected = f"text of 1 to {most} characters without control characters"
     return Kind("NAME", expected, lambda value: require(is_short_text(value, most), value))
 

@@ -94,7 +94,7 @@ def search(
     """
     changes: list[Change] = []
     since = None
-    more = limit
+    more = True
     while more and len(changes) < limit:
         if reply is None:
             call = asking(store.keys, name, limit, oldest, newest, kinds)

@@ -309,6 +309,7 @@ def _outcomes_under_way(
         if row.outcome == "running":
             outcomes[row] = _of_guard(guard, now)
     for row, until in signs.items():
+        # The guard's record, if there is one, is more exact than a sign of life.
         has_guard = row.outcome == "running" and details[row] != [None, None]
         if has_guard:
             continue

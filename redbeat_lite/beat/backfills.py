@@ -207,6 +207,7 @@ class Backfills:
         if running:
             with suppress(Refrozen):
                 self._take_step(running[0], backfills[0], now)
+        # This backfill is due again at ``steps.due``. The one behind it has its turn next.
         dues = (upcoming, self._steps.due, *(stored.score for stored in running[1:2]))
         return min((due for due in dues if due is not None), default=None)
 

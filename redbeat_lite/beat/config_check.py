@@ -174,9 +174,10 @@ def _accepted(
 
 
 def _differs(wanted: Entry, existing: Entry, stored: Stored) -> bool:
-    """Return whether ``wanted`` would be stored with another definition. Changes ``wanted``."""
-    wanted.owner = existing.owner
-    return encode(wanted, placeholders=True).encode() != stored.definition
+    """Return whether ``wanted`` would be stored with another definition."""
+    of_same_owner = copy(wanted)
+    of_same_owner.owner = existing.owner
+    return encode(of_same_owner, placeholders=True).encode() != stored.definition
 
 
 def is_shared(wanted: Entry, existing: Entry, stored: Stored) -> bool:

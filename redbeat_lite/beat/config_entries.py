@@ -303,7 +303,7 @@ class ConfigEntries:
         wanted = self._entries.get(name)
         existing, state = readable_parts(stored)
         is_own = existing is not None and existing.owner == self._settings.owner
-        if wanted is None:
+        if wanted is None:  # The configuration has no such entry any more.
             return [self._removal(stored)] if is_own else []
         if stored.definition is None:
             return [] if name in self._quarantined else [self._fresh(wanted, stored, now)]
@@ -316,7 +316,7 @@ class ConfigEntries:
                 self._leave_name(wanted, existing, stored)
                 return []
             self._inherited[existing.owner].add(name)
-        if state is None:
+        if state is None:  # The stored state cannot be read.
             return [self._fresh(wanted, stored, now)]
         return self._revision(wanted, existing, state, stored, now)
 

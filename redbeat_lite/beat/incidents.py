@@ -234,15 +234,16 @@ class IncidentWatch:
             yield deadline._replace(since=since)
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
-        """Return key -> text of the incidents, not about runs, that are true at this moment."""
+        """Return key -> text of the incidents that are true now, without those about runs."""
         states: dict[Key, str] = {}
         open_kinds = {case.kind for case in look.cases if case.until is None}
         late = 0.0
         if look.first_due is not None and not self._state.freezes.until(now):
             late = now - look.first_due
-        if self._lasts("behind", late > _BEHIND_MS, open_kinds):
+        if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        if self._lasts("nobody_records", self._lacks_recorder(now, open_kinds), open_kinds):
+        lacks_recorder = self._note_recorder(now, open_kinds)
+        if self._note_state("nobody_records", lacks_recorder, open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
@@ -258,8 +259,12 @@ class IncidentWatch:
             states |= {("quarantined", name): text for name in self._incidents.quarantined(look)}
         return states
 
-    def _lacks_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Return whether no worker records runs, although a run of the last day needed a record."""
+    def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
+        """Forget the need of a recorder if a worker records runs.
+
+        Returns:
+            whether no worker does, although a run of the last day needed a record.
+        """
         deadlines = self.deadlines
         if deadlines.recorded:
             deadlines.needed_at = None
@@ -268,8 +273,10 @@ class IncidentWatch:
             deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
-    def _lasts(self, kind: Kind, is_true: bool, open_kinds: Collection[Kind]) -> bool:
-        """Return whether a state is an incident: some looks have seen it, or it is open already.
+    def _note_state(self, kind: Kind, is_true: bool, open_kinds: Collection[Kind]) -> bool:
+        """Note whether this look sees a state. Return whether the state is an incident.
+
+        It is one if the last ``LASTING`` looks have seen it, or if the incident is open already.
 
         Parameters:
             is_true: whether this look sees the state.
@@ -292,18 +299,18 @@ class IncidentWatch:
         archived = []
         for case in look.cases:
             about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
-            is_handled = case.announced or self._is_handled(before, IncidentOpened(*about))
+            is_handled = case.announced or self._announce_once(before, IncidentOpened(*about))
             announced = case._replace(announced=is_handled)
             if case.until is not None:
                 closed = IncidentClosed(*about, from_ms(case.until))
-                if self._is_handled(before, closed) and is_handled:
+                if self._announce_once(before, closed) and is_handled:
                     archived.append(announced)
                     continue
             cases.append(announced)
         self._state.incidents = Counter(case.kind for case in look.cases if case.until is None)
         return look._replace(cases=cases, archived=archived)
 
-    def _is_handled(
+    def _announce_once(
         self,
         before: Mapping[tuple[str, type], Callable[[], bool]],
         event: IncidentOpened | IncidentClosed,

@@ -258,7 +258,7 @@ class _Renewal:
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):
-                if self._stalled() or not self._renew(scripts):
+                if self._log_stall() or not self._renew(scripts):
                     return
         finally:
             client.close()
@@ -299,13 +299,13 @@ class _Renewal:
         leader = self._leader
         result, leader.state.entries, due, leader.pauses, backfills, now, leader.set_back = reply
         leader.clock.read(now, sent)
-        leader.damaged = result == 2
+        leader.damaged = result == 2  # 1: no part is gone.
         leader.state.due = due
         if due or backfills:
             leader.overdue = True
 
-    def _stalled(self) -> bool:
-        """Return whether the main loop hangs, and log its stack if it does."""
+    def _log_stall(self) -> bool:
+        """Log the stack of the main loop if it hangs. Return whether it does."""
         late = elapsed() - self._deadline
         if late < 0:
             return False

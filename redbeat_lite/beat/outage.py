@@ -61,7 +61,7 @@ class Outage:
         self._patience = settings.lease + LEADERLESS
         self._stall_timeout = settings.stall_timeout
         # Instants are in seconds of elapsed(); ``None``: there is no such failure.
-        #: Count of consecutive failures, and the instant of the first.
+        #: Count of consecutive failures, and when the first of them was handled.
         self._failures = 0
         self._since = 0.0
         self._without_broker_since: float | None = None
@@ -171,7 +171,7 @@ class Outage:
         A turn may be repeated, because each write is idempotent and names its term.
         """
         self._unexpected += 1
-        if self._is_new(exc):
+        if self._note_kind(exc):
             logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
         self._start_over()
         if self._unexpected >= _MOST_UNEXPECTED:
@@ -179,13 +179,14 @@ class Outage:
             self._leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
         return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
-    def _is_new(self, exc: Exception) -> bool:
-        """Return whether the log has no traceback of such a failure yet, and note this one."""
+    def _note_kind(self, exc: Exception) -> bool:
+        """Note the kind of a failure. Return whether the log has no traceback of this kind yet."""
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
         kind = (type(exc), raised_at.filename, raised_at.lineno)
-        is_new = kind not in self._traced
+        if kind in self._traced:
+            return False
         self._traced.add(kind)
-        return is_new
+        return True
 
     # -- helpers ----------------------------------------------------------------------------------
 

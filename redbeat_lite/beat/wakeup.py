@@ -76,10 +76,10 @@ class Wakeup:
         """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():
-            if self._is_woken(min(left, _SLICE), leads):
+            if self._await_message(min(left, _SLICE), leads):
                 return
 
-    def _is_woken(self, seconds: float, leads: bool) -> bool:
+    def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
         if self._pubsub is None:
             time.sleep(seconds)

@@ -224,12 +224,14 @@ class Restore:
         is_redefined = encode(entry) != encode(before)
         restored = self._state_over(entry, state, is_redefined=is_redefined)
         keeps_definition = entry.owner is not None or not is_redefined
+        # A file has no failed attempts to publish, so they make no difference.
         if keeps_definition and restored == replace(state, attempts=0):
             return Step(entry.name, "same", entry)
         if not self._replace:
             if not _was_stored_again(entry, state):
                 note = "it is stored already; --replace overwrites it"
                 return Step(entry.name, "left out", entry, (note,))
+            # The next run stays as the beat has planned it.
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The definition of a config entry comes from its configuration, so restore only the state.

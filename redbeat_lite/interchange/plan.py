@@ -80,6 +80,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     plan = FilePlan()
     for record in document.records:
         before = stored.get(record.name)
+        # A stored entry decides whose name it is, or else this app's configuration does.
         owner = settings.owner if record.name in config_names else None
         if before is not None:
             owner = before.owner

@@ -188,7 +188,7 @@ class Shadow:
             has_run = isinstance(before, _Track) and before.single
             if track != before and not has_run:
                 yield "left out", f"it cannot be carried over: {track.reason}"
-        elif track is before:
+        elif track is before:  # It has not run since the last look.
             due = track.next_ms
             if due is None or track.overdue:
                 return

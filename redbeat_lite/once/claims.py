@@ -182,11 +182,12 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | 
 
 
 def has_expired(fields: Mapping[str, Any], now: int) -> bool:
-    """Return why a parked message is too old: ``True`` if it has expired, ``False`` by deadline.
+    """Return whether a parked message that is too old has expired; else its deadline has passed.
 
     Parameters:
         now: epoch ms, compared with the expiry if the message has no deadline.
     """
+    # The earlier one of expiry and deadline has made the message too old.
     return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
 
 

@@ -133,6 +133,7 @@ class Renewer:
         elif keeps_lock or not has_guard:
             self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
         elif now - hold.locked >= hold.lease:
+            # After ``max_hold`` the lock is not renewed, so it has expired by now.
             self._lose(hold, "it was held for max_hold")
 
     def _note_failure(self, hold: Hold, now: float, exc: Exception) -> None:

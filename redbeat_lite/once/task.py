@@ -245,7 +245,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         # Raise an outage to a caller without delay. If Celery continues a chain, no caller can try
         # again, so retry here. But do not retry in a worker's main process, which has other work.
         seconds = 0.0
-        if self.app.current_worker_task is not None and _follows(self.app, task_id, options):
+        has_task = self.app.current_worker_task is not None
+        if has_task and _is_continuation(self.app, task_id, options):
             seconds = PATIENCE
         try:
             take = partial(client.store.take, [wanted])
@@ -272,7 +273,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         Raises:
             Exception: ``why``, if it is an error that the caller can handle.
         """
-        if not isinstance(why, OnceSkipped) and not _follows(self.app, task_id, options):
+        is_skipped = isinstance(why, OnceSkipped)
+        if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
         request = Context(
             id=task_id,
@@ -296,7 +298,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return self.AsyncResult(task_id)
 
 
-def _follows(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
+def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
     """Return whether Celery publishes this task because another task has ended.
 
     Celery then passes the id of that task as ``parent_id``. A call in a task's body passes none,

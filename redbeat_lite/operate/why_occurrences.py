@@ -91,12 +91,13 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None
+        # The first instant from ``span.begin`` on that is whole intervals away from the anchor.
         first = anchor - (anchor - span.begin) // rule.ms * rule.ms
         before = first - rule.ms
     else:
         since = span.begin - _LONGEST_GAP
         last = last_ms(rule, since, span.begin - 1)
-        before = None if last == since else last
+        before = None if last == since else last  # last_ms() returns ``since`` for none.
         first = next_ms(rule, span.begin - 1)
     if first is None or first >= span.end:
         return Around(before, None, first)

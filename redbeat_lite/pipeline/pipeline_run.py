@@ -360,6 +360,7 @@ class PipelineRun:
         if not status.ended:
             return False
         running = _running(status)
+        # One of ``kills`` is "1" if running steps are killed: by the pipeline's option, or a call.
         if running and "1" in kills:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"

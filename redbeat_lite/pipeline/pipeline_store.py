@@ -447,7 +447,10 @@ class PipelineStore:
         self.client.hdel(self.keys(run_id).run, "revoke")
 
     def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
-        """Return the run's hash, its steps as JSON, and its final state if its record expired."""
+        """Return the run's hash, its steps as JSON, and its final state if its record has expired.
+
+        The hash is empty if there is no record, and the final state is empty otherwise.
+        """
         run, steps, gone = self._run("pipeline/status", run_id)
         fields = texts(run)
         return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)

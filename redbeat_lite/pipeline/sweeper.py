@@ -91,7 +91,7 @@ def _repair_steps(app: Celery, store: PipelineStore, run_id: str, check: Check) 
             store.clear_suspicion(step.ref)
     for ref in lost:
         outbox.pop(ref.step, None)
-        if _is_restarted(app, store, ref):
+        if _restart_or_fail(app, store, ref):
             outbox[ref.step] = (ref.round + 1, 0)
     dispatch(app, store, run_id, outbox)
     if check.entry:
@@ -118,11 +118,11 @@ def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> li
     return [ref for task, ref in refs_by_task.items() if records[task].has_ended(ref.attempt)]
 
 
-def _is_restarted(app: Celery, store: PipelineStore, ref: Ref) -> bool:
-    """Suspect, restart or fail a step whose worker is gone.
+def _restart_or_fail(app: Celery, store: PipelineStore, ref: Ref) -> bool:
+    """Restart or fail a step whose worker is gone. The first report of a step only notes it.
 
     Returns:
-        whether the step is restarted, so that it must be published in its next round.
+        whether the step is restarted. Then the caller must publish it in its next round.
     """
     verdict = store.report_lost(ref)
     if verdict == "again":

@@ -248,7 +248,7 @@ class _Fold:
         if before.generation != watched.generation:
             before = Failures()
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:
-            return
+            return  # This run is counted already, or the entry was resumed after it.
         times = before.times + is_failure
         strikes = before.strikes if watched.counts(before.nominal) else 0
         if watched.on_failure and row.outcome in _STRIKES and not watched.muted:
@@ -271,11 +271,13 @@ class _Fold:
         name = deadline.name
         if nominal is not None and what == "begun":
             self._close_missed_and_late(name, nominal)
-        elif nominal is not None and what == "ended":
+            return
+        if nominal is not None and what == "ended":
             self._close("too_long", name, nominal)
-        expect = self._watched(name).expect
-        within = getattr(expect, f"{what}_ms", None)
-        if expect is None or within is None:
+            return
+        # ``None`` if the entry has no such time limit any more, and for "pause <generation>".
+        within = getattr(self._watched(name).expect, f"{what}_ms", None)
+        if within is None:
             return
         seconds = f"{within / 1000:g} s"
         if deadline.since is not None and deadline.since + within > deadline.at:
@@ -331,6 +333,8 @@ class _Fold:
         row = deadline.row
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
+            # Without a row the run has not begun. An incident about this missed run, or an earlier
+            # one, already says so.
             missed = self._missed_case(name)
             if row is not None or missed is None or (missed.nominal or 0) > nominal:
                 self._open_case("too_long", name, f"{run} has not ended within {seconds}", nominal)
@@ -376,15 +380,16 @@ class _Fold:
             watched = self._watched(name)
             field = _FIELDS.get(kind)
             if kind == "paused":
-                holds = watched.counts(case.nominal)
+                is_true = watched.counts(case.nominal)
             elif watched.muted or ("paused", name) in self._open:
-                holds = False
+                is_true = False
             elif field is None:
-                holds = case.key in self._seen.states
+                is_true = case.key in self._seen.states
             else:
-                holds = getattr(watched.expect, field, None) is not None
+                # A run or a deadline closes the incident, unless nothing is expected any more.
+                is_true = getattr(watched.expect, field, None) is not None
             is_other_entry = field is not None and case.generation != watched.generation
-            if not holds or is_other_entry:
+            if not is_true or is_other_entry:
                 self._close(kind, name)
 
     def _open_case(
@@ -396,6 +401,7 @@ class _Fold:
             nominal: nominal time of the run that is reported; ``None`` if it is not about a run.
             times: count of reports; by default one more than before.
         """
+        # An incident that this decision has closed opens again under its old id.
         known = self._open.get((kind, name)) or self._before.get((kind, name))
         if known is None:
             generation = self._watched(name).generation if kind in _FIELDS else ""

@@ -72,17 +72,17 @@ class Change:
     """One line of the record of changes.
 
     Parameters:
-        at: when, by the server's clock.
+        at: instant of the change, by the server's clock.
         action: ``"added"``, ``"edited"``, ``"removed"``, ``"paused"``, ``"resumed"``,
             ``"quarantined"``, ``"released"``, ``"discarded"``, ``"run now"``, ``"backfill"``,
             ``"lock cleared"``, ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``,
             ``"frozen"`` or ``"thawed"``.
-        actor: who did it.
+        actor: author of the change.
         way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
-        names: of the entries, the first 20, in some 500 bytes; or the key of a lock that was
+        names: names of the first 20 entries, in some 500 bytes; or the key of a lock that was
             cleared, or the id of a run of a pipeline.
         count: number of all names.
-        fields: of an edit: each changed field with its stored form before and after, together at
+        fields: for an edit, each changed field with its stored form before and after, together at
             most 500 bytes; ``None`` for a default. Both are ``None`` for arguments, whose values
             are not shown, and if several entries were not changed alike.
         note: reason that somebody gave, or other details; at most 500 bytes.

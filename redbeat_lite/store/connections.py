@@ -49,7 +49,8 @@ _HEALTH_CHECK_INTERVAL = 15
 # Seconds between two questions to Sentinel whether the master is still the same.
 _LOOK = 1.0
 
-#: The same after a sentinel did not answer, because that question may take as long as a command.
+#: Seconds until the next question if a sentinel did not answer, because that question may take as
+#: long as a command.
 LOOK_UNANSWERED = 30.0
 
 #: Exceptions of a server that is down, restarting, failing over or out of reach.
@@ -70,7 +71,7 @@ class Backend:
     It connects at the first command. A forked child opens clients of its own.
 
     Parameters:
-        timeout: of :attr:`client`, as :meth:`open` takes it.
+        timeout: timeout of :attr:`client` in seconds, as :meth:`open` takes it.
     """
 
     def __init__(self, settings: Settings, *, timeout: float | None = None) -> None:
@@ -187,7 +188,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     """Return a client with a connection pool of its own, which is not connected yet.
 
     Parameters:
-        url: of the server, of sentinels, or of nodes of a cluster. Its options override
+        url: URL of the server, of sentinels, or of nodes of a cluster. Its options override
             ``options``.
         overriding: options that override those of the URL.
 
@@ -364,7 +365,7 @@ class _MasterConnection(SentinelManagedConnection):
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def _follow_master(self) -> None:
-        """Connect to another master if all sentinels name it.
+        """Connect again if no sentinel that answers names the present master any more.
 
         Sentinels learn of a new master within two seconds of each other, and a broker's connection
         asks any of them. If one sentinel were enough, this connection could write to the new

@@ -164,9 +164,9 @@ class ForeignKey(ResponseError):
     """One of our keys has a type that we never give it, so another program uses the key.
 
     Parameters:
-        key: its full name.
-        found: the type that it has.
-        expected: the type that we give it.
+        key: full name of the key.
+        found: type of the stored key.
+        expected: type that this package gives the key.
     """
 
     def __init__(self, key: str, found: str, expected: str) -> None:

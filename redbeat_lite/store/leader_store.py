@@ -62,8 +62,8 @@ class LeaderStore(Store):
         Due entries come from both ends: the oldest, the newest, the second oldest, and so on.
 
         Parameters:
-            limit: maximum number of entries; large ones are fewer.
-            revision: of the freezes that the caller knows.
+            limit: maximum number of entries. Fewer are returned if they are large.
+            revision: revision of the freezes that the caller knows.
 
         Raises:
             Refrozen: the freezes have another revision.
@@ -96,8 +96,8 @@ class LeaderStore(Store):
         """Advance entries.
 
         Parameters:
-            deadlines: key of the deadlines that the advances have.
-            revision: of the freezes under which the entries were planned.
+            deadlines: key under which the deadlines of the advances are stored.
+            revision: revision of the freezes under which the entries were planned.
 
         Returns:
             For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
@@ -106,6 +106,7 @@ class LeaderStore(Store):
         Raises:
             Refrozen: the freezes have another revision, so nothing was advanced.
         """
+        # Key that an advance writes -> its place among the script's keys, from 1.
         others: dict[str, int] = {}
         new_deadlines = [advance.deadlines for advance in advances]
         has_deadlines = any(new_deadlines)

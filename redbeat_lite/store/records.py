@@ -52,11 +52,11 @@ class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.
 
     Parameters:
-        expected: ``None`` if there must be no entry.
+        expected: stored state; ``None`` if there must be no entry.
         state: ``None`` removes the entry. Only the leader removes a config entry for good; other
             writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
         definition: ``None`` keeps the stored one.
-        line: for the record of changes; ``None`` records nothing.
+        line: line in the record of changes; ``None`` records nothing.
     """
 
     name: str | bytes
@@ -128,9 +128,9 @@ class Refused(msgspec.Struct, frozen=True):
     A record takes typically 1 KB, and 50 KB at most.
 
     Parameters:
-        owner: whose configuration it is; empty if no beat has read one yet.
+        owner: owner of the configuration; empty if no beat has read one yet.
         count: number of refused entries.
-        errors: what is wrong, by name, of the first 100; each of at most 300 characters.
+        errors: name of an entry -> its error, of at most 300 characters, for the first 100.
     """
 
     owner: str = ""

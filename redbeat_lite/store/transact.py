@@ -42,7 +42,7 @@ _NAMED = "NAMED $1"
 
 
 class Step(NamedTuple):
-    """One edit; ``line`` is for the record of changes."""
+    """One edit, with its ``line`` in the record of changes; ``None``: it leaves no line."""
 
     statement: str
     values: Sequence[Any] = ()
@@ -56,9 +56,12 @@ class GuardFailed(Exception):
 @cache
 def _key_names(statement: str) -> list[str]:
     """Return the names of the keys of a statement."""
-    rows = [row.split() for row in statement.splitlines() if row.strip()]
-    commands = [row[row[0] == "IF" :] for row in rows]
-    return [name for command, name, *_ in commands if command not in ("CHANGED", "NAMED")]
+    names = []
+    for row in statement.splitlines():
+        command, _, rest = row.strip().removeprefix("IF ").partition(" ")
+        if command and command not in ("CHANGED", "NAMED"):
+            names.append(rest.split()[0])
+    return names
 
 
 def transact(
@@ -77,8 +80,8 @@ def transact(
 
     Parameters:
         steps: at most :data:`.records.AT_ONCE`, or four times as many of a single command.
-        others: has the keys that ``keys`` has not.
-        term: of the leader; ``None`` for other writers.
+        others: object whose attributes are the keys that ``keys`` does not have.
+        term: term of the leader; ``None`` for other writers.
         wakes: whether the beat is woken if the first entry becomes due earlier.
 
     Raises:
@@ -124,7 +127,7 @@ def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str]
     """Write a line of the record of changes about something that no step has done.
 
     Parameters:
-        names: of what was changed, at most :data:`.records.AT_ONCE`.
+        names: names of the changed things, at most :data:`.records.AT_ONCE`.
     """
     steps = [Step(_NAMED, (name,), line) for name in names]
     transact(scripts, keys, steps or [Step("", (), line)])

@@ -208,6 +208,7 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
 def freeze(call: Call) -> Response:
     """Freeze the entries that the form selects, and say if it selects none."""
     pattern, tag, task, seconds, note = call.texts("pattern", "tag", "task", "for", "note")
+    # A tag or a task alone selects all names. An empty form must not freeze everything.
     if not pattern and (tag or task):
         pattern = "*"
     made = call.schedules.freezes.add(

@@ -226,8 +226,8 @@ def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
     """Return the form of an entry, or of a new one if there is none.
 
     Parameters:
-        preview: of a post that only asks: the ``changed`` fields, the ``words`` of the command
-            that does the same, and the ``coming`` runs.
+        preview: answer to a post that is to be confirmed: the ``changed`` fields, the ``words`` of
+            the command that does the same, and the ``coming`` runs.
     """
     before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)

@@ -69,6 +69,7 @@ class LockSweeper:
             near = 0
             for key, fields, left in page:
                 queued = _nearly_expired(fields, left)
+                # A key without a lock has waiters alone, and does not end the search.
                 near += queued is not None or left.lock < 0
                 if queued is None:
                     continue

@@ -120,7 +120,7 @@ _FILES = {
 
 
 class _Names(NamedTuple):
-    """Names of KEYS or of ARGS; ``marked`` as the head of the script has them."""
+    """Names of KEYS or of ARGS; ``marked`` has them with their endings ``?`` and ``...``."""
 
     names: tuple[str, ...]
     marked: tuple[str, ...]
@@ -167,7 +167,7 @@ def source(name: str) -> str:
 def _locals(table: str, head: _Names) -> str:
     """Return the Lua that names the items of a table."""
     lines = []
-    for place, (name, marked) in enumerate(zip(*head[:2], strict=True), 1):
+    for place, (name, marked) in enumerate(zip(head.names, head.marked, strict=True), 1):
         item = f"{table}[{place}]"
         if marked.endswith(_OPTIONAL):
             item += f" ~= {table}[1] and {item} or nil"
@@ -184,14 +184,13 @@ def _sha(name: str) -> str:
 
 
 def _take(head: _Names, sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
-    """Take the items of these names from ``values``, or else from the first source that has it."""
+    """Return the items of these names: from ``values``, which loses them, or the first source."""
     items: list[Any] = []
     for name in head.names:
         item = values.pop(name, _MISSING)
-        for source in sources if item is _MISSING else ():
-            item = getattr(source, name, _MISSING)
-            if item is not _MISSING:
-                break
+        for source in sources:
+            if item is _MISSING:
+                item = getattr(source, name, _MISSING)
         if item is _MISSING:
             raise KeyError(name)
         items.append("" if item is None else item)
@@ -212,7 +211,8 @@ class Call(NamedTuple):
         """Return the call of ``lua/<script>.lua``.
 
         Parameters:
-            sources: have what ``values`` has not as their attributes; the first of them counts.
+            sources: objects with the KEYS and ARGS that ``values`` lacks as attributes. The first
+                object that has a name counts.
             values: KEYS and ARGS by their names. ``None`` stands for a key that is left out, and
                 for the empty text.
 
