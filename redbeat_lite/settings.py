@@ -223,7 +223,7 @@ class Settings(Model, frozen=True):
         self._check_servers()
 
     def _check_servers(self) -> None:
-        """Check what the kinds of servers need."""
+        """Check the settings that a Sentinel or a cluster needs."""
         scheme = urls.scheme_of(self.url)
         if scheme in urls.SENTINEL and not self.redis_options.get("master_name"):
             raise ConfigurationError(

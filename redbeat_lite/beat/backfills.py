@@ -53,7 +53,7 @@ _LONGEST_WAIT = 4000
 #: Milliseconds between two steps of a backfill with ``max_active``.
 _STEP = 10
 
-#: If an entry is due within so many milliseconds, no step begins.
+#: If an entry is due within so many milliseconds, no step of a backfill begins.
 _MAKES_WAY = 30
 
 #: Seconds since the last step after which a step begins although an entry is due soon.

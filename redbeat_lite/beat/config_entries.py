@@ -147,7 +147,7 @@ class ConfigEntries:
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        If Redis cannot hold some of them, that is the entry of the configuration.
+        For an entry that Redis cannot hold completely, the entry of the configuration is returned.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         if own is None:

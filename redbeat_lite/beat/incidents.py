@@ -288,7 +288,7 @@ class IncidentWatch:
         return looks >= LASTING - 1 or kind in open_kinds
 
     def _announce(self, look: Look) -> Look:
-        """Announce incidents; return the look with what is to be stored of announcements.
+        """Announce incidents. Return the look with marks of announced ones, which are to be stored.
 
         If this process dies before all hooks have handled an incident, the next leader announces it
         again under the same id.

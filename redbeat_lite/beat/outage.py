@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import NoReturn
 
 from celery.utils.log import get_logger
 from redis.exceptions import AuthenticationError, MovedError, ResponseError
@@ -88,7 +89,7 @@ class Outage:
         server = self._backend.display_url
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
-        # redis-py 5 raises a plain ResponseError.
+        # In redis-py 5, only a cluster's client raises MovedError.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
@@ -100,6 +101,7 @@ class Outage:
             return self._handle_broker(exc)
         # If the server has restarted, a new connection declares the queues again.
         self._publisher.close()
+        # The server may be a replica by now, which refuses writes.
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
@@ -119,8 +121,8 @@ class Outage:
 
     # -- kinds of failures ------------------------------------------------------------------------
 
-    def _give_up(self, message: str) -> None:
-        """Log why no further attempt can succeed, and end the beat."""
+    def _give_up(self, message: str) -> NoReturn:
+        """Log why no further attempt can succeed, and raise SystemExit to end the beat."""
         logger.log(logging.CRITICAL, "beat: %s", message)
         self.gave_up = True
         raise SystemExit

@@ -49,7 +49,7 @@ _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Freeze, Backfill)
 
-#: Fields of an entry whose values a file has as they are stored.
+#: Fields of an entry that a file has in their stored form, with tags for types.
 _PACKED = ("args", "kwargs", "options")
 
 

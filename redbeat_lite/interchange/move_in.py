@@ -86,7 +86,7 @@ class Source:
     advice = ""  #: What to do if the store has no entry, for people.
 
     #: Time until the lock of the other scheduler's beat expires, as of the last :meth:`read`, in
-    #: seconds. ``None`` if the lock is not held.
+    #: seconds. ``None`` if the lock is not held; negative if it does not expire.
     lock_seconds: float | None = None
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:

@@ -160,9 +160,10 @@ class Case:
         *actions: str,
         fields: Collection[str] = (),
     ) -> Change | None:
-        """Return the last change until an instant that has one of the actions or fields.
+        """Return the last change with one of these actions or fields.
 
-        ``None`` as the instant stands for the present.
+        Parameters:
+            until: only changes up to this instant; ``None``: up to now.
         """
         for change in self.changes:
             if until is not None and change.at > until:
@@ -172,7 +173,7 @@ class Case:
         return None
 
     def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
-        """Return the first change after an instant that has one of the actions or fields."""
+        """Return the first change after an instant with one of these actions or fields."""
         for change in reversed(self.changes):
             if change.at > after and (change.action in actions or _touches(change, fields)):
                 return change

@@ -125,7 +125,7 @@ def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 
 
 def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield which workers last reported the queue, because earlier reports are not recorded."""
+    """Yield which workers read the queue by their last reports. Earlier ones are not recorded."""
     queue = f"queue {case.queue!r}"
     if case.takers:
         sentence = f"By reports of the last minute, {queue} is read by {listed(case.takers)}."

@@ -99,6 +99,7 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
     refs = [
         Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()
     ]
+    # The start of the run has stored the params of stage 0.
     if stage and not _set_params(app, store, definition, refs[0]):
         return
     published: Outbox = {}

@@ -75,7 +75,7 @@ _NO_ROOM = {
     "no_success": "success",
 }
 
-#: Milliseconds until such an incident is tried again.
+#: Milliseconds until the opening of an incident without room is tried again.
 _RETRY_MS = 60_000
 
 
@@ -185,7 +185,7 @@ class IncidentStore:
         return dated
 
     def failures(self, names: Sequence[str]) -> dict[str, Failures]:
-        """Return the failures in a row of these entries."""
+        """Return name -> consecutive failures, for those of these entries that have any."""
         if not names:
             return {}
         failures = {}

@@ -72,7 +72,7 @@ FORMAT = 3
 
 
 def wrong_format(subject: str, number: object) -> UnsupportedFormat:
-    """Return the error for a stored schedule, or a part of it, of another format."""
+    """Return the error for a stored schedule, or a part of it, that has another format."""
     advice = "export the schedule with the older version, and import the file with this one"
     if isinstance(number, int) and number > FORMAT:
         advice = "update redbeat_lite here"

@@ -106,7 +106,7 @@ class Term(NamedTuple):
 class Mark(NamedTuple):
     """Field that a leader has just written into its schedule.
 
-    If the leader reads this field over another connection, that leads to the same database.
+    If the leader can read it over another connection, both connections lead to one database.
     """
 
     key: str

@@ -288,7 +288,7 @@ class Store:
         guards = [Step(_IS_OURS)]
         try:
             return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
-        except GuardFailed:
+        except GuardFailed:  # No format is stored yet, or another one.
             self._settle_format()
         return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
 
@@ -308,7 +308,7 @@ class Store:
         """Make the edits that ``decide`` returns for stored entries; return the edited names.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
-        again.
+        again. After ``TRIES`` attempts it is left as it is.
 
         Raises:
             Lost: as :meth:`put`.

@@ -130,4 +130,5 @@ def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str]
         names: names of the changed things, at most :data:`.records.AT_ONCE`.
     """
     steps = [Step(_NAMED, (name,), line) for name in names]
+    # Without a name, an empty statement carries the line.
     transact(scripts, keys, steps or [Step("", (), line)])

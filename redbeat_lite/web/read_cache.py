@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .._base.clock import elapsed
 from ..store.connections import UNREACHABLE
 
-#: Seconds for which a reply is fresh. For as long no page asks a server that did not answer.
+#: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
 _FRESH = 2.0
 
 #: A reply that took N seconds is fresh for this times N seconds. So pages that are left open use at
