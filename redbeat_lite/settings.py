@@ -264,6 +264,7 @@ class Settings(Model, frozen=True):
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:
+            # The options of ``redis_options`` override those of the broker.
             values["url"] = _broker_url(app)
             values["redis_options"] = {
                 **_broker_tls(app),

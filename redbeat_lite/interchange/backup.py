@@ -183,7 +183,7 @@ class Restore:
                 given(entry, self._calendars, self._zone)
             encode(entry)
             if "state" in record.fields:
-                entry.rule(self._zone)
+                entry.rule(self._zone)  # This raises InvalidEntry if it cannot be used.
                 state = state_from(record.fields["state"])
                 entry.state = state
                 if entry.calendar is not None:

@@ -152,7 +152,7 @@ def _bind(
 
 
 def _flatten(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Lift the items of ``**kwargs``, so that a template can name them; drop an empty ``*args``."""
+    """Return arguments with the items of ``**kwargs`` by name, and without an empty ``*args``."""
     flat: dict[str, Any] = {}
     for name, value in arguments.items():
         kind = signature.parameters[name].kind

@@ -32,8 +32,8 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
 
-#: Seconds before the end of its lease from which on a cache lock is not deleted, because another
-#: holder may have acquired it by then. A shorter lease has a margin of a quarter.
+#: A cache lock is not deleted in these last seconds of its lease, because another holder may have
+#: acquired it by then. For a short lease, it is the last quarter.
 _MARGIN = 3.0
 
 #: Locks per round trip of a listing.

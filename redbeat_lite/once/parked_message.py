@@ -65,7 +65,7 @@ def encode(request: Any) -> str:
 
 
 def publish(app: Celery, text: str) -> str:
-    """Publish a message that :func:`encode` wrote to its old queue, and return its task id.
+    """Publish a message, as :func:`encode` wrote it, to its old queue. Return its task id.
 
     The message has waited already, so workers should receive it next. It goes to the front of its
     queue; if the broker cannot do that, it gets the highest priority.

@@ -249,15 +249,15 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
 
     That task is a retry, or a successor: the task with which this one replaced itself.
     """
-    kept_ms = 0
     if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
-        successor = getattr(retval, "sig", None)
+        next_task = getattr(retval, "sig", None)
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
+        next_task = successor
         kept_ms = hold.lease_ms
-    if kept_ms and not _has_same_key(task, hold, successor):
+    else:
         return 0
-    return kept_ms
+    return kept_ms if _has_same_key(task, hold, next_task) else 0
 
 
 def _despite_soft_limit(release: Callable[[], None]) -> None:

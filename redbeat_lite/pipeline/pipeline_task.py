@@ -317,6 +317,7 @@ class PipelineTask(Task):
             TypeError: this call starts no step, and its arguments do not fit the body.
         """
         is_step = HEADER in (options.get("headers") or {})
+        # Check the arguments as Celery would. __new__() has turned its check off.
         if type(self).typing and not is_step and hasattr(self, "__header__"):
             self.__header__(*(args or ()), **(kwargs or {}))
         try:

@@ -358,6 +358,7 @@ class _Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._open_case(kind, name, text, nominal)
+        # A second report of the same run may have opened nothing.
         if (kind, name) in self._open:
             self._close(other, name)
 
