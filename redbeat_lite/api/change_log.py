@@ -71,6 +71,7 @@ def asking(
         most=_LOOKED_AT,
         enough=limit,
         name=name,
+        # The stored change is a JSON list that begins with its action.
         kinds=[f'["{kind}"' for kind in kinds],
     )
 

@@ -35,8 +35,8 @@ def key_of(
     """Return the key of one call.
 
     Parameters:
-        signature: of the task's function. Without it, as for a task that the caller has not
-            imported, the arguments count as they are written, so ``f(1)`` and ``f(x=1)`` differ.
+        signature: signature of the task's function. Without it, as for a task that the caller has
+            not imported, arguments count as they are written, so ``f(1)`` and ``f(x=1)`` differ.
 
     Raises:
         InvalidEntry: an argument that belongs to the key cannot be written as JSON, a template

@@ -76,7 +76,7 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
     if request.method == "POST":
         return False  # is_own_post() decides about posts.
     header = request.headers.get
-    # A client that sends no ``Sec-Fetch-Site`` is no browser, or an old one.
+    # Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
     # A link of another site may lead a whole window here.
