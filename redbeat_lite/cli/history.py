@@ -70,7 +70,8 @@ def runs(
 ) -> None:
     """Show runs with their outcomes, the newest first.
 
-    Of one entry, these are all recorded runs; of several or all entries, those that have ended.
+    Of one entry, these are all recorded runs; of several or all entries, those that have ended. If
+    an entry did not run, ask why.
     TOOK and TRIES count the task's body.
 
     \b
@@ -132,8 +133,8 @@ def why(name: str, instant: str | None) -> None:
 
     Without INSTANT it explains the last time at which the entry should have run, and the next. An
     instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
-    day, such as 03:00, is the last one that has passed; 3m is three minutes ago. An INSTANT without
-    seconds means the first run of its minute, and the answer names the others.
+    day, such as 03:00, is the last one that has passed; 3m is the minute three minutes ago. Of a
+    minute, the answer explains the first run, and names the others.
 
     \b
     Examples:

@@ -129,9 +129,10 @@ def calendars() -> None:
 @click.argument("name", required=False)
 @json_option
 def list_(name: str | None) -> None:
-    """List the calendars, each with its last date, or the days of one calendar.
+    """List the calendars, or the days of one calendar on which entries do not run.
 
-    The number after @ counts the revisions of a calendar. It is no part of the name.
+    UNTIL is the last date that a calendar covers; after it, entries run on every day. The number
+    after @ counts the revisions of a calendar. It is no part of the name.
 
     \b
     Examples:
@@ -146,7 +147,7 @@ def list_(name: str | None) -> None:
     )
     if name is None:
         rows = [(str(calendar), len(calendar.days), calendar.until) for calendar in shown]
-        echo_table(("CALENDAR", "DAYS", "UNTIL"), rows, empty="No calendar is stored.")
+        echo_table(("CALENDAR", "DAYS OFF", "UNTIL"), rows, empty="No calendar is stored.")
     else:
         for day in sorted(shown[0].days):
             say(f"{day:%Y-%m-%d %a}")

@@ -140,8 +140,8 @@ def locks() -> None:
 def list_locks() -> None:
     """List the locks that are held or waited for, the first to expire first.
 
-    LEASE is the time until the lock expires if nobody renews it. A worker renews it while the task
-    runs.
+    HOLDER of a running task is host:pid of its process. LEASE is the time until the lock expires if
+    nobody renews it. A worker renews it while the task runs.
 
     \b
     Example:

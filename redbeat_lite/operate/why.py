@@ -75,17 +75,15 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
         last = next(runs_by_hand, None)
     is_outstanding = False
+    left_out = [*_left_out_since(case, entry, last)]
     if last is None:
-        explanation = _explain_no_run_yet(case, entry)
+        explanation = _explain_no_run_yet(case, entry, left_out)
+        reasons = [*explanation.reasons]
     else:
         explanation = _explain_span(case, entry, from_ms(last), Span(last, last + 1))
         nominal = entry.known_state.nominal
         is_paused = entry.known_state.paused
         is_outstanding = nominal is not None and nominal <= last and not is_paused
-    left_out = _left_out_since(case, entry, last)
-    if last is None:
-        reasons = [*left_out, *explanation.reasons]
-    else:
         reasons = [*explanation.reasons, *left_out]
     for reason in upcoming(case, entry):
         # If the explained occurrence has not been sent yet, it is also the next one.
@@ -112,14 +110,23 @@ def _left_out_since(case: Case, entry: Entry, last: int | None) -> Iterator[Reas
         yield Reason("calendar", words)
 
 
-def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
-    """Say that an entry has had no occurrence since it was stored."""
+def _explain_no_run_yet(case: Case, entry: Entry, left_out: list[Reason]) -> Explanation:
+    """Say that an entry has had no occurrence since it was stored.
+
+    Parameters:
+        left_out: that its calendar has left out runs since then; empty if it has not.
+    """
     change = case.last(None, *STORING)
-    reasons = () if change is None else (case.change_reason(change, change.action),)
+    reasons = [*left_out]
+    if change is not None:
+        reasons.append(case.change_reason(change, change.action))
     if isinstance(entry.schedule, Manual):
         verdict = f"{case.name} is run by hand only, and no run of it is recorded."
-        return Explanation(verdict, reasons)
-    return Explanation(f"{case.name} has had no occurrence yet.", reasons)
+    elif left_out:
+        verdict = f"{case.name} has not run yet: its calendar has left out all its runs."
+    else:
+        verdict = f"{case.name} has had no occurrence yet."
+    return Explanation(verdict, tuple(reasons))
 
 
 def _last_occurrence(case: Case, entry: Entry) -> int | None:

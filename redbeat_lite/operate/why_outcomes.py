@@ -15,6 +15,10 @@ _VERDICTS = {
     "waiting": "{} has not run yet for {}: it was sent, and no worker has begun it",
     "requeued": "{} began for {}, and did not end; its message is to come again",
     "unreported": "{} was sent for {}, and no worker has reported that it began",
+    "never reported": (
+        "{} was sent for {}, and no worker has reported that it began; "
+        "its message must have expired"
+    ),
     "running": "{} runs for {}, and has not ended",
     "in line": "{} has not begun its work for {}: it waits for its turn",
     "retrying": "{} ran for {} and failed; no worker has reported its retry{}",
@@ -84,6 +88,8 @@ def _verdict_key(case: Case, run: Run) -> str:
         if run.retry_at is not None:
             return "retrying"
         return "no end" if run.seconds is None else "no outcome"
+    if outcome == "unknown" and run.source == "schedule":
+        return "never reported"
     return outcome
 
 
@@ -127,16 +133,17 @@ def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
 def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield which workers read the queue by their last reports. Earlier ones are not recorded."""
     queue = f"queue {case.queue!r}"
+    log = f"its log has task {run.task_id}."
     if case.takers:
         sentence = f"By reports of the last minute, {queue} is read by {listed(case.takers)}."
+        if run.outcome == "unknown":
+            sentence += f" If a worker without install() took the message, {log}"
         yield Reason("workers", sentence)
         return
-    sentence = f"No worker reports that it takes from {queue} now."
-    if run.outcome != "expired" and run.task_id:
-        sentence += (
-            " A worker without install() reports nothing, so the task may have run or failed: look "
-            f"for task {run.task_id} in the logs of the workers."
-        )
+    sentence = f"No worker with install() takes from {queue} now."
+    if run.outcome != "expired":
+        sentence += f" If a worker without it does, {log}"
+    sentence += f" Start a worker with -Q {case.queue}, or correct the queue of the entry."
     yield Reason("no worker", sentence)
 
 
@@ -175,21 +182,31 @@ def _misfire_words(case: Case) -> str:
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield that the once-lock kept a run from being sent, and when the run before it ran."""
-    sentence = (
-        "A task with its key was queued or ran, or no worker with install() had released the lock."
+    earlier = (
+        other for other in case.runs if other.count == 1 and to_ms(other.scheduled_at) < nominal
     )
+    before = next(earlier, None)
+    if before is not None and before.outcome == "running":
+        sentence = "An earlier run of it has not ended."
+    else:
+        sentence = (
+            "A task with its key was queued or running. Or such a task had ended in a worker "
+            "without install(), and its lock had not expired."
+        )
     sentence += _range_words(case, run)
     yield Reason("once-lock", sentence, run.scheduled_at)
-    for before in case.runs:
-        if before.count == 1 and to_ms(before.scheduled_at) < nominal:
-            sentence = f"The run before, of {case.when(before.scheduled_at)}"
-            if before.began_at is not None:
-                sentence += f", began at {case.when(before.began_at)}"
-            if before.seconds is not None:
-                sentence += f", and took {took(before.seconds)}"
-            sentence += f": {before.outcome}."
-            yield Reason("run before", sentence, before.scheduled_at)
-            return
+    if before is None:
+        return
+    sentence = f"The run before it, of {case.when(before.scheduled_at)}"
+    if before.began_at is not None:
+        sentence += f", began at {case.when(before.began_at)}"
+    if before.outcome == "running":
+        sentence += f" as task {before.task_id}, and still runs."
+    else:
+        if before.seconds is not None:
+            sentence += f", and took {took(before.seconds)}"
+        sentence += f": {before.outcome}."
+    yield Reason("run before", sentence, before.scheduled_at)
 
 
 def _range_words(case: Case, run: Run) -> str:
@@ -205,6 +222,7 @@ def _range_words(case: Case, run: Run) -> str:
 _REASONS: dict[str, Callable[[Case, Run, int], Iterator[Reason]]] = {
     "waiting": _worker_reasons,
     "unreported": _worker_reasons,
+    "never reported": _worker_reasons,
     "expired": _worker_reasons,
     "skipped": _misfire_reasons,
     "left out": _once_reasons,

@@ -8,6 +8,11 @@ from redbeat_lite.entries.state import backfill_id
 from tests.operate.histories import ADDED, GAP, MISSED, NIGHT, RAN, History, change, run, t
 from tests.support.cases import together
 
+HELD = (
+    "A task with its key was queued or running. "
+    "Or such a task had ended in a worker without install(), and its lock had not expired."
+)
+
 HISTORIES = {
     "it succeeded": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
@@ -96,8 +101,8 @@ HISTORIES = {
     ),
     "it waits, and no worker takes it": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began.\n"
-        "No worker reports that it takes from queue 'slow' now. A worker without install() reports nothing, so the "
-        "task may have run or failed: look for task t in the logs of the workers.",
+        "No worker with install() takes from queue 'slow' now. If a worker without it does, its log has task t. "
+        "Start a worker with -Q slow, or correct the queue of the entry.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),
     "it waits for busy workers": History(
@@ -108,7 +113,8 @@ HISTORIES = {
     "it expired where no worker takes it": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: it was sent, and its message expired before a "
         "worker began it.\n"
-        "No worker reports that it takes from queue 'slow' now.",
+        "No worker with install() takes from queue 'slow' now. "
+        "Start a worker with -Q slow, or correct the queue of the entry.",
         known={"runs": (run(NIGHT, "expired"),), "queue": "slow"},
     ),
     "it expired before a busy worker": History(
@@ -135,8 +141,22 @@ HISTORIES = {
     "nobody told what became of it": History(
         "Whether 'nightly' ran for 2026-03-02 03:00:00+01:00 is not recorded: it was sent, and no worker "
         "has reported its outcome.\n"
-        "Nothing more is recorded of it: look for task t in the logs of the workers.",
-        known={"runs": (run(NIGHT, "unknown", source="schedule"),)},
+        "It was attempted 2 times.",
+        known={"runs": (run(NIGHT, "unknown", attempts=2),)},
+    ),
+    "it expired unseen in a queue that no worker takes from": History(
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began; "
+        "its message must have expired.\n"
+        "No worker with install() takes from queue 'slow' now. If a worker without it does, its log has task t. "
+        "Start a worker with -Q slow, or correct the queue of the entry.",
+        known={"runs": (run(NIGHT, "unknown", source="schedule"),), "queue": "slow"},
+    ),
+    "it expired unseen, and workers take from its queue now": History(
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began; "
+        "its message must have expired.\n"
+        "By reports of the last minute, queue 'celery' is read by 'w1@a'. "
+        "If a worker without install() took the message, its log has task t.",
+        known={"runs": (run(NIGHT, "unknown", source="schedule"),), "takers": ("w1@a",)},
     ),
     "it was too late after a time without a leader": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
@@ -181,14 +201,23 @@ HISTORIES = {
     ),
     "the run before had its once-lock": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its once-lock was held.\n"
-        "A task with its key was queued or ran, or no worker with install() had released the lock.\n"
-        "The run before, of 2026-03-01 03:00:00+01:00, began at 2026-03-01 03:00:01+01:00: running.",
+        "An earlier run of it has not ended.\n"
+        "The run before it, of 2026-03-01 03:00:00+01:00, began at 2026-03-01 03:00:01+01:00 as task t, and still "
+        "runs.",
         fields={"once": True},
         known={"runs": (run(NIGHT, "left out"), run(t(1, 3), "running", began_at=t(1, 3, 0, 1)))},
     ),
+    "the run before has ended since": History(
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its once-lock was held.\n"
+        f"{HELD}\n"
+        "The run before it, of 2026-03-01 03:00:00+01:00, began at 2026-03-01 03:00:01+01:00, and took 1 min 2 s: "
+        "succeeded.",
+        fields={"once": True},
+        known={"runs": (run(NIGHT, "left out"), RAN)},
+    ),
     "its once-lock was held for hours": History(
         "'nightly' did not run for 2026-03-02 03:07:00+01:00: its once-lock was held.\n"
-        "A task with its key was queued or ran, or no worker with install() had released the lock. "
+        f"{HELD} "
         "The same holds for the 61 occurrences from 2026-03-02 03:00:00+01:00 to 2026-03-02 04:00:00+01:00.",
         at=t(2, 3, 7),
         fields={"once": True, "schedule": cron("* * * * *")},
@@ -196,7 +225,7 @@ HISTORIES = {
     ),
     "the first run of its minute was left out with those before it, and the second was sent": History(
         "'nightly' did not run for 2026-03-02 02:59:16+01:00: its once-lock was held.\n"
-        "A task with its key was queued or ran, or no worker with install() had released the lock. "
+        f"{HELD} "
         "The same holds for the 3 occurrences from 2026-03-02 02:58:36+01:00 to 2026-03-02 02:59:16+01:00.\n"
         "This minute has 2 more occurrences: 02:59:36 succeeded, 02:59:56 left out.",
         at=t(2, 2, 59),

@@ -277,6 +277,9 @@ def test_a_calendar_that_leaves_out_today_is_named_without_an_instant(last: date
     entry._put(calendar=closed)
     added = change(t(2, 9), "added")
     case = Case("'nightly'", entry, NOW, BERLIN, status=status(), changes=(added,), since=added.at)
-    reasons = [reason.sentence for reason in explain(case, None).reasons]
+    explanation = explain(case, None)
+    if last is None:
+        assert explanation.verdict == "'nightly' has not run yet: its calendar has left out all its runs."
+    reasons = [reason.sentence for reason in explanation.reasons]
     assert "Its calendar closed@1 leaves out 2026-03-02." in reasons
     assert reasons[-1] == "The next one is due at 2026-03-03 00:00:00+01:00."
