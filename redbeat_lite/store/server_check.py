@@ -95,7 +95,7 @@ def faults(server: Server | None) -> Iterator[Fault]:
             "eviction",
             "error",
             f"the server evicts keys when memory runs out (maxmemory-policy {server.policy})",
-            "The schedule is among the keys it may evict. Only config entries come back.",
+            "The schedule is among the keys it may evict. Only entries of beat_schedule come back.",
             "Set maxmemory-policy noeviction, or give the schedule a server of its own.",
         )
     if server.persistent is False:
@@ -103,7 +103,7 @@ def faults(server: Server | None) -> Iterator[Fault]:
             "persistence",
             "warning",
             "the server keeps nothing on disk",
-            "After its restart only config entries come back, and without their history.",
+            "After its restart only entries of beat_schedule come back, without their history.",
             "Set appendonly yes, or accept it if all your entries are in beat_schedule.",
         )
 

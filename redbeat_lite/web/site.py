@@ -141,7 +141,7 @@ class Site:
     def _refusal(self, request: Request, access: Access) -> Response | None:
         """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
         if request.method == "POST" and not is_own_post(request, self._trusted):
-            hint = "A program sends Authorization. Behind a proxy, see trusted_origins."
+            hint = "A program must send Authorization. Behind a proxy, see trusted_origins."
             return Response.plain(403, f"This did not come from the page itself. {hint}")
         media_type = request.headers.get("content-type", FORM_TYPE)
         if request.method == "POST" and not media_type.startswith(FORM_TYPE):
