@@ -90,8 +90,8 @@ class _Track:
         Call it once, because it takes the runs from the stream.
 
         Parameters:
-            tolerance: ms by which a run may be later than ``last_run``, but less than half of the
-                time to the run after it.
+            tolerance: a run up to this many ms after ``last_run`` counts, too. If runs are close
+                together, it is less: half of the time from a run to the next one.
         """
         passed: list[int] = []
         while self.next_ms is not None:

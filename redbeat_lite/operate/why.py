@@ -146,9 +146,11 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
     if state.nominal is not None and state.nominal <= now:
         candidates.append(state.nominal)
     until = now if entry.end_ms is None else min(now, entry.end_ms)
+    # The occurrence before the next millisecond is the last one up to this one.
     near = around(entry, Span(until + 1, until + 2), case.zone)
     if near is not None and near.before is not None:
-        # Before the last change of its timing, the entry had another schedule.
+        # An occurrence before the last change of the timing is none of the schedule that the entry
+        # had then, so leave it out.
         change = case.last(None, *STORING, fields=TIMING)
         if change is None or near.before >= to_ms(change.at):
             candidates.append(near.before)

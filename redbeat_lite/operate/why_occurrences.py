@@ -29,7 +29,7 @@ _LONGEST_GAP = 3000 * 86_400_000
 
 
 class Span(NamedTuple):
-    """Time of a question, from ``begin`` to before ``end``, in epoch milliseconds."""
+    """Span of time that a question is about, in epoch ms: with ``begin``, without ``end``."""
 
     begin: int
     end: int

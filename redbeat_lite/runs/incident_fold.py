@@ -20,8 +20,8 @@ _FAILED_TO_BEGIN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 #: Outcomes that count as a failure in ``on_failure``.
 _STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
 
-#: Expectation of an entry that has no expectation but ``on_failure``. Its failures are counted, and
-#: open no incident ``failed``.
+#: Stands for the expectation of an entry that sets only ``on_failure``. The failures of such an
+#: entry are counted, but open no incident ``failed``.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.

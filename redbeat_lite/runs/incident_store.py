@@ -185,13 +185,18 @@ class IncidentStore:
         return dated
 
     def failures(self, names: Sequence[str]) -> dict[str, Failures]:
-        """Return name -> consecutive failures, for those of these entries that have any."""
+        """Return name -> consecutive failures, for those of these entries that have any.
+
+        A record that cannot be read is left out.
+        """
         if not names:
             return {}
         failures = {}
         for name, raw in zip(names, self._client.hmget(self.keys.failures, names), strict=True):
+            if raw is None:
+                continue
             with suppress(ValueError):
-                times, nominal, generation, strikes = text(raw or b"").split("|")
+                times, nominal, generation, strikes = text(raw).split("|")
                 failures[name] = Failures(int(times), int(nominal), generation, int(strikes))
         return failures
 

@@ -277,9 +277,11 @@ class Store:
         for chunk in chunks(edits, AT_ONCE):
             steps = [_step_of(edit) for edit in chunk]
             if any(edit.line and edit.line.change.startswith(_PAUSES) for edit in chunk):
-                # The leader remembers pauses of config entries.
+                # The leader has the pauses of config entries in memory. A new value of this field
+                # makes it read them again.
                 steps.append(Step(_SET_META, ("pauses", random_hex())))
-            made += self._edit(steps, term)[: len(chunk)]
+            results = self._edit(steps, term)
+            made += results[: len(chunk)]  # The step above is no edit of the caller.
         return made
 
     def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:

@@ -86,11 +86,12 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
 
 
 def is_own_post(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether a post comes from the page itself, or from a program with credentials.
+    """Return whether a post comes from the page, a trusted origin or a program with credentials.
 
     Browsers send the origin of a post in headers. Over plain http they leave ``Sec-Fetch-Site``
     out; then the host in ``Origin`` must be the ``Host`` of the request. A program sends neither,
-    but must send ``Authorization``, because a browser sends cookies for other sites, too.
+    so it must send ``Authorization``. A cookie does not count, because a browser also attaches it
+    to posts from pages of other sites.
 
     Parameters:
         trusted: origins whose pages may post, as browsers name them, such as
