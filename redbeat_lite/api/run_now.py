@@ -19,8 +19,8 @@ from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
 from ..entries.sendable import check_arguments, misfit, serializer_of
 from ..once.canvas import CANVAS
-from ..once.claims import ONCE_HEADER, Claim, give_back, once_header, queue_of, take
-from ..once.lock_store import LockStore
+from ..once.claims import call_key, give_back, headers, queue_of, take
+from ..once.lock_store import Claim, LockStore
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..store.changes import line_of
@@ -147,23 +147,12 @@ def _once_lock(
     if entry.once is None:
         yield {}
         return
+    key = call_key(entry.once, task, entry.task, entry.args, entry.kwargs)
     queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
-    claim = Claim(
-        entry.name,
-        entry.task,
-        entry.args,
-        entry.kwargs,
-        entry.once,
-        task_id,
-        task=task,
-        queue=queue,
-        delay_ms=delay,
-        life_ms=life,
-    )
+    claim = Claim(key, task_id, entry.once, f"entry {entry.name}", queue, delay, life)
     [taken] = take(locks, [claim])
-    is_queued = claim.once.at_publish and taken
     try:
-        yield {ONCE_HEADER: once_header(claim.key, claim.once, queued=is_queued)}
+        yield headers(claim)
     except BaseException:
         if taken:
             give_back(locks, [claim])

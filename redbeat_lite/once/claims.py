@@ -16,54 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from .._base.times import message_ms
 from ..policies import Once
 from .lock_key import key_of, signature_of
-from .lock_store import DOWN, LockStore, Wanted
+from .lock_store import DOWN, Claim, LockStore
 
-#: Message header: the key of the once-lock, the policy, and whether the task id holds the lock.
+#: Message header: the key of the once-lock, and the policy.
 ONCE_HEADER = "redbeat_once"
 
 #: Message header: epoch ms after which the message is too old to run, because the guard may have
 #: forgotten it.
 DEADLINE_HEADER = "redbeat_deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One occurrence that needs its lock.
-
-    Parameters:
-        entry_name: name that lists show as the holder while the task is queued.
-        task: the registered task, if this process has it. Then ``f(1)`` and ``f(x=1)`` are one key.
-        queue: queue of the message. Its workers keep the lock while the queue is not empty.
-        delay_ms: ms until the message may run.
-        life_ms: ms after that until the message expires; 0: never.
-        yields_ms: ms after which another task may acquire the lock if this task is still queued;
-            0: never.
-        key: key of the lock, made from the other fields.
-    """
-
-    entry_name: str
-    task_name: str
-    args: Sequence[Any] | None
-    kwargs: Mapping[str, Any] | None
-    once: Once
-    task_id: str
-    task: Any = None
-    queue: str = ""
-    delay_ms: int = 0
-    life_ms: int = 0
-    yields_ms: int = 0
-    key: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        signature = signature_of(getattr(self.task, "run", None))
-        key = key_of(self.once, self.task_name, self.args, self.kwargs, signature)
-        object.__setattr__(self, "key", key)
 
 
 def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
@@ -83,7 +48,7 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
     if not at_publish:
         return [True] * len(claims)
     try:
-        taken = iter(store.take([_wanted(claim) for claim in at_publish]))
+        taken = iter(store.take(at_publish))
     except DOWN:
         with suppress(*DOWN):
             give_back(store, at_publish)
@@ -91,29 +56,15 @@ def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
     return [not claim.once.at_publish or next(taken) for claim in claims]
 
 
-def _wanted(claim: Claim) -> Wanted:
-    """Return a claim as the lock store takes it."""
-    return Wanted(
-        key=claim.key,
-        task_id=claim.task_id,
-        lease_ms=claim.once.lease_ms,
-        delay_ms=claim.delay_ms,
-        holder=f"entry {claim.entry_name}",
-        queue=claim.queue,
-        life_ms=claim.life_ms,
-        yields_ms=claim.yields_ms,
-    )
-
-
 def headers(claim: Claim) -> dict[str, Any]:
     """Return the message headers that name the lock and its policy."""
-    return {ONCE_HEADER: once_header(claim.key, claim.once, queued=claim.once.at_publish)}
+    return {ONCE_HEADER: once_header(claim.key, claim.once)}
 
 
-def once_header(key: str, once: Once, *, queued: bool) -> dict[str, Any]:
+def once_header(key: str, once: Once) -> dict[str, Any]:
     """Return the value of ``ONCE_HEADER``."""
     # The header has the finished key. So leave out the policy's own, which may be a callable.
-    return {"key": key, "policy": once.but(key=None).encode(), "queued": queued}
+    return {"key": key, "policy": once.but(key=None).encode()}
 
 
 def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
@@ -122,6 +73,19 @@ def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
     A worker's lock sweeper publishes the waiters of these locks within a second.
     """
     store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.once.at_publish])
+
+
+def call_key(once: Once, task: Any, name: str, args: Any, kwargs: Any) -> str:
+    """Return the key of the lock of a call.
+
+    Parameters:
+        task: the registered task; ``None`` if this process does not have it. With it, ``f(1)`` and
+            ``f(x=1)`` are one key.
+
+    Raises:
+        InvalidEntry: no key can be made from the arguments.
+    """
+    return key_of(once, name, args, kwargs, signature_of(getattr(task, "run", None)))
 
 
 def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str, Any]) -> str:

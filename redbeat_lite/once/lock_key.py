@@ -49,11 +49,12 @@ def key_of(
     if once.key is not None and not once.fields_of_key:
         return checked_key(once.key.format())
     arguments = _bind(signature, args, kwargs)
+    key = task_name
     if once.key is not None:
-        return checked_key(f"{task_name}:{_fill(once.key, arguments)}")
-    if not arguments:
-        return checked_key(task_name)
-    return checked_key(f"{task_name}:{digest(canonical(arguments))}")
+        key += f":{_fill(once.key, arguments)}"
+    elif arguments:
+        key += f":{digest(canonical(arguments))}"
+    return checked_key(key)
 
 
 def checked_key(key: object) -> str:

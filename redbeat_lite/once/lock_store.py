@@ -74,6 +74,9 @@ _RELEASE = """
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
+#: Most keys, and most task ids, of one round of the lock sweeper.
+_DUE = 500
+
 #: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua can unpack only a few
 #: thousand.
 TAKE_BATCH = 500
@@ -194,10 +197,13 @@ class TaskKeys:
     rows: str | None = None
 
 
-class Wanted(NamedTuple):
+class Claim(NamedTuple):
     """A lock for a task that is about to be published.
 
     Parameters:
+        key: key of the lock.
+        holder: name that lists show as the holder while the task is queued.
+        queue: queue of the message. Its workers keep the lock while the queue is not empty.
         delay_ms: ms until the message may run. The lease counts from then.
         life_ms: ms after that until the message expires; the lock lasts as long. 0: never.
         yields_ms: ms after which another task may acquire the lock if this task is still queued;
@@ -206,10 +212,10 @@ class Wanted(NamedTuple):
 
     key: str
     task_id: str
-    lease_ms: int
-    delay_ms: int
+    once: Once
     holder: str
-    queue: str
+    queue: str = ""
+    delay_ms: int = 0
     life_ms: int = 0
     yields_ms: int = 0
 
@@ -310,7 +316,7 @@ class LockStore:
 
     # -- before a task is published ----------------------------------------------------------------
 
-    def take(self, claims: Sequence[Wanted]) -> list[bool]:
+    def take(self, claims: Sequence[Claim]) -> list[bool]:
         """Acquire locks for tasks that are about to be published, ``TAKE_BATCH`` per round trip.
 
         Returns:
@@ -319,9 +325,11 @@ class LockStore:
         taken: list[bool] = []
         for chunk in chunks(claims, TAKE_BATCH):
             places = []
+            claimed: list[Any] = []
             for claim in chunk:
                 places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
-            claimed = chain.from_iterable(chunk)
+                claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
+                claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
             reply = self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
             taken += map(bool, reply)
         return taken
@@ -481,12 +489,12 @@ class LockStore:
         guard = self.keys.guard(task_id)
         self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
-    def due(self, limit: int = 500) -> tuple[list[str], list[str]]:
+    def due(self) -> tuple[list[str], list[str]]:
         """Return the keys of the locks, and the task ids, that the lock sweeper must handle now."""
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):
-            pipe.zrangebyscore(index, "-inf", now, start=0, num=limit)
+            pipe.zrangebyscore(index, "-inf", now, start=0, num=_DUE)
         keys, ids = pipe.execute()
         return texts(keys), texts(ids)
 

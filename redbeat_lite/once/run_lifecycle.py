@@ -96,9 +96,21 @@ def _begin_alone(task: Any) -> None:
 
 
 def _note_start(task: Any) -> None:
-    """Note in the request and in the result backend that the run has started."""
-    clear_interval_expires(task.request)
-    store_started(task, task.request)
+    """Note in the request that the run has started, and store the state STARTED.
+
+    STARTED is stored if the class of the task or the app says ``track_started``. Celery would store
+    it before :func:`begin`, even for a task that is then parked, and for a copy of a task that has
+    ended. To prevent that, ``track_started`` is false on the task object. The class keeps the
+    setting of the user.
+    """
+    request = task.request
+    clear_interval_expires(request)
+    is_tracked = type(task).track_started
+    if is_tracked is None:
+        is_tracked = task.app.conf.task_track_started
+    if is_tracked and keeps_result(task, request):
+        meta = {"pid": os.getpid(), "hostname": request.hostname}
+        task.backend.store_result(request.id, meta, states.STARTED, request=request)
 
 
 def clear_interval_expires(request: Any) -> None:
@@ -111,21 +123,6 @@ def clear_interval_expires(request: Any) -> None:
         request.expires = None
         # Without this header, an ``expires`` that the user gives to the retry is not cleared.
         (request.headers or {}).pop(INTERVAL_EXPIRES_HEADER, None)
-
-
-def store_started(task: Any, request: Any) -> None:
-    """Store the state STARTED for a run, if its class or the app says ``track_started``.
-
-    Celery would store it before :func:`begin`, even for a task that is then parked, and for a copy
-    of a task that has ended. To prevent that, ``track_started`` is false on the task object. The
-    class keeps the setting of the user.
-    """
-    is_tracked = type(task).track_started
-    if is_tracked is None:
-        is_tracked = task.app.conf.task_track_started
-    if is_tracked and keeps_result(task, request):
-        meta = {"pid": os.getpid(), "hostname": request.hostname}
-        task.backend.store_result(request.id, meta, states.STARTED, request=request)
 
 
 def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
@@ -157,15 +154,15 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     """Raise the exception that keeps this copy of the task from running."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
-    if verdict.word == "drop":
-        logger.info("Task %s has ended already; this copy is dropped", name)
-        raise Ignore("a copy of a task that has ended already")
-    if verdict.word == "standby":
-        logger.info("Task %s runs already; this copy is kept in case that run dies", name)
-        raise Ignore("a copy of a task that runs already")
-    if verdict.word == "parked":
-        logger.info("Task %s waits for the once-lock %r, %s before it", name, key, verdict.text)
-        raise Ignore("waits for its once-lock")
+    copies = {
+        "drop": "has ended already; this copy is dropped",
+        "standby": "runs already; this copy is kept in case that run dies",
+        "parked": f"waits for the once-lock {key!r}, {verdict.text} before it",
+    }
+    why = copies.get(verdict.word)
+    if why is not None:
+        logger.info("Task %s %s", name, why)
+        raise Ignore(why)
     if verdict.word == "old":
         _drop_old(task, request, name)
     if verdict.word == "refused" and is_final(task, request.id):

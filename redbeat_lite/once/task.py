@@ -30,7 +30,7 @@ from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import GUARD_LIFE, PATIENCE, LockClient, policy_of_call
 from .lock_key import check_definition, checked_key, key_of
-from .lock_store import DOWN, Wanted
+from .lock_store import DOWN, Claim
 from .locks import LockHandle
 from .outcomes import end_unrun
 from .parked_message import DELIVERY
@@ -63,7 +63,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     guarded: ClassVar[bool] = True
 
     #: Celery's list without ``track_started``, because Celery would copy that setting from the
-    #: first app that a class is bound to. ``store_started`` reads it from the app of the run.
+    #: first app that a class is bound to. ``run_lifecycle`` reads it from the app of the run.
     from_config: ClassVar[Any] = tuple(
         (name, setting) for name, setting in celery.Task.from_config if name != "track_started"
     )  # fmt: skip
@@ -212,35 +212,24 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             key = checked_key(once_key)
         else:
             key = key_of(once, self.name, args, kwargs, self.once_signature)
-        options["headers"][ONCE_HEADER] = once_header(key, once, queued=once.at_publish)
+        options["headers"][ONCE_HEADER] = once_header(key, once)
         if not once.at_publish:
             return None
-        self._acquire(once, key, task_id, args, kwargs, options)
+        queue = queue_of(self, self.name, args, kwargs, options)
+        delay = delay_ms(options, wall_ms())
+        claim = Claim(key, task_id, once, f"queued {self.name}", queue, delay)
+        self._acquire(claim, options)
         return key
 
-    def _acquire(
-        self,
-        once: Once,
-        key: str,
-        task_id: str,
-        args: Any,
-        kwargs: Any,
-        options: Mapping[str, Any],
-    ) -> None:
+    def _acquire(self, claim: Claim, options: Mapping[str, Any]) -> None:
         """Acquire the lock of a message that is about to be published.
 
         Raises:
             OnceRejected, OnceSkipped: another task has the lock.
             LockUnavailable: the server does not answer.
         """
-        wanted = Wanted(
-            key=key,
-            task_id=task_id,
-            lease_ms=once.lease_ms,
-            delay_ms=delay_ms(options, wall_ms()),
-            holder=f"queued {self.name}",
-            queue=queue_of(self, self.name, args, kwargs, options),
-        )
+        key = claim.key
+        task_id = claim.task_id
         client = LockClient.of(self.app)
         # Raise an outage to a caller without delay. If Celery continues a chain, no caller can try
         # again, so retry here. But do not retry in a worker's main process, which has other work.
@@ -249,7 +238,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if has_task and _is_continuation(self.app, task_id, options):
             seconds = PATIENCE
         try:
-            take = partial(client.store.take, [wanted])
+            take = partial(client.store.take, [claim])
             [taken] = retry_for(take, seconds)
         except DOWN as exc:
             # If only the reply was lost, this task id has the lock, and no run would release it.
@@ -258,7 +247,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc
         if not taken:
-            error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
+            error = OnceRejected if claim.once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
 
     def _end_unpublished(

@@ -178,7 +178,7 @@ def test_headers_of_a_once_lock_are_filled_in(
 ) -> None:
     names = in_full(publishers[0], monkeypatch)
     for number in range(4):
-        further = {"redbeat_once": {"key": f'"k%s" {number}', "policy": {}, "queued": True}} if number else None
+        further = {"redbeat_once": {"key": f'"k%s" {number}', "policy": {}}} if number else None
         made, expected = (
             publish(publisher, occurrence(Entry("locked", "locked", every(3600), (number,)), 2)._replace(extra=further))
             for publisher in publishers

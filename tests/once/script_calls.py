@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import Claim
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import call_key
+from redbeat_lite.once.lock_store import Claim, Hold, LockStore
 
 tokens = (f"token-{n}" for n in itertools.count())
 
@@ -28,5 +28,17 @@ def wake(store: LockStore, **options: Any) -> str | None:
     return turn and turn.message
 
 
+def claim_of(
+    name: str, task_name: str, args: Any, kwargs: Any, once: Once, task_id: str, task: Any = None, queue: str = ""
+) -> Claim:
+    """The claim of an entry's occurrence, as the beat makes it."""
+    return Claim(call_key(once, task, task_name, args, kwargs), task_id, once, f"entry {name}", queue)
+
+
 def claim(name: str, task_id: str, **policy: Any) -> Claim:
-    return Claim(name, "proj.task", (name,), {}, Once(**{"scope": "queue", "lease": 5, **policy}), task_id)
+    once = Once(**{"scope": "queue", "lease": 5, **policy})
+    return claim_of(name, "proj.task", (name,), {}, once, task_id)
+
+
+def wanted(key: str, task_id: str, lease_ms: int, delay_ms: int, holder: str, queue: str, **more: int) -> Claim:
+    return Claim(key, task_id, Once(scope="queue", lease=lease_ms / 1000), holder, queue, delay_ms, **more)

@@ -15,13 +15,14 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import Once, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import Claim, headers, take
+from redbeat_lite.once.claims import headers, take
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.run_lifecycle import finish
 from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
+from tests.once.script_calls import claim_of
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -62,7 +63,7 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
     Base.before_start = Sibling.before_start  # type: ignore[method-assign] # as where a class and its base are tasks
     for _ in range(2):
         adopt(task)
-    claim = Claim("e", "import", (), {}, Once(scope="queue"), "id")
+    claim = claim_of("e", "import", (), {}, Once(scope="queue"), "id")
     assert take(store, [claim]) == [True]
     task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
     try:
@@ -82,7 +83,7 @@ def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Cel
     app.task(shared=False, name="t", base=celery.Task)(one)
     task, store = app.tasks["t"], LockClient.of(app).store
     adopt(task)
-    claim = Claim("e", "t", (), {}, Once(scope="queue"), "id")
+    claim = claim_of("e", "t", (), {}, Once(scope="queue"), "id")
     assert take(store, [claim]) == [True]
 
     def begin(retries: int = 0) -> None:
@@ -126,7 +127,7 @@ def test_what_follows_finds_the_lock_free_and_only_what_runs_has_started(app: Ce
 
     registered = app.tasks["t"]
     adopt(registered)
-    claim = Claim("e", "t", (), {}, Once(key="k", on_conflict="wait"), uuid4().hex)
+    claim = claim_of("e", "t", (), {}, Once(key="k", on_conflict="wait"), uuid4().hex)
     request = {"id": claim.task_id, "delivery_info": {}, "callbacks": [registered.si().set(queue="nowhere")]}
     trace = build_tracer("t", registered, app=app)
     signals.before_task_publish.connect(look, weak=False)
@@ -186,10 +187,10 @@ def test_a_call_by_name_with_a_wrong_key_runs_and_says_so(proj: OnceClient, any_
 def test_a_task_of_another_class_is_held_back_too(proj: OnceClient, any_pool: Crew, key: str, on_conflict: str) -> None:
     """Its lock ran out in a queue that nobody looked after, and somebody else has taken it."""
     once = Once(key=key, scope="queue", on_conflict=on_conflict, lease=3)
-    claim = Claim("entry", "once.foreign", (key,), {}, once, uuid4().hex)
+    claim = claim_of("entry", "once.foreign", (key,), {}, once, uuid4().hex)
     with lock(proj.app, key, lease=3) as held:
         assert held
-        proj.app.send_task(claim.task_name, claim.args, task_id=claim.task_id, headers=headers(claim))
+        proj.app.send_task("once.foreign", (key,), task_id=claim.task_id, headers=headers(claim))
         result = proj.app.AsyncResult(claim.task_id)
         if on_conflict == "skip":
             with pytest.raises(OnceSkipped):

@@ -18,12 +18,13 @@ import pytest
 from celery import chord
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import Claim, headers, take
+from redbeat_lite.once.claims import headers, take
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.worker.request import is_gone
 from tests.harness.project import LEASE, VISIBILITY
 from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools
+from tests.once.script_calls import claim_of
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -145,7 +146,7 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
         stage.proj.started(stage.key)
         key, foreign = stage.key + "-f", None
         if stage.pool in BOTH:
-            claim = Claim("e", "once.foreign_late", (key,), {}, Once(lease=LEASE), "")
+            claim = claim_of("e", "once.foreign_late", (key,), {}, Once(lease=LEASE), "")
             options = {"queue": stage.queue, "headers": headers(claim)}
             foreign = stage.proj.tasks.foreign_late.apply_async((key,), {"how": "until"}, **options)
             stage.proj.started(key)
@@ -315,12 +316,10 @@ def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any
 
 def emit(proj: OnceClient, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     """What the beat does with one due occurrence."""
-    claim = Claim("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
+    claim = claim_of("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
     if take(LockClient.of(proj.app).store, [claim]) == [False]:
         return False
-    proj.app.send_task(
-        claim.task_name, claim.args, claim.kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue
-    )
+    proj.app.send_task("once.plain", (key,), kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue)
     return True
 
 

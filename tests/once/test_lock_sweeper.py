@@ -19,11 +19,12 @@ from redbeat_lite.once import run_lifecycle
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import _leave
 from redbeat_lite.once.lock_client import LockClient, has_expired
-from redbeat_lite.once.lock_store import Hold, LockStore, Wanted
+from redbeat_lite.once.lock_store import Hold, LockStore
 from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.once.worker_reports import workers
 from redbeat_lite.store.redis_values import server_ms
+from tests.once.script_calls import wanted
 from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -51,7 +52,7 @@ def sweeper(once_server: Server, store: LockStore) -> LockSweeper:
 
 def queued(store: LockStore, **fields: int) -> None:
     """The lock of "a" nears its end."""
-    assert store.take([Wanted("k", "a", 60_000, 0, "queued t", "")]) == [True]
+    assert store.take([wanted("k", "a", 60_000, 0, "queued t", "")]) == [True]
     store.client.hset(LOCK, mapping={"task": "a", **fields})
     store.client.pexpire(LOCK, 10_000)
 
@@ -82,7 +83,7 @@ def test_the_clock_of_the_machine_does_not_matter(
 
 def test_thousands_that_are_queued_are_all_kept(sweeper: LockSweeper, store: LockStore) -> None:
     keys = [f"k{n}" for n in range(1100)]
-    assert all(store.take([Wanted(key, "a", 60_000, 0, "queued t", "") for key in keys]))
+    assert all(store.take([wanted(key, "a", 60_000, 0, "queued t", "") for key in keys]))
     pipe = store.client.pipeline()
     # In front of them, locks that ran out while nobody looked, and those of a queue of other workers.
     pipe.zadd("{t}:once:index", {f"gone{n}": n for n in range(1100)})
@@ -97,7 +98,7 @@ def test_thousands_that_are_queued_are_all_kept(sweeper: LockSweeper, store: Loc
 
 
 def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) -> None:
-    assert store.take([Wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
+    assert store.take([wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
     store.client.pexpire("{t}:once:lock:gone", 9_000)
     queued(store)
     sweeper.round()
@@ -107,7 +108,7 @@ def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) ->
 
 def test_what_is_in_no_queue_does_not_keep_its_lock_for_its_life(sweeper: LockSweeper, store: LockStore) -> None:
     names = {"lost": "celery", "elsewhere": "of-others", "unknown": "", "a": "celery"}
-    assert all(store.take([Wanted(name, name, 60_000, 0, "entry e", names[name], life_ms=HOUR) for name in names]))
+    assert all(store.take([wanted(name, name, 60_000, 0, "entry e", names[name], life_ms=HOUR) for name in names]))
     store.client.zadd("{t}:once:index", dict.fromkeys(names, server_ms(store.client) + 10_000))
     sweeper.round()
     left = {name: store.client.pttl(f"{{t}}:once:lock:{name}") for name in names}
@@ -117,7 +118,7 @@ def test_what_is_in_no_queue_does_not_keep_its_lock_for_its_life(sweeper: LockSw
 
 def test_any_number_of_lost_ones_stands_in_nobodys_way(sweeper: LockSweeper, store: LockStore) -> None:
     lost = [f"lost{n}" for n in range(1100)]
-    assert all(store.take([Wanted(key, "lost", 60_000, 0, "entry e", "celery") for key in lost]))
+    assert all(store.take([wanted(key, "lost", 60_000, 0, "entry e", "celery") for key in lost]))
     queued(store)
     pipe = store.client.pipeline()
     for key in lost:
@@ -129,7 +130,7 @@ def test_any_number_of_lost_ones_stands_in_nobodys_way(sweeper: LockSweeper, sto
 
 
 def test_what_is_no_lock_stops_nothing(sweeper: LockSweeper, store: LockStore) -> None:
-    assert store.take([Wanted("odd", "a", 60_000, 0, "queued t", "")]) == [True]
+    assert store.take([wanted("odd", "a", 60_000, 0, "queued t", "")]) == [True]
     store.client.hset("{t}:once:lock:odd", "lease", "long")
     store.client.pexpire("{t}:once:lock:odd", 9_000)
     store.client.set("{t}:once:lock:string", "somebody's")
@@ -154,7 +155,7 @@ def test_a_broker_that_is_away_costs_no_lock(
     app.conf.task_queues = [Queue("one"), Queue("two")]
     app.amqp.queues.select(["one", "two"])
     for queue in ("one", "two"):
-        assert store.take([Wanted(queue, "queued", 60_000, 0, "queued t", queue)]) == [True]
+        assert store.take([wanted(queue, "queued", 60_000, 0, "queued t", queue)]) == [True]
         store.client.pexpire(f"{{t}}:once:lock:{queue}", 9_000)
     queued(store)
     sweeper.round()

@@ -8,9 +8,9 @@ import pytest
 
 from redbeat_lite import Once
 from redbeat_lite.once.claims import give_back, headers, take
-from redbeat_lite.once.lock_store import LockStore, Wanted
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import server_ms
-from tests.once.script_calls import begin, claim, held
+from tests.once.script_calls import begin, claim, held, wanted
 from tests.support.waiting import eventually
 
 
@@ -64,14 +64,13 @@ def test_other_policies_are_left_to_the_worker(store: LockStore, policy: dict[st
 
 def test_the_header_carries_key_and_policy(store: LockStore) -> None:
     header = headers(claim("e", "id-1"))["redbeat_once"]
-    assert header["queued"] is True
     assert header["key"].startswith("proj.task:")
     assert Once.decode(header["policy"]) == Once(scope="queue", lease=5)
 
 
 def test_a_lock_for_an_eta_lasts_until_then_and_its_lease_and_is_extended_by_the_lease_alone(store: LockStore) -> None:
-    wanted = Wanted("k", "id-1", 1_000, 400, "queued t", "q")
-    assert store.take([wanted]) == [True]
+    one = wanted("k", "id-1", 1_000, 400, "queued t", "q")
+    assert store.take([one]) == [True]
     assert 1_000 < store.client.pttl("{t}:once:lock:k") <= 1_400
     eventually(lambda: store.client.pttl("{t}:once:lock:k") < 500)
     assert store.extend([("k", "id-1", True), ("k", "other", True)]) == [True, False]
@@ -90,7 +89,7 @@ def test_an_extended_lock_stays_until_it_leaves_the_queue(store: LockStore) -> N
 
 
 def test_a_lock_lasts_as_long_as_its_message_and_is_looked_at_after_a_lease(store: LockStore) -> None:
-    assert store.take([Wanted("k", "id-1", 1_000, 500, "entry e", "q", life_ms=60_000)]) == [True]
+    assert store.take([wanted("k", "id-1", 1_000, 500, "entry e", "q", life_ms=60_000)]) == [True]
     assert 60_000 < store.client.pttl("{t}:once:lock:k") <= 60_500
     assert store.client.zscore("{t}:once:index", "k") - server_ms(store.client) <= 1_500
     assert store.wake("k") is None
@@ -100,7 +99,7 @@ def test_a_lock_lasts_as_long_as_its_message_and_is_looked_at_after_a_lease(stor
 
 
 def test_a_message_that_is_lost_keeps_its_lock_no_longer_than_half_a_lease(store: LockStore) -> None:
-    assert store.take([Wanted("k", "id-1", 1_000, 0, "entry e", "q", life_ms=60_000)]) == [True]
+    assert store.take([wanted("k", "id-1", 1_000, 0, "entry e", "q", life_ms=60_000)]) == [True]
     assert store.extend([("k", "id-1", True)]) == [True]
     assert store.client.pttl("{t}:once:lock:k") > 50_000
     assert store.extend([("k", "another", False), ("k", "id-1", False)]) == [False, True]
@@ -110,7 +109,7 @@ def test_a_message_that_is_lost_keeps_its_lock_no_longer_than_half_a_lease(store
 
 
 def test_a_queued_one_gives_its_lock_to_the_next_run_when_that_has_come(store: LockStore) -> None:
-    one = Wanted("k", "id-1", 60_000, 0, "entry e", "q", life_ms=90_000, yields_ms=200)
+    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", life_ms=90_000, yields_ms=200)
     assert store.take([one]) == [True]
     assert store.take([one._replace(task_id="id-2")]) == [False], "too early"
     eventually(lambda: store.take([one._replace(task_id="id-2", yields_ms=1)]) == [True])
@@ -121,7 +120,7 @@ def test_a_queued_one_gives_its_lock_to_the_next_run_when_that_has_come(store: L
 
 
 def test_one_with_somebody_behind_it_gives_its_lock_to_nobody_else(store: LockStore) -> None:
-    one = Wanted("k", "id-1", 60_000, 0, "entry e", "q", yields_ms=1)
+    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", yields_ms=1)
     assert store.take([one]) == [True]
     assert begin(store, held("waiter", key="k"), on_conflict="wait", message="m") == "parked"
     eventually(lambda: server_ms(store.client) > int(store.client.hget("{t}:once:lock:k", "yields")))

@@ -19,10 +19,11 @@ from celery.exceptions import Ignore
 
 from redbeat_lite import LockLost, LockUnavailable, Once, OnceRejected, OnceSkipped, Task, install, lock, locks
 from redbeat_lite._base.errors import InvalidEntry
-from redbeat_lite.once.claims import DEADLINE_HEADER, Claim, take
+from redbeat_lite.once.claims import DEADLINE_HEADER, take
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.once.run_lifecycle import finish
+from tests.once.script_calls import claim_of
 from tests.support.cases import together
 from tests.support.processes import run_python
 from tests.support.server import DURABLE, Server
@@ -235,7 +236,7 @@ def test_a_lock_of_which_only_the_reply_was_lost_is_given_back(app: Celery, monk
         task.delay()
     assert locks(app).get("k") is None
     with pytest.raises(redis.ConnectionError):
-        take(LockClient.of(app).store, [Claim("e", "t", (), {}, once, "id")])
+        take(LockClient.of(app).store, [claim_of("e", "t", (), {}, once, "id")])
     assert locks(app).get("k") is None
 
 

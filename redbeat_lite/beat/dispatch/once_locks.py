@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 from celery.utils.log import get_logger
 
-from ...once.claims import Claim, give_back, take
-from ...once.lock_store import DOWN, LockStore
+from ...once.claims import give_back, take
+from ...once.lock_store import DOWN, Claim, LockStore
 from .planner import Job
 
 logger = get_logger(f"celery.{__name__}")
@@ -98,4 +97,4 @@ def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
     for job in jobs:
         first = job.state.nominal
         if first is not None and job.claims and job.plan.emit[0] != first:
-            yield replace(job.claims[0], task_id=job.id_of(first))
+            yield job.claims[0]._replace(task_id=job.id_of(first))

@@ -21,7 +21,8 @@ from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import shown_name, state_of
-from ...once.claims import Claim, queue_of
+from ...once.claims import call_key, queue_of
+from ...once.lock_store import Claim
 from ...policies import Once
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
@@ -226,15 +227,12 @@ class Planner:
         task = self._tasks(entry.task)
         delay = delay_ms(entry.options, now)
         return Claim(
-            entry.name,
-            entry.task,
-            entry.args,
-            entry.kwargs,
-            once,
+            call_key(once, task, entry.task, entry.args, entry.kwargs),
             job.id_of(nominal),
-            task=task,
-            queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
-            delay_ms=delay,
+            once,
+            f"entry {entry.name}",
+            queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
+            delay,
             life_ms=lock_life_ms(entry, job.life, now),
             yields_ms=_until_the_next(job, now, delay),
         )

@@ -9,7 +9,7 @@ because each step is one script.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -67,16 +67,15 @@ class LockSweeper:
             page = list(self._locks(passed))
             extended: list[tuple[str, str, bool]] = []
             near = 0
-            for key, fields, left in page:
-                queued = _nearly_expired(fields, left)
+            for key, left_ms, queued in page:
                 # A key without a lock has waiters alone, and does not end the search.
-                near += queued is not None or left.lock < 0
+                near += queued is not None or left_ms < 0
                 if queued is None:
                     continue
                 task_id, queue, lease = queued
                 is_there = self._is_there(task_id, queue, waiting)
                 # For a lost message, this call shortens the lease to its half, once.
-                if is_there or (is_there is False and left.lock > lease / 2):
+                if is_there or (is_there is False and left_ms > lease / 2):
                     extended.append((key, task_id, is_there))
             if extended:
                 self._client.store.extend(extended)
@@ -87,10 +86,10 @@ class LockSweeper:
             # Each extended lock has moved to the end of the index.
             passed += len(page) - len(extended)
 
-    def _locks(self, start: int) -> Iterator[tuple[str, Any, _Left]]:
-        """Yield key, fields and times of a page of locks.
+    def _locks(self, start: int) -> Iterator[tuple[str, int, tuple[str, str, int] | None]]:
+        """Yield a page of locks: key, ms until it expires, and its task as of _nearly_expired().
 
-        If another program has overwritten a lock, its fields are the error of the server.
+        The ms are negative if the lock has no expiry or is gone.
         """
         client = self._client.store.client
         names = self._client.store.keys
@@ -105,7 +104,8 @@ class LockSweeper:
         replies = iter(pipe.execute(raise_on_error=False))
         now = server_ms(client)
         for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
-            yield key, fields, _Left(left_ms, score - now, now)
+            # The index may expire the lock earlier than the server does.
+            yield key, left_ms, _nearly_expired(fields, min(left_ms, score - now), now)
 
     def _is_there(self, task_id: str, queue: str, waiting: dict[str, bool]) -> bool | None:
         """Return whether the message of a task may still run; ``None`` if this worker cannot know.
@@ -153,31 +153,22 @@ class LockSweeper:
                 return 0  # On Redis an empty queue does not exist.
 
 
-class _Left(NamedTuple):
-    """Times of a lock, in milliseconds.
-
-    Parameters:
-        lock: ms until the lock expires; negative if it has no expiry or is gone.
-        in_index: ms until the lock expires by the index.
-        now: time of the server, in epoch ms.
-    """
-
-    lock: int
-    in_index: float
-    now: int
-
-
-def _nearly_expired(fields: Any, left: _Left) -> tuple[str, str, int] | None:
+def _nearly_expired(fields: Any, left_ms: float, now: int) -> tuple[str, str, int] | None:
     """Return task id, queue and lease of a queued lock that has less than half of its lease left.
 
     ``None`` for any other lock, and for a key that another program has overwritten.
+
+    Parameters:
+        fields: fields of the lock, or the error of the server if the key is overwritten.
+        left_ms: ms until the lock expires.
+        now: time of the server, in epoch ms.
     """
     try:
         state, task_id, queue, lease_text, due = fields
         lease = int(lease_text)
-        is_lost = left.now - int(due) >= _OLDEST_MS
+        is_lost = now - int(due) >= _OLDEST_MS
     except (TypeError, ValueError):
         return None
-    if state != b"queued" or is_lost or min(left.lock, left.in_index) >= lease / 2:
+    if state != b"queued" or is_lost or left_ms >= lease / 2:
         return None
     return text(task_id), text(queue or b""), lease

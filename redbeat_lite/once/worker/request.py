@@ -202,7 +202,7 @@ def _once_of_send_task(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] |
         return None
     try:
         once = policy_of_call(task, properties.get("on_conflict"))
-        return once_header(checked_key(properties["once_key"]), once, queued=False)
+        return once_header(checked_key(properties["once_key"]), once)
     except InvalidEntry as exc:
         name = f"{task.name}[{fields.get('id')}]"
         logger.error("Task %s runs without a once-lock: %s", name, exc)
