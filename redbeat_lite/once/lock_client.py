@@ -185,9 +185,8 @@ class LockClient:
         """
         once, key = policy_of(task, fields)
         lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
-        delivery = fields.get(parked_message.DELIVERY) or {}
         return Hold(
-            token=delivery.get("token") or random_hex(),
+            token=parked_message.token_of(fields) or random_hex(),
             task_id=str(fields["id"]),
             attempt=attempt_of(fields),
             lease_ms=lease_ms,

@@ -35,7 +35,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -262,17 +261,6 @@ class Turn(NamedTuple):
     too_old: bool
 
 
-class Seen(IntEnum):
-    """Answer of ``guard/state.lua`` about a message."""
-
-    #: No copy of this attempt has begun, or the copy that began has died.
-    NEVER = 0
-    #: This attempt, or a later one, runs or has ended.
-    COPY = 1
-    #: An earlier copy was refused its lock. It may have died before it stored that result.
-    REFUSED = 2
-
-
 class GuardRecord(NamedTuple):
     """The guard's record of a task.
 
@@ -281,25 +269,29 @@ class GuardRecord(NamedTuple):
         left_ms: ms until the record must be renewed; 0 or less if its worker no longer does so.
     """
 
-    state: bytes | None
+    state: str | None
     attempt: int
     left_ms: float
 
     @property
     def is_alive(self) -> bool:
         """Whether the task runs, and its worker renews the record."""
-        return self.state == b"running" and self.left_ms > 0
+        return self.state == "running" and self.left_ms > 0
 
     @property
     def has_lapsed(self) -> bool:
         """Whether the task runs by its record, but its worker does not renew the record."""
-        return self.state == b"running" and self.left_ms <= 0
+        return self.state == "running" and self.left_ms <= 0
 
     def has_ended(self, attempt: int) -> bool:
         """Return whether this attempt of the task, or a later one, has ended."""
         if self.state is None or self.attempt < attempt:
             return False
-        return self.attempt > attempt or self.state == b"done"
+        return self.attempt > attempt or self.state == "done"
+
+    def is_copy(self, attempt: int) -> bool:
+        """Return whether a message of this attempt is a copy of one that runs or has ended."""
+        return self.has_ended(attempt) or (self.attempt == attempt and self.is_alive)
 
 
 # -- the store -------------------------------------------------------------------------------------
@@ -524,10 +516,6 @@ class LockStore:
 
     # -- the guard's records -----------------------------------------------------------------------
 
-    def seen(self, task_id: str, attempt: int) -> Seen:
-        """Return whether the guard has seen this attempt of a task."""
-        return Seen(self._run("guard/state", guard=self.keys.guard(task_id), attempt=attempt))
-
     def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
         """Return for each task whether its worker still renews the guard's record."""
         return {task_id: record.is_alive for task_id, record in self.records(task_ids).items()}
@@ -545,7 +533,8 @@ class LockStore:
             pipe.hmget(self.keys.guard(task_id), "state", "attempt", "until")
         records = {}
         for task_id, (state, attempt, until) in zip(task_ids, pipe.execute(), strict=True):
-            records[task_id] = GuardRecord(state, int(attempt or 0), float(until or 0) - now)
+            left_ms = float(until or 0) - now
+            records[task_id] = GuardRecord(text_or_none(state), int(attempt or 0), left_ms)
         return records
 
     # -- helpers -----------------------------------------------------------------------------------
@@ -555,11 +544,12 @@ class LockStore:
 
     def _keys_of(self, task_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
         """Return the keys of one task, with those of its lock and of its rows if it has them."""
-        keys = TaskKeys(self.keys.guard(task_id), self.keys.index, self.keys.fence)
+        names = self.keys
+        keys = TaskKeys(names.guard(task_id), names.index, names.fence)
         if key is not None:
-            keys.lock = self.keys.lock(key)
-            keys.waiters = self.keys.waiters(key)
-            keys.parked = self.keys.parked(key)
+            keys.lock = names.lock(key)
+            keys.waiters = names.waiters(key)
+            keys.parked = names.parked(key)
         if fate is not None:
             keys.rows = self._runs.rows(fate.attempt.name)
         return keys

@@ -254,7 +254,7 @@ class Locks:
 
     def get(self, key: str) -> LockInfo | None:
         """Return one lock; ``None`` if it is free and no task waits."""
-        return next(iter(self._read([checked_key(key)])), None)
+        return next(self._read([checked_key(key)]), None)
 
     def clear(self, key: str) -> bool:
         """Free a lock, no matter which task holds it, and publish the first waiter.

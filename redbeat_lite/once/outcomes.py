@@ -28,8 +28,6 @@ _OUTCOMES: dict[str, Outcome] = {
     states.FAILURE: "failed",
     states.RETRY: "retrying",
     states.REJECTED: "rejected",
-    # The body raised Ignore, or another task continues under this id.
-    states.IGNORED: "unknown",
 }
 
 
@@ -61,6 +59,7 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
         return None
     if isinstance(retval, Skipped):
         return "left out", ""
+    # Unknown: the body raised Ignore, or another task continues under this id.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
     if isinstance(retval, Retry) and isinstance(retval.exc, BaseException):
@@ -97,8 +96,6 @@ def fate_of(
     if run is None or result is None:
         return None
     outcome, error = result
-    if outcome == "left out":
-        began = None
     seconds = None
     if began is not None and outcome != "running":
         seconds = time.monotonic() - began

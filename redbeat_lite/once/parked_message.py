@@ -36,6 +36,12 @@ GONE = ("compression", "redelivered")
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
+def token_of(fields: Mapping[str, Any]) -> str | None:
+    """Return the token of a message's delivery; ``None`` if its worker has given it none."""
+    token: str | None = (fields.get(DELIVERY) or {}).get("token")
+    return token
+
+
 def encode(request: Any) -> str:
     """Return, as a text, the message of a task that has not begun, with its chain and links."""
     fields = request.__dict__

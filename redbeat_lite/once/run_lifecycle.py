@@ -327,11 +327,10 @@ def run_and_release(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs
     """
     fields = task.request.__dict__
     hold: Hold | None = fields.get(HOLD)
-    has_lock = hold is not None and hold.key is not None
     has_next = any(fields.get(name) for name in ("chain", "callbacks", "chord"))
     # A body may call the body of its base class, and go on after it. Then only the outer call
     # releases the lock.
-    if hold is None or not has_lock or not has_next or hold.in_body:
+    if hold is None or hold.key is None or not has_next or hold.in_body:
         return body(*args, **kwargs)
     hold.in_body = True
     result = body(*args, **kwargs)

@@ -265,19 +265,16 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         is_skipped = isinstance(why, OnceSkipped)
         if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
+        # The other options have the names of the request's attributes, such as ``chain``.
         request = Context(
+            options,
             id=task_id,
             task=self.name,
-            root_id=options.get("root_id"),
-            chain=options.get("chain"),
-            chord=options.get("chord"),
             group=options.get("group_id"),
-            group_index=options.get("group_index"),
             errbacks=maybe_list(errbacks),  # type: ignore[no-untyped-call]
             delivery_info={},
             reply_to=options.get("reply_to") or self.app.thread_oid,
             correlation_id=task_id,
-            ignore_result=options.get("ignore_result"),
         )
         if isinstance(self.backend, RPCBackend):
             # The result goes to a queue of the caller. Celery would declare it when it publishes.

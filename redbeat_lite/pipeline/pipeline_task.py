@@ -25,7 +25,7 @@ from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import PER_LEASE, LockClient
 from ..once.lock_store import DOWN
 from ..once.outcomes import end_unrun, is_final
-from ..once.parked_message import DELIVERY
+from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..runs.run import attempt_of
 from ..store.connections import FAULTS
@@ -117,16 +117,14 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     if not header:
         return None
     hold = fields.get(run_lifecycle.HOLD)
-    token = (fields.get(DELIVERY) or {}).get("token") or ""
-    if hold is not None:
-        token = hold.token
+    token = token_of(fields) if hold is None else hold.token
     return Ref(
         str(header["run"]),
         int(header["step"]),
         int(header["stage"]),
         int(header["round"]),
         attempt_of(fields),
-        token,
+        token or "",
     )
 
 

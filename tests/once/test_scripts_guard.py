@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat_lite.once.lock_store import LockStore, Seen
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import begin, held
 from tests.support.waiting import eventually
@@ -116,14 +116,14 @@ def test_the_same_copy_asked_twice_runs_once_and_goes_on(store: LockStore) -> No
     ("attempt", "state", "copy"), [(0, "run", True), (1, "run", False), (0, "done", True), (0, "dead", False)]
 )
 def test_whether_a_message_is_a_copy(store: LockStore, attempt: int, state: str, copy: bool) -> None:
-    assert store.seen("a", 0) is Seen.NEVER
+    assert not store.records("a")["a"].is_copy(0)
     one = held(key=None)
     begin(store, one)
     if state == "done":
         store.end(one)
     if state == "dead":  # its worker has died, and "until" is still to come
         store.client.hset("{t}:guard:a", "state", "dead")
-    assert (store.seen("a", attempt) is Seen.COPY) is copy
+    assert store.records("a")["a"].is_copy(attempt) is copy
 
 
 def test_a_run_that_outlasts_its_deadline_holds_its_retry_back(store: LockStore) -> None:

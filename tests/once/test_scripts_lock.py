@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.claims import take
-from redbeat_lite.once.lock_store import KEPT_MS, Hold, LockStore, Seen
+from redbeat_lite.once.lock_store import KEPT_MS, Hold, LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import begin, claim, held, wake
@@ -173,8 +173,10 @@ def test_a_refusal_is_told_again_to_the_copy_that_did_not_hear_it(store: LockSto
     # The worker that got the answer may have died before it could store it, so another copy has to look.
     refused = store.begin(copy, **policy)
     assert (refused.word, refused.text) == ("refused", "a")
-    assert store.seen("b", 0) is Seen.REFUSED
-    assert store.seen("b", 1) is Seen.NEVER
+    record = store.records("b")["b"]
+    assert (record.state, record.attempt) == ("refused", 0)
+    assert not record.is_copy(0)
+    assert not record.is_copy(1)
 
 
 def test_a_refusal_that_was_told_to_all_is_an_end(store: LockStore) -> None:
@@ -186,7 +188,7 @@ def test_a_refusal_that_was_told_to_all_is_an_end(store: LockStore) -> None:
     assert begin(store, copy) == "refused", "another copy's end, and one that came to nothing, change nothing"
     store.end(refused)
     assert begin(store, copy) == "drop"
-    assert store.seen("b", 0) is Seen.COPY
+    assert store.records("b")["b"].is_copy(0)
     assert begin(store, held("b", attempt=1)) == "taken"
 
 

@@ -128,7 +128,6 @@ CONTRACTS: dict[str, list[Contract]] = {
     "runs/record": [Contract("feed deadlines incidents rows", "fate")],
     "runs/rows": [Contract("rows rows", "small")],
     "guard/discard": [Contract("guard guards", "task attempt")],
-    "guard/state": [Contract("guard", "attempt")],
     "guard/wake": [Contract("guard guards", "task lease lease")],
     "once/begin": [
         Contract(

@@ -30,9 +30,10 @@ from ...store.server_check import check_driver
 from ..install import adopt
 from ..lock_client import PER_LEASE, LockClient
 from ..lock_store import DOWN, Hold
+from ..parked_message import token_of
 from ..worker_reports import REPORT, disagreements, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
-from .request import awaited, hold_of_request, is_child, is_gone, token_of, watch, with_mixin
+from .request import awaited, hold_of_request, is_child, is_gone, watch, with_mixin
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -189,7 +190,7 @@ class Keeper:
         # same task id before the next check.
         active = {}
         for request in requests:
-            token = token_of(request)
+            token = token_of(request.request_dict)
             if token is not None:
                 active[token] = request
         for token in self._holds.keys() - active.keys():

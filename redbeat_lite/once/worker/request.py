@@ -24,9 +24,9 @@ from ...runs.run import attempt_of
 from ..claims import ONCE_HEADER, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
-from ..lock_store import DOWN, Hold, Seen
+from ..lock_store import DOWN, Hold
 from ..outcomes import Result, Skipped, fate_of, has_succeeded, is_final
-from ..parked_message import DELIVERY, GONE
+from ..parked_message import DELIVERY, GONE, token_of
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
 logger = get_logger(f"celery.{__name__}")
@@ -41,6 +41,10 @@ _CHECK = 0.02
 
 #: Seconds to wait for a dying child. After that, its lock is free when the lease ends.
 _GIVE_UP = 60.0
+
+#: Errors of the guard's record if the server does not answer, or if another program has overwritten
+#: the record.
+_NO_RECORD: tuple[type[Exception], ...] = (*DOWN, ValueError)
 
 #: Tokens of the runs that have ended although their process is not gone yet. A thread waits for it.
 awaited: set[str] = set()
@@ -63,19 +67,16 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         # These names are attributes that the worker sets. No message may bring them.
         for name in INTERNAL_NAMES:
             fields.pop(name, None)
-        if headers is None:
-            headers = message.headers
-        headers = {**(headers or {})}
         once = _once_of_send_task(self.task, fields)
         if once is not None:
             fields[ONCE_HEADER] = once
-            headers[ONCE_HEADER] = once
         if is_guarded(self.task, fields):
             # The main process makes the token of this delivery, and the child gets it with the
             # request. So the main process can renew and release the lock for its child.
+            names = [*(headers or message.headers or {}), ONCE_HEADER]
             fields[DELIVERY] = {
                 "token": random_hex(),
-                "names": [name for name in headers if name not in GONE],
+                "names": [name for name in names if name not in GONE],
                 "type": message.content_type,
             }
 
@@ -98,17 +99,17 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         if not is_expired or not is_guarded(self.task, self.request_dict):
             return False
         try:
-            store = LockClient.of(self.app).store
-            seen = store.seen(self.id, attempt_of(self.request_dict))
-        except DOWN as exc:
+            [record] = LockClient.of(self.app).store.records([self.id]).values()
+        except _NO_RECORD as exc:
             why = text_of(exc)
             logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, why)
             return False
-        if seen is Seen.REFUSED:
+        attempt = attempt_of(self.request_dict)
+        if record.state == "refused" and record.attempt == attempt:
             # The first copy may have died before it stored its result. Then Celery's method ends
             # the task.
             return is_final(self.task, self.id)
-        return seen is Seen.COPY
+        return record.is_copy(attempt)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Call Celery's method. If the child is gone, release its lock and record its end, too."""
@@ -284,18 +285,12 @@ def began(request: Any) -> float | None:
     return time.monotonic() - age
 
 
-def token_of(request: Any) -> str | None:
-    """Return the token of a request's delivery; ``None`` if its message is not guarded."""
-    form = request.request_dict.get(DELIVERY)
-    return str(form["token"]) if form else None
-
-
 def hold_of_request(request: Any) -> Hold | None:
     """Return the hold of a request's run, made from the message alone.
 
     ``None`` if the message is not guarded, or if the key of its lock cannot be made.
     """
-    if token_of(request) is None:
+    if token_of(request.request_dict) is None:
         return None
     try:
         return LockClient.of(request.app).hold(request.task, request.request_dict)
