@@ -204,8 +204,9 @@ class Checks:
         broker = self._scenario.broker
         if not self._setup.work.workers:
             return
-        waiting = broker.waiting_since(self._world.now_us - LONGEST_TAKE * MICROS)
-        if waiting and any(worker.has_room for worker in self._scenario.workers):
+        should_be_taken_us = self._world.now_us - LONGEST_TAKE * MICROS
+        waiting = broker.waiting_since(should_be_taken_us)
+        if waiting and any(worker.has_had_room_since(should_be_taken_us) for worker in self._scenario.workers):
             self._story.violate("delivered", f"{waiting} messages wait though a worker has nothing to do")
         held = broker.held_since(self._world.now_us - LONGEST_RUN * MICROS)
         if held:

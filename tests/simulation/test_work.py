@@ -210,6 +210,23 @@ def test_a_message_waits_if_no_worker_takes_it_within_a_second() -> None:
     assert [violation.law for violation in scenario.story.violations] == ["delivered"]
 
 
+def test_a_worker_that_is_about_to_get_a_message_may_let_older_ones_wait() -> None:
+    """Seed 201413 ended when a worker with a backlog had just ended one run, and the next message was on its way."""
+    scenario = Scenario(1, busy())
+    scenario.world.now_us += 10 * MICROS
+    scenario.start_worker()
+    scenario.broker.server.database.put(QUEUE, deque([b"message"]))
+    scenario.broker.note_put([b"message"])
+    scenario.world.now_us += 2 * MICROS
+    checks = Checks(scenario)
+    scenario.workers[0]._channel.basic_ack("1")
+    checks._check_broker()
+    assert scenario.story.violations == []
+    scenario.world.now_us += 2 * MICROS
+    checks._check_broker()
+    assert [violation.law for violation in scenario.story.violations] == ["delivered"]
+
+
 # -- what is broken on purpose -------------------------------------------------------------------------
 
 #: Seeds of which one has to find it.

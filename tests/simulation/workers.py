@@ -87,8 +87,11 @@ class Channel:
     unacked_index_key = INDEX.decode()
     Client = redis.Redis
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, world: World, broker: Broker) -> None:
+        self._world = world
         self._broker = broker
+        #: When the worker has taken a message last, or has given one back, epoch microseconds.
+        self.moved_us = 0
         self.visibility_timeout = broker.visibility
         #: Messages that were taken and not acknowledged, by tag.
         self.delivered: dict[str, Message] = {}
@@ -115,7 +118,11 @@ class Channel:
     def _forget(self, tag: str) -> None:
         """Note that the worker has room for one more message."""
         self.delivered.pop(tag, None)
+        self.note_move()
         self._broker.wake()
+
+    def note_move(self) -> None:
+        self.moved_us = self._world.now_us
 
 
 class Timer:
@@ -154,7 +161,7 @@ class Worker:
         self._requests = scenario.requests
         self._story = scenario.story
         self._app = self._make_ready_app()
-        self._channel = Channel(self._broker)
+        self._channel = Channel(self._world, self._broker)
         self._timer = Timer(self._world, process)
         self._children_started = 0
         #: Messages that wait for their time.
@@ -177,6 +184,7 @@ class Worker:
             if payload is None:
                 self._world.wait(1.0, self._broker.wait)
             else:
+                self._channel.note_move()
                 self._world.wait(self._broker.network.latency(self.process))
                 self._receive(payload)
 
@@ -198,6 +206,10 @@ class Worker:
     def has_room(self) -> bool:
         """Whether it takes one more message."""
         return len(self._channel.delivered) - self._delayed < self._work.slots + self._work.prefetch
+
+    def has_had_room_since(self, instant_us: int) -> bool:
+        """Whether it could have taken a message ever since, and none is on its way to it."""
+        return self.has_room and self._channel.moved_us < instant_us
 
     def _make_ready_app(self) -> Celery:
         app = make_app(self._world, self._setup)
@@ -227,6 +239,7 @@ class Worker:
         OnceStep(consumer).start(consumer)
 
     def _receive(self, payload: dict[str, Any]) -> None:
+        self._channel.note_move()
         message = Message(payload, channel=self._channel)
         self._channel.delivered[message.delivery_tag] = message
         name = message.headers["task"]
