@@ -108,7 +108,8 @@ def _spelled_for_redis_py(url: str) -> str:
     if scheme == "redis+socket":
         parts = urlsplit(f"unix://{rest}")
         query = dict(parse_qsl(parts.query))
-        database = query.pop("virtual_host", query.pop("db", "0")).lstrip("/")
+        # Celery reads nothing else from the query of a socket.
+        database = query.get("virtual_host", query.get("db", "0")).lstrip("/")
         return f"unix://{parts.netloc}{unquote(parts.path)}?db={database}"
     return re.sub(
         r"ssl_cert_reqs=CERT_(\w+)", lambda match: f"ssl_cert_reqs={match[1].lower()}", url

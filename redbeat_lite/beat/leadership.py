@@ -64,9 +64,10 @@ class Leadership:
         self._repair = Repair(store, zone, leader.checkpoint, self.config.pauses)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
-        #: Whether a server has answered.
+        #: Whether a server has answered, so that its setup was looked at.
         self.introduced = False
-        #: A key that another program has used, beside the keys of the schedule as a whole.
+        #: A key of one entry, lock or run that another program has used, if one was met. The keys
+        #: that the whole schedule shares are looked at in any case.
         self.foreign_key: str | None = None
         self.standing_by = False
         self._has_checked_broker = False

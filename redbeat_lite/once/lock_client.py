@@ -285,14 +285,15 @@ class LockClient:
     def release(self, hold: Hold) -> None:
         """Release the lock of a run whose body has ended, and publish the next waiter.
 
-        Never raises. A renewal in flight may reach the server after the release. The renewal does
-        not restore the lock, because the guard's record shows that no flush has removed it.
+        Never raises. A renewal in flight may reach the server after the release. A renewal restores
+        a missing lock only if the guard's record is missing, too, as after a flush. Here the record
+        is still there, so the lock stays released.
         """
         hold.let_go = True
         if hold.key is None:
             return
-        # store.end() ends the guard's record, too. This id belongs to no task, so the guard's
-        # record of the run stays.
+        # store.end() would also end the guard's record of the run. So it gets an id that belongs to
+        # no task.
         lock_alone = replace(hold, task_id=f"released:{hold.token}")
         try:
             if self.store.end(lock_alone).waiters:
@@ -370,7 +371,7 @@ class LockClient:
         # Another app with the same prefix may know the task, and this one may not.
         task = self.app.tasks.get(request.task) or self.app.Task()
         if not is_final(task, request.id):
-            age = "was older than the guard remembers which tasks have run"
+            age = "was so old that the guard may have forgotten it"
             if has_expired(vars(request), wall_ms()):
                 age = "had expired"
             why = f"it waited for the once-lock {key!r} until its message {age}"

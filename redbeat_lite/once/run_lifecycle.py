@@ -173,7 +173,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
 
 def _drop_old(task: Any, request: Any, name: str) -> None:
     """End a task whose message is too old, because the guard may have forgotten its first copy."""
-    age = "its message is older than the guard remembers which tasks have run"
+    age = "its message is so old that the guard may have forgotten whether it has run"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
     # If the first copy has run, its result stays.
     if not is_final(task, request.id):

@@ -201,11 +201,11 @@ class Site:
             reason = call.visible_error(reason)
         status = _STATUS.get(type(exc), 400)
         form = FORMS.get(call.request.path)
-        # With ``call.error`` set, the form itself has failed.
+        # If ``call.error`` is set, the form was to be shown again, and that has failed.
         if form is None or call.error or call.request.method != "POST":
             return call.failed(status, "This cannot be done", reason)
         if status == 404:
-            status = 400  # The page of the form exists.
+            status = 400  # Something that was posted is missing, not this page.
         return self._run(replace(call, error=reason, invalid=_field_of(exc), status=status), form)
 
 
