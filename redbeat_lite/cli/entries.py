@@ -86,7 +86,7 @@ def list_(
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
     LAST shows the last runs, the newest on the right: ✓ succeeded, ✗ failed, expired or was lost,
-    ▸ runs, ↻ waits for its retry, - was left out, · waits or has no recorded end. It is empty for
+    ▸ runs, ↻ waits for its retry, - was left out, · waits or is unknown: ask why. It is empty for
     an entry that has not run.
 
     \b
