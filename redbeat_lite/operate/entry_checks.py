@@ -213,11 +213,11 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "outcomes",
             "note",
-            f"{counted(len(failed), 'entry has', 'entries have')} failed since the last success: "
+            f"{counted(len(failed), 'entry has', 'entries have')} failed and not succeeded since: "
             f"{listed(failed)}",
             "Runs were sent, but they failed, expired or were lost.",
-            "celery -A ... redbeat runs NAME shows the errors. To be alerted at once, let the "
-            "entries expect something.",
+            "celery -A ... redbeat runs NAME shows the errors. To be alerted at once, set "
+            "`expect` or `on_failure` of the entry.",
             failed,
         )
 

@@ -140,10 +140,12 @@ def _worker_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
             sentence += f" If a worker without install() took the message, {log}"
         yield Reason("workers", sentence)
         return
-    sentence = f"No worker with install() takes from {queue} now."
+    sentence = (
+        f"No worker with install() takes from {queue} now. "
+        f"Start a worker with -Q {case.queue}, or correct the queue of the entry."
+    )
     if run.outcome != "expired":
-        sentence += f" If a worker without it does, {log}"
-    sentence += f" Start a worker with -Q {case.queue}, or correct the queue of the entry."
+        sentence += f" If a worker without install() takes from it, {log}"
     yield Reason("no worker", sentence)
 
 

@@ -101,8 +101,8 @@ HISTORIES = {
     ),
     "it waits, and no worker takes it": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began.\n"
-        "No worker with install() takes from queue 'slow' now. If a worker without it does, its log has task t. "
-        "Start a worker with -Q slow, or correct the queue of the entry.",
+        "No worker with install() takes from queue 'slow' now. Start a worker with -Q slow, or correct the queue of "
+        "the entry. If a worker without install() takes from it, its log has task t.",
         known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
     ),
     "it waits for busy workers": History(
@@ -147,8 +147,8 @@ HISTORIES = {
     "it expired unseen in a queue that no worker takes from": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began; "
         "its message must have expired.\n"
-        "No worker with install() takes from queue 'slow' now. If a worker without it does, its log has task t. "
-        "Start a worker with -Q slow, or correct the queue of the entry.",
+        "No worker with install() takes from queue 'slow' now. Start a worker with -Q slow, or correct the queue of "
+        "the entry. If a worker without install() takes from it, its log has task t.",
         known={"runs": (run(NIGHT, "unknown", source="schedule"),), "queue": "slow"},
     ),
     "it expired unseen, and workers take from its queue now": History(
