@@ -112,7 +112,7 @@ def _show(file_plan: FilePlan) -> None:
         for line in _change_lines(change):
             say(line)
     for name, note in file_plan.notes.items():
-        say(f"  {name}: left alone, {note}")
+        say(f"  {name}: not changed, {note}")
     count_by_action = Counter(change.action for change in file_plan.changes)
     counts = ", ".join(f"{count_by_action[action]} to {action}" for action in _SIGNS)
     say(f"{counts}; {file_plan.same} the same.")

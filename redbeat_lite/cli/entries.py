@@ -70,7 +70,10 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
     "Only entries with this status. Of failing entries, the last publish failed.",
     type=click.Choice([*STATUSES, "failing"]),
 )
-@option("--failed", "Only entries whose last finished run failed, expired or was lost.")
+@option(
+    "--failed",
+    "Only entries whose last finished run failed, expired, was rejected, revoked or lost.",
+)
 @limit_option(100, "entries")
 @option("--offset", "How many entries to skip.", type=click.IntRange(0), default=0)
 @option("--plain", "Letters in place of the signs, such as s for succeeded and f for failed.")
@@ -85,9 +88,9 @@ def list_(
 ) -> None:
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
-    LAST shows the last runs, the newest on the right: ✓ succeeded, ✗ failed, expired or was lost,
-    ▸ runs, ↻ waits for its retry, - was left out, · waits or is unknown: ask why. It is empty for
-    an entry that has not run.
+    LAST shows the last runs, the newest on the right: ✓ succeeded; ✗ failed, expired, was rejected,
+    revoked or lost; ▸ runs; ↻ waits for its retry; - was left out; · waits or is unknown: ask why.
+    It is empty for an entry that has not run.
 
     \b
     Examples:

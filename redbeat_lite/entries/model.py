@@ -229,7 +229,7 @@ class Definition(Model, frozen=True, kw_only=True):
     remove_when_done: Annotated[
         bool,
         flag(off="keep-when-done"),
-        "What becomes of it once finished.",
+        "Remove the entry when it has finished.",
         "Remove when finished",
     ] = False
     history: Annotated[

@@ -59,8 +59,6 @@ class RedBeatSource(Source):
     Parameters:
         app: the app. Its ``redbeat_*`` settings name the server; without them it is the broker's,
             as in celery-redbeat.
-        url: URL of the server, which overrides the settings.
-        prefix: prefix of the keys, which overrides ``redbeat_key_prefix``.
 
     Raises:
         ConfigurationError: this package cannot read such a server.
@@ -72,13 +70,13 @@ class RedBeatSource(Source):
         "done"
     )
 
-    def __init__(self, app: Celery, *, url: str | None = None, prefix: str | None = None) -> None:
+    def __init__(self, app: Celery) -> None:
         conf = app.conf
         configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
-        self._prefix = prefix or configured or "redbeat:"
+        self._prefix = configured or "redbeat:"
         lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)
-        self._backend = Backend(_settings(app, url))
+        self._backend = Backend(_settings(app))
         self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
     def read(self) -> Iterator[ForeignEntry | LeftOut]:
@@ -114,7 +112,7 @@ class RedBeatSource(Source):
         self._backend.close()
 
 
-def _settings(app: Celery, url: str | None) -> Settings:
+def _settings(app: Celery) -> Settings:
     """Return settings with the server and the client options of celery-redbeat."""
     conf = app.conf
     server = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
@@ -128,13 +126,10 @@ def _settings(app: Celery, url: str | None) -> Settings:
         client_options["master_name"] = options.get("service_name", "master")
         client_options["sentinel_kwargs"] = options.get("sentinel_kwargs") or {}
     try:
-        return Settings(url=url or server, redis_options=client_options)
+        return Settings(url=server, redis_options=client_options)
     except ConfigurationError as exc:
-        if url:
-            why = str(exc).removeprefix("redbeat_lite_url: ")
-            raise ConfigurationError(f"--url: {why}") from None
-        hint = "name the server that holds the schedule with --url"
-        raise ConfigurationError(f"redbeat_redis_url: {hint}: {exc}") from None
+        why = str(exc).removeprefix("redbeat_lite_url: ")
+        raise ConfigurationError(f"redbeat_redis_url: {why}") from None
 
 
 def _decode_entry(

@@ -143,7 +143,7 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
         "entries",
         "note",
         f"only the {limit} entries that are due next were looked at, of {count}",
-        "What is wrong with the others is not in this list.",
+        "This list has no faults of the other entries.",
         todo,
     )
 

@@ -412,7 +412,7 @@ def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
     if state.paused:
         return Explanation(f"{did_not_run}: it is paused.", (current_pause(case, entry),), at)
     if not entry.enabled:
-        reason = Reason("disabled", "Who disabled it, and when, is not recorded.")
+        reason = Reason("disabled", "The record does not say who disabled it, or when.")
         change = None if case.unrecorded else _disabling_change(case, None)
         if change is not None:
             reason = case.change_reason(change, "disabled")
@@ -454,7 +454,7 @@ def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
         verdict = f"Whether {case.name} ran at {when} is not recorded any more."
         return Explanation(verdict, reasons, at)
     if not reasons:
-        reasons = (Reason("not recorded", "What kept it is not recorded."),)
+        reasons = (Reason("not recorded", "The cause is not recorded."),)
     return Explanation(f"{case.name} did not run at {when}: it was not sent.", reasons, at)
 
 

@@ -154,7 +154,7 @@ def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     sentence = f"{_misfire_words(case)}{_range_words(case, run)}"
     yield Reason("misfire", sentence, run.scheduled_at)
     at = from_ms(nominal)
-    unknown = Reason("not recorded", "What made it late is not recorded.")
+    unknown = Reason("not recorded", "The cause of the delay is not recorded.")
     yield from [*case.hindrances(at)] or [unknown]
     edit = case.first(at, fields=("misfire",))
     if edit is not None:

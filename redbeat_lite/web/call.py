@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -63,17 +64,18 @@ class SharedParts:
         return Settings.from_app(self.app)
 
     def describe_schedule(self, *, shows_server: bool) -> str:
-        """Return which schedule this is: its app, its keys, and the server if the user may know."""
+        """Return which schedule this is: app, database and keys, and the server for some users."""
         name = self.app.main or "..."
         try:
             settings = self.settings
         except ConfigurationError:
             return name
         keys = f"keys {key_root(settings.key_prefix)}:*"
-        if not shows_server:
-            return f"{name}, {keys}"
         address = without_passwords(settings.url).partition("://")[2].rpartition("@")[2]
-        return f"{name} on {address}, {keys}"
+        if shows_server:
+            return f"{name} on {address}, {keys}"
+        database = re.search(r"/(\d+)$", address)
+        return f"{name}, database {database[1]}, {keys}" if database else f"{name}, {keys}"
 
     @lazy
     def store(self) -> Store:
@@ -217,7 +219,6 @@ class Call:
             "here": self.request.path[1:],
             "params": self.params,
             "user": self.access.user,
-            "app_name": self.site.app.main or "",
             "schedule": self.site.describe_schedule(shows_server=self.may("edit")),
             "may": self.may,
             "visible_error": self.visible_error,

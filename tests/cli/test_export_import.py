@@ -600,7 +600,7 @@ class TestPlan:
         assert [*Schedules(app)] == ["tick"], "nothing of the configuration is pruned"
         run_cli(app, "export", str(file))
         said = run_cli(app, "plan", str(file), "--exit-code").lines
-        assert said[0] == "  tick: left alone, belongs to the configuration of 'proj'"
+        assert said[0] == "  tick: not changed, belongs to the configuration of 'proj'"
 
     def test_a_one_off_that_has_run_does_not_come_back(self, cli: Cli, schedules: Schedules, file: Path) -> None:
         with frozen_clock() as clock:
@@ -609,6 +609,6 @@ class TestPlan:
                 file, launch={"task": "add", "schedule": {"at": (clock.now + timedelta(hours=1)).isoformat()}}
             )
             clock.forward(7200)
-            assert "launch: left alone, its last run lies in the past" in cli("plan", path, "--exit-code").out
+            assert "launch: not changed, its last run lies in the past" in cli("plan", path, "--exit-code").out
             cli("apply", path)
             assert len(schedules) == 0

@@ -43,7 +43,7 @@ HISTORIES = {
     ),
     "it is disabled, and nobody knows since when": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "Who disabled it, and when, is not recorded.",
+        "The record does not say who disabled it, or when.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (), "since": None},
@@ -196,7 +196,7 @@ HISTORIES = {
         known={"runs": (LATER, RAN), "gaps": (GAP, Gap(t(1, 1), t(1, 2), "beat of beat-1"))},
     ),
     "nothing says why": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nWhat kept it is not recorded.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nThe cause is not recorded.",
         state={"last": t(1, 3)},
         known={"runs": (LATER, RAN)},
     ),

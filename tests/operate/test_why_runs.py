@@ -180,7 +180,7 @@ HISTORIES = {
     "it was later than its grace, and nothing says why": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'all' an occurrence may be 30 s late.\n"
-        "What made it late is not recorded.\n"
+        "The cause of the delay is not recorded.\n"
         'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: misfire default → "all".',
         fields={"misfire": {"policy": "all", "grace": 30}},
         known={
@@ -191,7 +191,7 @@ HISTORIES = {
     "its policy was another then": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed; with 'all', as it is now, it would have been sent.\n"
-        "What made it late is not recorded.\n"
+        "The cause of the delay is not recorded.\n"
         'It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: misfire "skip" → "all".',
         fields={"misfire": "all"},
         known={

@@ -439,9 +439,9 @@ def test_each_page_says_which_schedule_it_shows(app: Celery, look: Callable[...,
     for page in ("", "entries", "freezes"):
         seen = look("edit").get(page)
         assert f"proj on 127.0.0.1:{server.port}/0, keys {{redbeat-lite}}:*" in seen.text
-        assert re.search(r"<title>\w+ · proj · redbeat</title>", seen.html)
+        assert re.search(r"<title>\w+ · proj on [^<]+ · redbeat</title>", seen.html)
         others = look().get(page).text
-        assert "proj, keys {redbeat-lite}:*" in others
+        assert "proj, database 0, keys {redbeat-lite}:*" in others
         assert f":{server.port}" not in others
 
 
