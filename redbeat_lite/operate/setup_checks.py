@@ -228,8 +228,8 @@ def confirms(subject: Subject) -> Iterator[Finding]:
             "warning",
             "the broker is not asked to confirm messages (confirm_publish is not in "
             "broker_transport_options)",
-            "What is on its way when the line or the broker fails, or while the broker is short of "
-            "memory, is lost and counts as sent: delivery is not at least once.",
+            "A message in flight when the connection or the broker fails, or while the broker is "
+            "short of memory, is lost and counts as sent: delivery is not at least once.",
             'Set broker_transport_options = {"confirm_publish": True}. A publish then waits for '
             "the broker's answer.",
         )

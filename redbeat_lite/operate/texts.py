@@ -185,7 +185,7 @@ def backfill_status(backfill: Backfill) -> str:
         status = "failing"
     else:
         status = "running"
-    return f"{status}, {len(backfill.active)} out" if backfill.active else status
+    return f"{status}, {len(backfill.active)} in flight" if backfill.active else status
 
 
 def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:

@@ -48,7 +48,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert cli("backfills", "pause", started["id"]).lines[1].endswith("paused")
     found = schedules.backfills[started["id"]]
     schedules.backfills._own.put([found.but(paused=False, active=(1, 2)).edit(found, None)])
-    assert cli("backfills").lines[1].endswith("running, 2 out")
+    assert cli("backfills").lines[1].endswith("running, 2 in flight")
     assert cli("backfills", "resume", started["id"]).lines[1].endswith("running")
     assert cli("backfills", "cancel", started["id"]).lines[1].endswith("cancelled")
     assert "has ended: cancelled" in cli("backfills", "resume", started["id"], code=1).err
