@@ -1,9 +1,9 @@
 """Which suite catches which fault: ``python -m tests.mutations``.
 
 The checkout is copied. In the copy, one mutation at a time is written into its file, and suites of tests run from the
-outside to the inside until one of them fails: ``promises``, then ``acceptance`` (real processes, and faults in their
-short form), then ``room`` (the tests of the room that holds the file). The result is a line for each mutation. Where
-only ``room`` catches one, ``tests/promises`` lacks a promise.
+outside to the inside: ``promises``, then ``acceptance`` (real processes, and faults in their short form), then ``room``
+(the tests of the room that holds the file). The result is a line for each mutation, with all suites that catch it; with
+``--first``, which is quicker, with the first one. Where only ``room`` catches one, ``tests/promises`` lacks a promise.
 
 Tests that fail are run again, because one that fails by chance proves nothing; and once without the mutation, because
 one that always fails proves nothing either.
@@ -60,30 +60,38 @@ class Workshop:
         if not Path(ended.stdout.strip()).is_relative_to(self.checkout):
             raise SuiteIsBrokenError(f"the tests would import {ended.stdout.strip()}, not the copy")
 
-    def verdict(self, mutation: Mutation, suites: Sequence[str]) -> str:
-        """Return which suite catches this mutation and by which tests, or that it survived."""
+    def verdict(self, mutation: Mutation, suites: Sequence[str], *, only_first: bool = False) -> str:
+        """Return which suites catch this mutation and by which tests, or that it survived."""
         mutated = mutation.mutated(self.checkout)
         path = mutation.path(self.checkout)
         original = path.read_text()
         replace(path, mutated)
         try:
-            suite, failed = self._first_catch(mutation, suites)
+            catches = self._catches(mutation, suites, only_first=only_first)
         finally:
             replace(path, original)
-        if not failed:
+        if not catches:
             return f"SURVIVED {', '.join(suites)}"
-        self._check_sound(failed)
-        return f"{suite}: {', '.join(test.rpartition('/')[2] for test in failed)}"
+        for failed in catches.values():
+            self._check_sound(failed)
+        return "; ".join(
+            f"{suite}: {', '.join(test.rpartition('/')[2] for test in failed)}" for suite, failed in catches.items()
+        )
 
-    def _first_catch(self, mutation: Mutation, suites: Sequence[str]) -> tuple[str, list[str]]:
+    def _catches(self, mutation: Mutation, suites: Sequence[str], *, only_first: bool) -> dict[str, list[str]]:
+        """Return suite -> the tests that failed, for each suite that catches this mutation."""
+        catches: dict[str, list[str]] = {}
         for suite in suites:
             for tests in stages_of(mutation, suite):
                 failed = self._failures(tests)
                 # Run again what has failed: it may have failed by chance.
                 failed = self._failures(failed)
                 if failed:
-                    return suite, failed
-        return "", []
+                    catches[suite] = failed
+                    break
+            if catches and only_first:
+                break
+        return catches
 
     def _check_sound(self, tests: Sequence[str]) -> None:
         """Raise unless these tests pass without a mutation."""
@@ -173,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="only mutations with one of these texts in their names")
     parser.add_argument("--suites", type=suites_of, default=list(SUITES), help=",".join(SUITES))
+    parser.add_argument("--first", action="store_true", help="end with the first suite that catches one")
     parser.add_argument("-n", type=int, default=4, dest="processes", help="test processes at once (4)")
     parser.add_argument("--list", action="store_true", help="print the names and test nothing")
     asked = parser.parse_args()
@@ -188,7 +197,7 @@ def main() -> None:
         for mutation in mutations:
             began = time.monotonic()
             try:
-                verdict = workshop.verdict(mutation, asked.suites)
+                verdict = workshop.verdict(mutation, asked.suites, only_first=asked.first)
             except SuiteIsBrokenError as exc:
                 verdict = f"NOT TESTED, {exc}"
             print(f"{mutation.name}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
