@@ -204,7 +204,7 @@ class Model(Struct, frozen=True):
 
     #: Name of the object in errors, before the name of the wrong field.
     path: ClassVar[str] = ""
-    #: What :meth:`of` accepts, in words for its errors.
+    #: Values that :meth:`of` accepts, in words for its errors.
     forms: ClassVar[str] = ""
 
     def __post_init__(self) -> None:

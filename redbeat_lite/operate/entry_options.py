@@ -205,7 +205,7 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
-    """Return the value of a field, parsed from the text of its option.
+    """Parse the text of an option, and return the value for its field.
 
     The value of a flag is no text, and is returned as it is.
     """

@@ -307,7 +307,7 @@ class Store:
         decide: Callable[[Stored], Sequence[Edit]],
         term: Term | None = None,
     ) -> list[str | bytes]:
-        """Make the edits that ``decide`` returns for stored entries; return the edited names.
+        """Edit stored entries: call ``decide`` for each, make its edits, and return the names.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
         again. After ``TRIES`` attempts it is left as it is.
