@@ -50,7 +50,7 @@ def make_due(store: Store, names: Iterable[str], *, on_the_hour: bool = False, a
         edits = []
         for (number, name), stored in zip(chunk, store.read([name for _, name in chunk]), strict=True):
             nominal = now - number % 1000 - 1 if at is None else at
-            state = EntryState.decode(stored.state or b"").edited(nominal=nominal)
+            state = EntryState.decode(stored.state or b"").moved(nominal)
             edits.append(Edit(name, stored.state, state.encode(), None, nominal))
         if not all(store.put(edits)):
             raise RuntimeError("an entry could not be made due")
