@@ -82,7 +82,7 @@ def _set_back(schedules: Schedules, chosen: list[str], nominal: int) -> None:
     for chunk in chunks(chosen, PAGE):
         edits = []
         for each in schedules._store.read(chunk):
-            state = EntryState.decode(each.state or b"").edited(nominal=nominal)
+            state = EntryState.decode(each.state or b"").moved(nominal)
             edits.append(Edit(each.name, each.state, state.encode(), None, nominal))
         if not all(schedules._store.put(edits)):
             raise RuntimeError("an entry could not be set back")
