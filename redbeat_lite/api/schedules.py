@@ -162,11 +162,11 @@ class Schedules(MutableMapping[str, Entry]):
         return map(text, self._store.names())
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return names and entries in due order: first all names are read, then 1,000 at a time."""
+        """Return names and entries in due order, 1,000 a read; none is missed that moves."""
         return _Items(self)
 
     def values(self) -> ValuesView[Entry]:
-        """Return the entries in due order: first all names are read, then 1,000 at a time."""
+        """Return the entries in due order, 1,000 a read; none is missed that moves."""
         return _Values(self)
 
     def list(self, offset: int = 0, limit: int = 100) -> Entries:

@@ -47,6 +47,11 @@ class Stored(NamedTuple):
     definition: bytes | None
     state: bytes | None
 
+    @property
+    def is_present(self) -> bool:
+        """Whether the entry is stored, at least a part of it."""
+        return bool(self.definition or self.state)
+
 
 class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.

@@ -178,7 +178,7 @@ class Store:
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield the stored ones of these entries, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
-            yield from (stored for stored in self.read(chunk) if stored.definition or stored.state)
+            yield from (stored for stored in self.read(chunk) if stored.is_present)
 
     def exists(self, name: str) -> bool:
         """Return whether an entry of this name is stored."""
@@ -205,8 +205,16 @@ class Store:
             offset += PAGE
 
     def pages(self) -> Iterator[Stored]:
-        """Yield all entries in due order, 1,000 in a round trip, after one scan of their names."""
-        return self.present(self.names())
+        """Yield all entries in due order, 1,000 in a round trip.
+
+        The first page takes one round trip, because many callers need no more. The names of all
+        entries are read for the others, so that none is missed that moves meanwhile.
+        """
+        first = self.page(0, PAGE)
+        yield from (stored for stored in first if stored.is_present)
+        if len(first) == PAGE:
+            taken = {stored.name for stored in first}
+            yield from self.present(name for name in self.names() if name not in taken)
 
     def scan(self) -> Iterator[tuple[bytes, float]]:
         """Yield all names with their due times, in no order, 1,000 in a round trip.

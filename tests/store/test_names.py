@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.store import Store
 from tests.support.cases import together
@@ -31,6 +33,18 @@ def test_the_search_for_names_ends_though_none_matches(make_app: MakeApp, client
     calls = _scans(client)
     assert [*store.names_beginning("none", 3000)] == []
     assert 0 < _scans(client) - calls <= 3
+
+
+def test_the_first_entries_are_read_without_the_names_of_all(make_app: MakeApp, client: redis.Redis) -> None:
+    schedules = Schedules(make_app())
+    schedules.add_many(Entry(f"e{number:04}", "t", every(60 + number)) for number in range(1_100))
+    calls = _scans(client)
+    entries = iter(schedules.items())
+    names = [name for name, _ in islice(entries, 20)]
+    assert names == [f"e{number:04}" for number in range(20)]
+    assert _scans(client) == calls
+    moved = schedules.update("e1050", schedule=every(1))
+    assert moved.name in {name for name, _ in entries}, "an entry is not missed that moves to the front meanwhile"
 
 
 def _scans(client: redis.Redis) -> int:
