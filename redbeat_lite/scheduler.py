@@ -134,9 +134,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             parts.publisher.close()
             logger.warning("beat: no longer leading: %s", parts.leadership.leave())
             return 0.0
-        if parts.leadership.replanning.unfinished:
+        if parts.leadership.repair.unfinished:
             return 0.0
-        longest = min(float(self.max_interval), parts.leadership.longest_wait)
+        longest = float(self.max_interval)
         if upcoming is None:
             return longest
         left = upcoming - parts.leader.clock.now_ms()

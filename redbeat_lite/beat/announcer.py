@@ -22,8 +22,8 @@ logger = get_logger(f"celery.{__name__}")
 #: dropped.
 BACKLOG = 50_000
 
-#: Seconds without a handled event after which a subscriber counts as hanging. A notice may take
-#: 110 s.
+#: Seconds without a handled event after which a subscriber counts as hanging. The three attempts to
+#: send a notice take less.
 HANGS = 120.0
 
 #: Maximum number of seconds that a stopping beat waits for its subscribers to handle the last

@@ -105,6 +105,11 @@ class BeatState:
             self._failing_since = elapsed()
         self._why = why[:_MAX_WHY]
 
+    @property
+    def failing_for(self) -> float | None:
+        """Seconds since which the server or the broker cannot be used; ``None`` if both can."""
+        return None if self._failing_since is None else elapsed() - self._failing_since
+
     def end_failure(self) -> None:
         """Note that the server and the broker can be used."""
         self._failing_since = None
@@ -143,9 +148,8 @@ class BeatState:
             "backfill_left": self.backfill_left,
             "queue": self._queue,
         }
-        since = self._failing_since
-        if since is not None:
-            report["failing_for"] = elapsed() - since
+        if self._failing_since is not None:
+            report["failing_for"] = self.failing_for
             report["why"] = self._why
         silence = max(round(1000 * (elapsed() - self._alive_at)), 0)
         return silence, dumps(report)

@@ -1,8 +1,8 @@
 """Config entries of one app, which the leader stores in Redis.
 
 The configuration decides the definition of its entries, and Redis has their state. The leader reads
-the configuration when its term begins, and again when a part of the schedule is lost or a name
-becomes free.
+the configuration when its term begins, and again when a part of the schedule is lost. While an
+entry is refused, the leader reads it every few leases, because a taken name may be free by then.
 
 - An entry that is not in the configuration any more is removed.
 - An entry that is refused keeps its last good definition and its state in Redis, so that a typo
@@ -15,10 +15,9 @@ becomes free.
 from __future__ import annotations
 
 import socket
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import tzinfo
+from datetime import date, tzinfo
 from typing import Any
 
 from celery import Celery
@@ -26,10 +25,9 @@ from celery.utils.log import get_logger
 from msgspec.structs import replace
 
 from .._base.actors import MAX_ACTOR, Who
-from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.errors import CorruptEntry, RedbeatError
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
-from ..entries.configured import configured
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
@@ -43,7 +41,7 @@ from ..settings import Settings
 from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
 from ..store.records import Edit, Refused, Stored, Term
-from .config_check import check_entries, fault_text, is_shared
+from .config_check import Configuration, fault_text, has_definition, is_shared
 from .status import present
 
 logger = get_logger(f"celery.{__name__}")
@@ -109,8 +107,7 @@ class ConfigEntries:
         added: Callable[[], Mapping[str, Any]],
         progress: Callable[[str], None],
     ) -> None:
-        self._app = app
-        self._added = added
+        self.configuration = Configuration(app, store, settings, added)
         self._store = store
         self._settings = settings
         self._zone: tzinfo = app.timezone
@@ -125,20 +122,16 @@ class ConfigEntries:
         self._entries: dict[str, Entry] = {}
         #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
+        #: The same of the sync before, so that an error is logged once.
+        self._refused_before: dict[str, str] = {}
         #: Names of entries in quarantine whose definition is still the faulty one.
         self._quarantined: set[str] = set()
         #: Names of entries that another owner has stored with the same definition.
         self._shared: set[str] = set()
         #: Owners that have a running beat.
         self._present: Collection[str] = ()
-        #: Owners with a running beat that have stored other entries under names of this app.
-        self._rivals: set[str] = set()
-        #: Names of this configuration that runtime entries have.
-        self._taken: set[str] = set()
-        #: Calendars that refused entries name, and that are not stored yet.
-        self._awaited_calendars: set[str] = set()
-        #: Previous owner -> names of the entries that were taken over from it.
-        self._inherited: defaultdict[str, set[str]] = defaultdict(set)
+        #: Name of an entry that was taken over -> its previous owner.
+        self._inherited: dict[str, str] = {}
 
     def __len__(self) -> int:
         """Return how many config entries Redis should hold."""
@@ -161,55 +154,36 @@ class ConfigEntries:
         return len(self._refused)
 
     @property
-    def contested(self) -> bool:
-        """Whether an entry was refused because its name is taken or its calendar is missing."""
-        return bool(self._rivals or self._taken or self._awaited_calendars)
-
-    @property
-    def vacated(self) -> bool:
-        """Whether a taken name may be free now, or a missing calendar is stored now."""
-        awaited = self._awaited_calendars
-        if awaited and not awaited.isdisjoint(self._store.calendars()):
-            return True
-        if self._rivals and not self._rivals <= present(self._store, self._settings):
-            return True
-        return any(stored.definition is None for stored in self._store.read([*self._taken]))
-
-    @property
     def has_new_additions(self) -> bool:
         """Whether the entries that code has added differ from those at the last :meth:`sync`."""
-        return self._added() != self._synced_additions
+        return self.configuration.added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:
         """Store the configuration in Redis, at ``now``, in epoch ms.
 
         A wrong entry is refused and logged. The others are stored.
         """
+        owner = self._settings.owner
         self._restore_calendars()
         self.pauses.look(self.pauses.seen)
-        stored_names = self._store.config_names(self._settings.owner)
-        self._synced_additions = dict(self._added())
-        configuration = configured(self._app, self._synced_additions)
-        written = {str(name): fields for name, fields in configuration.items()}
-        self._entries = dict(self._accepted(written, stored_names, now))
+        stored_names = self._store.config_names(owner)
+        self._synced_additions = dict(self.configuration.added())
+        configured_names = self._read_entries(now)
         # The stored form of a refused entry stays, so its name still belongs to this owner.
         refused_names = stored_names & self._refused.keys()
         self._quarantined = self._find_quarantined()
         self._shared = set()
-        self._rivals = set()
-        self._taken = set()
-        self._inherited.clear()
+        self._inherited = {}
         self._present = present(self._store, self._settings)
 
-        left_names = stored_names - written.keys()
+        left_names = stored_names - configured_names
         names = [*self._entries, *left_names]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
         own_names = (self._entries.keys() - self._shared) | refused_names
         if stored_names != own_names:
-            self._store.set_config_names(self._settings.owner, own_names, term)
-        refused = Refused.of(self._settings.owner, self._refused)
-        self._store.remember("refused", refused.encode(), term)
+            self._store.set_config_names(owner, own_names, term)
+        self._store.remember("refused", Refused.of(owner, self._refused).encode(), term)
 
     def _restore_calendars(self) -> None:
         """Store the calendars of the entries again, if the server has lost them."""
@@ -218,68 +192,45 @@ class ConfigEntries:
             if isinstance(calendar, Calendar):
                 self._store.restore_calendar(calendar)
 
-    def _accepted(
-        self,
-        written: dict[str, Any],
-        stored_names: set[str],
-        now: int,
-    ) -> Iterator[tuple[str, Entry]]:
-        """Yield the name and the entry of each config entry that is not refused.
-
-        The errors of the others are noted in ``self._refused``.
-        """
+    def _read_entries(self, now: int) -> set[str]:
+        """Read the configuration. Return the names of its entries, and of those it refuses."""
+        self._refused_before = self._refused
         self._refused = {}
-        self._awaited_calendars = set()
-        for name, result in check_entries(self._app, self._store, self._settings, written, now):
+        self._entries = {}
+        checked = dict(self.configuration.check(now))
+        for name, result in checked.items():
             if isinstance(result, Exception):
-                self._refuse(name, result, is_stored=name in stored_names)
+                self._refuse(name, result)
             else:
-                result.owner = self._settings.owner
-                yield name, result
+                self._entries[name] = result
+        return {*checked}
 
-    def _refuse(self, name: str, exc: Exception, *, is_stored: bool) -> None:
-        """Note and log that an entry is refused, with a traceback if a user's code has failed."""
+    def _refuse(self, name: str, exc: Exception) -> None:
+        """Note that an entry is refused, and log it unless the last sync has done so.
+
+        The log has a traceback if a user's code has failed.
+        """
         error = fault_text(name, exc)
         self._refused[name] = error
-        trace = None if isinstance(exc, InvalidEntry) else exc
-        if isinstance(exc, InvalidEntry) and exc.field == "calendar":
-            self._awaited_calendars.add(str(exc.value))
-        text = "beat: config entry %r is refused: %s"
-        if is_stored and self._is_incomplete(name):
-            text = "beat: config entry %r is refused, and Redis lacks parts of it, so it waits: %s"
-        elif is_stored:
-            text = "beat: config entry %r is refused and goes on as stored before: %s"
-        logger.error(text, name, error, exc_info=trace)
-
-    def _is_incomplete(self, name: str) -> bool:
-        """Return whether the stored entry lacks parts that only the configuration has."""
-        [stored] = self._store.read([name])
-        existing, _ = readable_parts(stored)
-        return existing is not None and bool(existing.unstored)
+        if self._refused_before.get(name) != error:
+            trace = None if isinstance(exc, RedbeatError) else exc
+            logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
     def _find_quarantined(self) -> set[str]:
         """Return the names of entries in quarantine whose definition is still the faulty one.
 
         If they were stored again, they would be quarantined again.
         """
-        records = self._store.quarantined()
-        names = records.keys() & self._entries.keys()
-        return {name for name in names if self._is_to_blame(name, records[name])}
-
-    def _is_to_blame(self, name: str, record: dict[str, Any]) -> bool:
-        """Return whether an entry is in quarantine for its present definition.
-
-        ``False`` if its definition has changed since, or if the stored state was the fault.
-        """
-        definition = record.get("definition")
-        state = record.get("state")
-        if not isinstance(definition, str) or not isinstance(state, str):
-            return False
-        try:
-            EntryState.decode(state.encode(errors="replace"))
-        except CorruptEntry:
-            return False
-        return encode(self._entries[name], placeholders=True) == definition
+        names = set()
+        for name, record in self._store.quarantined().items():
+            entry = self._entries.get(name)
+            if entry is None or encode(entry, placeholders=True) != record.get("definition"):
+                continue
+            # If the stored state was the fault, the entry is stored again with a new state.
+            with suppress(CorruptEntry):
+                EntryState.decode(str(record.get("state")).encode(errors="replace"))
+                names.add(name)
+        return names
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
         """Return the edit that stores one entry as the configuration has it; none if it is so.
@@ -291,9 +242,8 @@ class ConfigEntries:
             return self._edits_or_raise(stored, now)
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
-            is_stored = stored.definition is not None
-            self._refuse(name, exc, is_stored=is_stored)
-            if not is_stored:
+            self._refuse(name, exc)
+            if stored.definition is None:
                 self._entries.pop(name, None)
             return []
 
@@ -304,7 +254,8 @@ class ConfigEntries:
         existing, state = readable_parts(stored)
         is_own = existing is not None and existing.owner == self._settings.owner
         if wanted is None:  # The configuration has no such entry any more.
-            return [self._removal(stored)] if is_own else []
+            removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
+            return [removal] if is_own else []
         if stored.definition is None:
             return [] if name in self._quarantined else [self._fresh(wanted, stored, now)]
         if existing is None:
@@ -315,7 +266,7 @@ class ConfigEntries:
             if existing.owner is None or existing.owner in self._present:
                 self._leave_name(wanted, existing, stored)
                 return []
-            self._inherited[existing.owner].add(name)
+            self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
             return [self._fresh(wanted, stored, now)]
         return self._revision(wanted, existing, state, stored, now)
@@ -329,31 +280,18 @@ class ConfigEntries:
         now: int,
     ) -> list[Edit]:
         """Return the edit that changes a stored entry to the configured one; none if it is so."""
-        if encode(wanted, placeholders=True).encode() != stored.definition:
+        if not has_definition(stored, wanted):
             revised = lifecycle.revised(existing, state, wanted, now, self._zone)
             edit = self._edit(wanted, revised, stored)
             self._log_omitted_run(wanted.name, stored.score, edit.score, now)
             return [edit]
-        earlier = self._brought_forward(wanted, existing, state, now)
-        if earlier is state:
-            return []
-        return [edit_of(wanted, earlier, self._zone, expected=stored.state)]
-
-    def _brought_forward(
-        self,
-        wanted: Entry,
-        existing: Entry,
-        state: EntryState,
-        now: int,
-    ) -> EntryState:
-        """Return the state of an entry, with an earlier next run if its schedule has one now.
-
-        This is for a schedule that cannot be stored. It may have changed although its stored text
-        is the same.
-        """
-        if "schedule" not in existing.unstored or isinstance(state.nominal, Question):
-            return state
-        return lifecycle.pulled_back(wanted, state, now, self._zone)
+        if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
+            # A schedule that cannot be stored may have changed although its stored text is the
+            # same. Then its next run may be earlier than the stored one.
+            earlier = lifecycle.pulled_back(wanted, state, now, self._zone)
+            if earlier is not state:
+                return [edit_of(wanted, earlier, self._zone, expected=stored.state)]
+        return []
 
     def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state, paused if it was paused before."""
@@ -373,10 +311,6 @@ class ConfigEntries:
             line=line,
         )
 
-    def _removal(self, stored: Stored) -> Edit:
-        """Return the edit that removes an entry."""
-        return Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
-
     def _leave_name(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
         """Refuse an entry because a runtime entry or another app has its name.
 
@@ -386,15 +320,10 @@ class ConfigEntries:
         if is_shared(wanted, existing, stored):
             self._shared.add(wanted.name)
             return
+        holder = f"the configuration of {existing.owner!r}"
         if existing.owner is None:
-            self._taken.add(wanted.name)
             holder = "a runtime entry"
-        else:
-            self._rivals.add(existing.owner)
-            holder = f"the configuration of {existing.owner!r}"
-        error = f"the name is taken by {holder}"
-        self._refused[wanted.name] = error
-        logger.error("beat: config entry %r is refused: %s", wanted.name, error)
+        self._refuse(wanted.name, RedbeatError(f"the name is taken by {holder}"))
         del self._entries[wanted.name]
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
@@ -403,27 +332,28 @@ class ConfigEntries:
         Parameters:
             before, after: due times by the old and the new schedule, in epoch ms.
         """
-        if before is None or before <= now:
+
+        def local_date(ms: int) -> date:
+            return from_ms(ms).astimezone(self._zone).date()
+
+        today = local_date(now)
+        if before is None or before <= now or local_date(before) != today:
             return
-        run = from_ms(before).astimezone(self._zone)
-        today = from_ms(now).astimezone(self._zone).date()
-        if run.date() != today:
-            return
-        if after is not None and from_ms(after).astimezone(self._zone).date() == today:
+        if after is not None and local_date(after) == today:
             return
         logger.info(
             "beat: config entry %r does not run today by its new schedule; "
             "by the old one it would have run at %s",
             name,
-            in_zone(run, self._zone),
+            in_zone(from_ms(before), self._zone),
         )
 
     def _log_inherited(self) -> None:
         """Log which entries were taken over from owners without a beat."""
-        for owner, names in self._inherited.items():
+        if self._inherited:
             logger.warning(
-                "beat: %s taken over from the configuration of %r, which has no beat: %s",
-                counted(len(names), "entry", "entries"),
-                owner,
-                listed(sorted(names)),
+                "beat: %s taken over from the configuration of %s, which has no beat: %s",
+                counted(len(self._inherited), "entry", "entries"),
+                listed(sorted({*self._inherited.values()})),
+                listed(sorted(self._inherited)),
             )

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from contextlib import suppress
-from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,10 +76,8 @@ class HeartbeatFile:
         self._written = now
         record = {
             "pid": os.getpid(),
-            "host": socket.gethostname(),
             "role": role,
             "at": now,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "failing_since": failing_since,
             "why": why,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -32,19 +31,18 @@ _LOOK = 1.0
 class HeartbeatUrl:
     """Thread that requests the URL. It logs only the host, because the path may be a secret."""
 
-    def __init__(self, url: str, leader: Leader, now: Callable[[], float] = elapsed) -> None:
+    def __init__(self, url: str, leader: Leader) -> None:
         self._url = url
         self._leader = leader
-        self._now = now
         self._requested_at = float("-inf")
         self._warned_at = float("-inf")
         self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)
 
     def ask(self) -> None:
         """Request the URL, if this process leads and the last request was a minute ago."""
-        if not self._leader.leading or self._now() - self._requested_at < PERIOD:
+        if not self._leader.leading or elapsed() - self._requested_at < PERIOD:
             return
-        self._requested_at = self._now()
+        self._requested_at = elapsed()
         try:
             with urlopen(self._url, timeout=TIMEOUT) as reply:
                 reply.read(1)
@@ -53,9 +51,9 @@ class HeartbeatUrl:
 
     def _warn(self, exc: Exception) -> None:
         """Log a failed request, at most once an hour."""
-        if self._now() - self._warned_at < _SILENCE:
+        if elapsed() - self._warned_at < _SILENCE:
             return
-        self._warned_at = self._now()
+        self._warned_at = elapsed()
         host = urlsplit(self._url).hostname
         logger.warning("beat: the heartbeat URL of %s cannot be requested: %s", host, _reason(exc))
 

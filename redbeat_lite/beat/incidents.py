@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import tzinfo
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -12,23 +14,29 @@ from celery.utils.log import get_logger
 from .._base.actors import BEAT
 from .._base.lazy import lazy
 from .._base.threads import Ticker
-from .._base.times import from_ms
+from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
-from ..entries.freezes import Freezes
+from ..entries.entry import Entry
+from ..entries.freezes import Freezes, recorded
+from ..entries.sendable import queue_of
+from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
+from ..once.lock_store import LockStore
+from ..once.worker_reports import workers
+from ..policies import Expect
 from ..runs.incident import Key, Kind
-from ..runs.incident_fold import Deadline, Seen, fold
+from ..runs.incident_fold import Deadline, Seen, Watched, fold
 from ..runs.incident_store import IncidentStore, Look
 from ..runs.run_store import RunKeys
 from ..settings import Settings
-from ..store.changes import line_of
-from ..store.records import Edit, Lost, Stored, Term
+from ..store.changes import decode_change, decode_last, line_of
+from ..store.records import PAGE, Edit, Lost, Stored, Term
+from ..store.redis_values import UNREADABLE, newest_first
 from ..store.store import Store
 from .beat_state import BeatState
 from .dispatch.deadlines import Deadlines
-from .incident_inputs import WatchedEntry, Workers, find_fresh_starts, read_watched
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -54,10 +62,39 @@ _BEHIND_MS = 60_000
 _DAY_MS = 86_400_000
 
 
+#: Actions after which the time limit for the next success of an entry begins again.
+_ACTIONS = ("resumed", "released")
+
+#: Fields whose change has the same effect.
+_FIELDS = {"expect", "schedule", "enabled"}
+
+
+class WatchedEntry(NamedTuple):
+    """An entry with its state, and the expectation of its runs."""
+
+    entry: Entry
+    state: EntryState
+    expect: Expect | None
+
+    def watched(self, is_frozen: bool) -> Watched:
+        """Return the facts about the entry that decide on incidents."""
+        expect = self.expect
+        if expect is not None and self.state.finished:
+            expect = expect.but(succeed_every=None)
+        return Watched(
+            expect,
+            muted=self.state.paused or not self.entry.enabled or is_frozen,
+            generation=self.state.generation,
+            on_failure=self.entry.on_failure,
+            forgiven=self.state.forgiven,
+        )
+
+
 class IncidentWatch:
     """Thread that watches runs while this process leads. It has its own connections."""
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, state: BeatState) -> None:
+        self._app = app
         self._settings = settings
         self._zone: tzinfo = app.timezone
         self._leader = leader
@@ -66,7 +103,8 @@ class IncidentWatch:
         self.deadlines = Deadlines(
             RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
         )
-        self._workers = Workers(app, settings.key_prefix)
+        #: Queues that workers with ``install()`` consume.
+        self._queues: set[str] = set()
         #: Count of the looks so far.
         self._looks = 0
         #: Kind of incident -> the look that first saw its state.
@@ -97,12 +135,18 @@ class IncidentWatch:
             return
         self._looks += 1
         try:
-            self._workers.read(self._store.backend.client)
-            self.deadlines.recorded = self._workers.records
+            self._read_workers()
             while self._look(self._leader.term):
                 pass
         except Lost:
             return  # The main loop notices the loss, too, and logs it.
+
+    def _read_workers(self) -> None:
+        """Read the reports of the workers that have reported within the last minute."""
+        locks = LockStore(self._store.backend.client, self._settings.key_prefix)
+        reports = workers(locks).values()
+        self._queues = {queue for report in reports for queue in report.queues}
+        self.deadlines.recorded = any(report.records for report in reports)
 
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
@@ -131,7 +175,12 @@ class IncidentWatch:
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
         names.update(case.name for case in look.cases if case.name)
-        entries = read_watched(self._store, names, self.deadlines)
+        entries = {}
+        for stored in self._store.present(names):
+            entry, state = readable_parts(stored)
+            if entry is not None and state is not None:
+                _, expect = self.deadlines.kept(entry)
+                entries[entry.name] = WatchedEntry(entry, state, expect)
         failing = {name for name, watched in entries.items() if watched.state.attempts}
         unpublished.difference_update(names - failing)
         return entries
@@ -170,8 +219,8 @@ class IncidentWatch:
         queues = {}
         for deadline in overdue:
             if deadline.what == "start" and deadline.row is None:
-                queue = self._workers.find_unconsumed(entries[deadline.name].entry)
-                if queue:
+                queue = queue_of(self._app, entries[deadline.name].entry)
+                if queue not in self._queues:
                     queues[deadline.name] = queue
         return queues
 
@@ -208,7 +257,7 @@ class IncidentWatch:
             for deadline in look.overdue
             if deadline.name in entries and entries[deadline.name].expect
         ]
-        if not self._workers.records:
+        if not self.deadlines.recorded:
             # Runs are not recorded, so they may have been in time. Only the missing recorder is an
             # incident.
             if overdue:
@@ -225,7 +274,7 @@ class IncidentWatch:
             for deadline in overdue
             if deadline.nominal is None
         }
-        starts = find_fresh_starts(self._store, without_run, now)
+        starts = _find_fresh_starts(self._store, without_run, now)
         for deadline in overdue:
             if deadline.nominal is None:
                 since = starts.get(deadline.name)
@@ -341,3 +390,47 @@ def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
         )
     else:
         logger.info("beat: incident %s is over, %s", event.id, field)
+
+
+def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
+    """Return the instants, in epoch ms, from which the time limits of entries count again.
+
+    Such an instant is a change of the entry, its resumption, or the end of a freeze. For a frozen
+    entry it is ``now``, because the freeze may end at any time. An entry may have no such instant.
+
+    Parameters:
+        entries: entries that have passed a deadline without a nominal time. They are few, so the
+            record of changes is read each time.
+    """
+    if not entries:
+        return {}
+    starts = _last_changes(store, [*entries])
+    lines = newest_first(store.backend.client, store.keys.changes, decode_change, PAGE)
+    for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
+        end = min(to_ms(freeze.end), now)
+        for name, entry in entries.items():
+            if freeze.selection.covers(entry):
+                starts[name] = max(starts.get(name, end), end)
+    return starts
+
+
+def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
+    """Return when each entry was last changed, in epoch ms of the server.
+
+    An entry is left out if its last change does not restart its time limits.
+    """
+    client: Any = store.backend.client
+    starts: dict[str, int] = {}
+    records = client.hmget(store.keys.changed, names)
+    for name, record in zip(names, records, strict=True):
+        # These are the errors of an entry whose last change is not recorded, or is unreadable.
+        with suppress(AttributeError, *UNREADABLE):
+            change = decode_last(name, record)
+            if change.action == "edited":
+                # Only the line of the record of changes has the edited fields.
+                line_id = record.partition(b"|")[0]
+                [line] = client.xrange(store.keys.changes, line_id, line_id)
+                change = decode_change(*line)
+            if change.action in _ACTIONS or any(field in _FIELDS for field, *_ in change.fields):
+                starts[name] = to_ms(change.at)
+    return starts

@@ -27,8 +27,8 @@ from ..store.keys import FORMAT, Keys, wrong_format
 from ..store.records import Lost, Term
 from ..store.scripts import Scripts
 from .beat_state import BeatState
-from .beat_token import Beat, beat_of, token_of
 from .server_clock import ServerClock
+from .status import Beat, beat_of, token_of
 from .stop import Stop
 
 logger = get_logger(f"celery.{__name__}")

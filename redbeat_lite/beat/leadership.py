@@ -10,23 +10,24 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.clock import elapsed
-from ..entries.words import counted
+from ..entries.words import counted, listed
 from ..settings import Settings
 from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover, faults, server_of
 from .beat_state import BeatState
-from .beat_token import Beat
-from .config_check import log_differing, log_left_behind, log_not_stored
+from .config_check import left_behind
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
-from .repair import Repair, Replanning
+from .repair import Repair
+from .status import Beat, present
 
 logger = get_logger(f"celery.{__name__}")
 
-#: A new leader has stored its configuration after so many leases, however large it is.
+#: Number of leases after which a new leader has stored its configuration, however large it is, and
+#: after which a leader checks its keys and its refused entries again.
 _SETTLING = 5
 
 
@@ -55,27 +56,24 @@ class Leadership:
         self._settings = settings
         self._leader = leader
         self._state = state
-        self._added = added
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
         self.freezing = Freezing(store, leader, state, zone)
-        self.replanning = Replanning(
-            store, zone, leader.clock, self.config.completed, leader.checkpoint
-        )
-        self._repair = Repair(store, zone, leader.checkpoint, self.config.pauses)
+        self.repair = Repair(store, zone, leader.clock, self.config, leader.checkpoint)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
-        #: Whether a server has answered, so that its setup was looked at.
-        self.introduced = False
-        #: A key of one entry, lock or run that another program has used, if one was met. The keys
-        #: that the whole schedule shares are looked at in any case.
+        self._has_checked_broker = False
+        #: Whether the server has accepted this beat, and its setup was checked.
+        self.has_checked_server = False
+        #: Key of one entry, lock or run that another program was found to use. It is checked
+        #: together with the keys that every schedule has.
         self.foreign_key: str | None = None
         self.standing_by = False
-        self._has_checked_broker = False
-        #: When to check again whether a contested name is free, in seconds of :func:`elapsed`.
-        self._next_look = 0.0
+        # Instants are in seconds of :func:`elapsed`.
+        #: When the leader checks its keys and its refused entries again.
+        self._next_check = 0.0
         #: The leader that was last seen while standing by.
         self._seen: Beat | None = None
-        #: When to compare its configuration with ours, in seconds of :func:`elapsed`.
+        #: When to compare its configuration with ours.
         self._compare_at = 0.0
 
     def enter(self) -> float:
@@ -123,46 +121,50 @@ class Leadership:
     def has_work(self) -> bool:
         """Whether the leader has something to do that cannot wait for the next due time."""
         has_news = self._has_new_pauses or self.config.has_new_additions
-        was_set_back = self.replanning.is_new(self._leader.set_back)
-        return self._leader.damaged or was_set_back or has_news
+        was_set_back = self.repair.is_new(self._leader.set_back)
+        return self._leader.damaged or was_set_back or has_news or self._is_check_due
 
     @property
     def _has_new_pauses(self) -> bool:
         return self._leader.pauses != self.config.pauses.seen
 
     @property
-    def longest_wait(self) -> float:
-        """Longest time in seconds until the next turn."""
-        return self._settings.lease if self.config.contested else float("inf")
+    def _is_check_due(self) -> bool:
+        return elapsed() >= self._next_check
 
     def keep_whole(self, term: Term) -> None:
-        """Restore lost parts, take names that became free, and go on rescheduling."""
-        if self._leader.damaged or self.config.has_new_additions:
-            self._make_whole(term)
-        elif self.config.contested and elapsed() >= self._next_look:
+        """Restore lost parts, store what the configuration lacks, and go on rescheduling.
+
+        Raises:
+            ForeignKey: another program uses a key of ours.
+        """
+        has_refused = False
+        if self._is_check_due:
+            self._next_check = elapsed() + _SETTLING * self._settings.lease
+            self._check_keys()
             # A refused entry may fit by now. Its name is free if the old beat of a renamed app has
             # stopped, or if somebody has removed a runtime entry of that name.
-            self._next_look = elapsed() + self._settings.lease
-            if self.config.vacated:
-                self._make_whole(term)
+            has_refused = self.config.refused > 0
+        if self._leader.damaged or self.config.has_new_additions or has_refused:
+            self._make_whole(term)
         if self._has_new_pauses:
             self.config.pauses.look(self._leader.pauses)
         set_back = self._leader.set_back
-        if self.replanning.is_new(set_back):
-            self.replanning.clock_went_back(set_back)
-        self.replanning.advance(term)
+        if self.repair.is_new(set_back):
+            self.repair.clock_went_back(set_back)
+        self.repair.reschedule(term)
 
     def _check_services(self) -> None:
         """Warn once of wrong broker URLs, and of a wrong setup of the server when it answers."""
         if not self._has_checked_broker:
             self._has_checked_broker = True
             _warn_of(failover(self._app))
-        if not self.introduced:
+        if not self.has_checked_server:
             _warn_of(faults(server_of(self._store.backend.client)))
-            self.introduced = True
+            self.has_checked_server = True
 
     def _check_keys(self) -> None:
-        """Raise ForeignKey if another program uses a key of ours, before this beat leads."""
+        """Raise ForeignKey if another program uses a key of ours."""
         others = [] if self.foreign_key is None else [self.foreign_key]
         check_types(self._store.backend.client, self._store.keys.prefix, others)
         self.foreign_key = None
@@ -172,33 +174,53 @@ class Leadership:
         self.freezing.look()
         self.config.pauses.look()
         leader = self._leader.incumbent()
-        self._compare_with(leader)
-        if self.standing_by:
-            return
-        self.standing_by = True
-        self._state.begin_standby()
-        logger.info("beat: standing by; %s leads", leader or "another beat")
-        if leader is not None:
-            log_not_stored(self._app, self._store, self._settings, leader.owner)
-
-    def _compare_with(self, leader: Beat | None) -> None:
-        """Warn once if the leader is a beat of this app with another configuration.
-
-        This is checked once a new leader has had the time to store its configuration.
-        """
         if leader != self._seen:
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self._settings.lease
-        is_ours = leader is not None and leader.owner == self._settings.owner
-        if leader is not None and is_ours and elapsed() >= self._compare_at:
+        if leader is not None and elapsed() >= self._compare_at:
             self._compare_at = float("inf")
-            log_differing(self._app, self._store, self._settings, leader, self._added())
+            self._compare_with(leader)
+        if not self.standing_by:
+            self.standing_by = True
+            self._state.begin_standby()
+            logger.info("beat: standing by; %s leads", leader or "another beat")
+
+    def _compare_with(self, leader: Beat) -> None:
+        """Warn of config entries of this app that the leader has not stored as they are here.
+
+        This is done once for each leader, when it has had the time to store its configuration.
+        """
+        owner = self._settings.owner
+        configuration = self.config.configuration
+        if leader.owner != owner:
+            missing = [name for name, _ in configuration.not_stored()]
+            if missing:
+                logger.warning(
+                    "beat: a beat of %r leads, so these entries of %r are not stored yet: %s; "
+                    "a redbeat_lite_key_prefix for each app keeps the two apart",
+                    leader.owner,
+                    owner,
+                    listed(missing),
+                )
+            return
+        names = sorted(configuration.differing())
+        if names:
+            logger.warning(
+                "beat: %s from the definition of the leader, %s, which counts: %s",
+                counted(
+                    len(names),
+                    "entry of beat_schedule differs",
+                    "entries of beat_schedule differ",
+                ),
+                leader,
+                listed(names),
+            )
 
     def _begin(self, term: Term) -> None:
         """Prepare to lead. If the server fails in between, the next turn does it again."""
         self._make_whole(term)
-        self.replanning.begin(term, self._leader.last_zones)
-        log_left_behind(self._store, self._settings)
+        self.repair.begin(term, self._leader.last_zones)
+        self._log_left_behind()
         number = counted(self._store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, number)
         self.standing_by = False
@@ -209,7 +231,7 @@ class Leadership:
         """Restore lost parts of the schedule, and store the configuration."""
         now = self._leader.clock.now_ms()
         self._leader.progress("reading the configuration")
-        self._repair.run(term, now)
+        self.repair.restore(term, now)
         # This flag says that config entries were removed by hand. It is cleared before the names
         # are read, so that a removal in between sets it again.
         self._store.remember("removed", "", term)
@@ -217,6 +239,21 @@ class Leadership:
         self._state.refused = self.config.refused
         self._leader.damaged = False
         self._leader.least = len(self.config)
+        self._next_check = elapsed() + _SETTLING * self._settings.lease
+
+    def _log_left_behind(self) -> None:
+        """Log which config entries run although no beat of their owner runs."""
+        owners = {*present(self._store, self._settings), self._settings.owner}
+        for owner, names in left_behind(self._store, owners).items():
+            logger.warning(
+                "beat: %s to the configuration of %r, which has no beat: %s; "
+                "if that app was renamed, set redbeat_lite_owner = %r, "
+                "or remove them: celery -A ... redbeat remove NAME",
+                counted(len(names), "entry belongs", "entries belong"),
+                owner,
+                listed(names),
+                owner,
+            )
 
 
 def _warn_of(faults: Iterator[Fault]) -> None:

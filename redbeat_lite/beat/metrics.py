@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
@@ -150,12 +149,13 @@ class Exporter:
     """
 
     def __init__(self, port: int, settings: Settings, state: BeatState) -> None:
-        if find_spec("prometheus_client") is None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError:
             raise ConfigurationError(
                 f"redbeat_lite_metrics_port: {port} needs the package prometheus-client, which is "
                 "not installed; in the checkout of redbeat_lite: pip install '.[prometheus]'"
-            )
-        from prometheus_client import CollectorRegistry
+            ) from None
 
         self._host = settings.metrics_host
         self._port = port
@@ -175,21 +175,12 @@ class Exporter:
         try:
             self._server, _ = start_http_server(self._port, self._host, self._registry)
         except OSError as exc:
-            self._log_refusal(exc)
+            log = logger.debug if self._is_refused else logger.error
+            self._is_refused = True
+            text = "beat: cannot serve metrics on %s, port %d, trying again later: %s"
+            log(text, self._host, self._port, exc.strerror or exc)
         else:
             logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
-
-    def _log_refusal(self, exc: OSError) -> None:
-        """Log once that the port cannot be opened."""
-        if self._is_refused:
-            return
-        self._is_refused = True
-        logger.error(
-            "beat: cannot serve metrics on %s, port %d, trying again later: %s",
-            self._host,
-            self._port,
-            exc.strerror or exc,
-        )
 
     def close(self) -> None:
         """Close the port. May be called twice."""

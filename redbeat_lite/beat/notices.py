@@ -1,28 +1,20 @@
-"""Notices of incidents, which a child process sends by the services that apprise supports."""
+"""Notices of incidents, sent by the services that apprise supports."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import logging
+import re
 import time
-from collections.abc import Sequence
-from functools import lru_cache
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.errors import ConfigurationError
 from .._base.urls import scheme_of
-from ..events import Hooks, IncidentClosed, IncidentOpened, subscribers
-from ..settings import Settings
+from ..events import Hooks, IncidentClosed, IncidentOpened
 
 logger = get_logger(f"celery.{__name__}")
-
-#: Seconds after which the child process is killed.
-TIMEOUT = 30.0
 
 #: Maximum number of attempts to send a notice.
 _TRIES = 3
@@ -30,27 +22,55 @@ _TRIES = 3
 #: Seconds between two attempts.
 _PAUSE = 10.0
 
-_CHILD = (sys.executable, "-m", f"{__package__}.send_notices")
+#: Loggers whose lines may quote the URL of a service, which is a secret.
+_INDISCREET = ("apprise", "urllib3")
+
+# First characters of a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or of a
+# link in Markdown.
+_MARKUP = re.compile(r"(?<!\w)@(?=[\w!&])|<(?=[!#]|users/)|\](?=\()")
+_ZERO_WIDTH_SPACE = "\u200b"
 
 
-def hooks_of(app: Celery, settings: Settings) -> list[Hooks]:
-    """Return the hooks of a beat: the app's subscribers, and notices by ``redbeat_lite_notify``.
+def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
+    """Yield the hooks that send notices, for each URL its own.
+
+    The announcer gives each hooks a thread, so a service that hangs does not delay the others.
 
     Raises:
         ConfigurationError: apprise is not installed, or does not support a URL.
     """
-    hooks = [*subscribers(app)]
-    if settings.notify:
-        hooks.append(Notices(settings.notify))
-    return hooks
+    if not urls:
+        return
+    try:
+        import apprise
+    except ImportError as exc:
+        raise ConfigurationError(
+            f"redbeat_lite_notify needs the package apprise, which cannot be imported ({exc}); "
+            "in the checkout of redbeat_lite: pip install '.[notify]'"
+        ) from None
+    for name in _INDISCREET:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    for number, url in enumerate(urls, 1):
+        scheme = scheme_of(url)
+        sender = apprise.Apprise()
+        if not sender.add([url]):  # Apprise would split a text at its commas.
+            # Show only the scheme of the URL, because any other part may be a secret.
+            expected = f"URLs that apprise knows, and number {number}, of {scheme!r}, is none"
+            raise ConfigurationError(f"redbeat_lite_notify: expected {expected}")
+        yield Notices(sender, scheme)
 
 
 class Notices(Hooks):
-    """Hooks that send a notice of each opened or closed incident, in a thread of the announcer."""
+    """Hooks that send a notice of each opened or closed incident to one service.
 
-    def __init__(self, urls: Sequence[str]) -> None:
-        _check(tuple(urls))
-        self._urls = [*urls]
+    Parameters:
+        sender: an ``Apprise`` with the service.
+        scheme: scheme of the service's URL, for the log.
+    """
+
+    def __init__(self, sender: Any, scheme: str) -> None:
+        self._sender = sender
+        self._scheme = scheme
 
     def incident_opened(self, event: IncidentOpened) -> None:
         since = event.since.isoformat(timespec="seconds")
@@ -64,74 +84,26 @@ class Notices(Hooks):
         )
 
     def _send(self, title: str, body: str) -> None:
-        """Send a notice, and try again for the services that have not accepted it."""
-        urls = self._urls
+        """Send a notice, and try again if the service does not accept it."""
+        title = _inert(title)
+        body = _inert(body)
         for tries_left in reversed(range(_TRIES)):
-            result = _run_child({"urls": urls, "title": title, "body": body})
-            urls = [url for place, url in enumerate(urls) if place not in result.accepted]
-            if not urls:
+            # Without a format, apprise would read the text as markup of the service, such as HTML.
+            if self._sender.notify(title=title, body=body, body_format="text"):
                 return
             if tries_left:
                 time.sleep(_PAUSE)
-        # Do not log the errors of the child process, because they may quote a secret URL.
-        logger.error("beat: a notice could not be sent in %d tries: %s", _TRIES, title)
+        text = "beat: a notice could not be sent by %r in %d tries: %s"
+        logger.error(text, self._scheme, _TRIES, title)
 
 
 def _subject(event: IncidentOpened | IncidentClosed) -> str:
     return f"{event.kind} {event.entry}" if event.entry else event.kind
 
 
-class _Result(NamedTuple):
-    """Result of the child process.
+def _inert(text: str) -> str:
+    """Return a text that looks the same, but whose mentions and links have no effect.
 
-    Parameters:
-        code: its exit code; ``None`` if it did not start or was killed.
-        accepted: indexes of the URLs that it could use.
+    Error texts may contain mentions, because they may quote the input of anybody.
     """
-
-    code: int | None
-    accepted: set[int]
-
-
-def _run_child(request: dict[str, Any]) -> _Result:
-    """Run a child process with a request, and return which URLs it could use."""
-    code: int | None = None
-    output = b""
-    try:
-        # Send the request to the standard input, because other users may read a command line.
-        data = json.dumps(request).encode()
-        process = subprocess.run(
-            _CHILD, input=data, capture_output=True, timeout=TIMEOUT, check=False
-        )
-        code = process.returncode
-        output = process.stdout
-    except subprocess.TimeoutExpired as exc:
-        output = exc.stdout or b""
-    except OSError:
-        pass  # The machine may have no memory, or too many processes, at this moment.
-    # The child has printed the index of each URL that it could use.
-    return _Result(code, {int(place) for place in output.split() if place.isdigit()})
-
-
-@lru_cache(maxsize=8)
-def _check(urls: tuple[str, ...]) -> None:
-    """Raise ConfigurationError if apprise does not support one of these URLs."""
-    if find_spec("apprise") is None:
-        raise ConfigurationError(
-            "redbeat_lite_notify needs the package apprise, which is not installed; "
-            "in the checkout of redbeat_lite: pip install '.[notify]'"
-        )
-    result = _run_child({"urls": urls})
-    if result.code is None:
-        return  # The machine is too slow for the check, but the beat should start.
-    if result.code:
-        raise ConfigurationError(
-            "redbeat_lite_notify: apprise cannot be used; does `import apprise` work?"
-        )
-    for place, url in enumerate(urls):
-        if place not in result.accepted:
-            # Show only the scheme of the URL, because any other part may be a secret.
-            expected = (
-                f"URLs that apprise knows, and number {place + 1}, of {scheme_of(url)!r}, is none"
-            )
-            raise ConfigurationError(f"redbeat_lite_notify: expected {expected}")
+    return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)

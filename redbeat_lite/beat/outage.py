@@ -62,9 +62,8 @@ class Outage:
         self._patience = settings.lease + LEADERLESS
         self._stall_timeout = settings.stall_timeout
         # Instants are in seconds of elapsed(); ``None``: there is no such failure.
-        #: Count of consecutive failures, and when the first of them was handled.
+        #: Count of consecutive failures.
         self._failures = 0
-        self._since = 0.0
         self._without_broker_since: float | None = None
         #: Count of consecutive unexpected failures.
         self._unexpected = 0
@@ -111,7 +110,7 @@ class Outage:
     def note_success(self) -> None:
         """Forget the failures, and report the end of the outage if there was one."""
         if self._failures:
-            logger.warning("beat: working again after %.1f s", elapsed() - self._since)
+            logger.warning("beat: working again after %.1f s", self._state.failing_for)
         self._foreign_key = ""
         self._failures = 0
         self._unexpected = 0
@@ -129,7 +128,7 @@ class Outage:
 
     def _handle_login(self, what: str, exc: Exception) -> float:
         """Give up if the server has never accepted this beat; otherwise, try again later."""
-        if not self._leadership.introduced:
+        if not self._leadership.has_checked_server:
             self._give_up(f"{what}: {exc}")
         return self._handle_redis(f"{what}: {exc}")
 
@@ -146,8 +145,6 @@ class Outage:
         self._foreign_key = why
         self._leadership.leave()
         self._leadership.foreign_key = exc.key
-        if not self._failures:
-            self._since = elapsed()
         self._failures += 1
         self._note_cut_off(why)
         self._state.begin_failure(why)
@@ -204,8 +201,6 @@ class Outage:
 
     def _next_wait(self, why: str) -> float:
         """Log a failure. Return the seconds until the next attempt, which double up to a limit."""
-        if not self._failures:
-            self._since = elapsed()
         # Bound the exponent. Otherwise 2.0 ** 1024 would overflow after some days.
         seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
         self._failures += 1

@@ -12,6 +12,7 @@ from celery import Celery
 
 from .._base.celery_app import default_queue
 from .._base.threads import Ticker
+from ..events import subscribers
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
 from ..settings import Settings, check_timezone
@@ -33,7 +34,7 @@ from .incidents import IncidentWatch
 from .leader import Leader
 from .leadership import Leadership
 from .metrics import Exporter
-from .notices import hooks_of
+from .notices import notices_by
 from .outage import Outage
 from .stop import Stop
 from .wakeup import Wakeup
@@ -82,7 +83,7 @@ def build_parts(
     zone: tzinfo = app.timezone
     store = LeaderStore.of(settings)
     backend = store.backend
-    announcer = Announcer(hooks_of(app, settings))
+    announcer = Announcer([*subscribers(app), *notices_by(settings.notify)])
     state = BeatState(announcer, heartbeat_file(settings.heartbeat_file), default_queue(app))
     exporter = None
     if settings.metrics_port is not None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from celery import Celery
 
 from .._base.celery_app import TWICE, publish_timeouts
 from .._base.fields import length
+from .._base.ids import random_hex
 from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
@@ -26,13 +30,40 @@ from ..store.records import Refused
 from ..store.redis_values import text_of_hash
 from ..store.scripts import Call
 from ..store.store import Store
-from .beat_token import beat_of
 
 #: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
 OVERDUE_MS = 1000
 
 #: Milliseconds by which the sign of life of a running stand-by may be late.
 _GRACE_MS = 5000
+
+#: Form of a token: ``host:pid:random:owner``. A host has no colon, an owner may have colons.
+_TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
+
+
+class Beat(NamedTuple):
+    """The host, the process and the owner that a beat's token names."""
+
+    host: str
+    pid: int
+    owner: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
+
+def token_of(owner: str) -> str:
+    """Return a new token for a beat of this process and this owner."""
+    return f"{socket.gethostname()}:{os.getpid()}:{random_hex(8)}:{owner}"
+
+
+def beat_of(token: bytes) -> Beat | None:
+    """Return the beat that a token names; ``None`` if it has not the form of a token."""
+    match = _TOKEN.fullmatch(token)
+    if match is None:
+        return None
+    host, pid, owner = (part.decode(errors="backslashreplace") for part in match.groups())
+    return Beat(host, int(pid), owner)
 
 
 @public_in("redbeat_lite.operate")

@@ -12,8 +12,7 @@ from celery import Celery
 
 from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
-from ..beat.config_check import differing as differing_names
-from ..beat.config_check import left_behind, refused_here
+from ..beat.config_check import left_behind
 from ..beat.status import OVERDUE_MS
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
@@ -242,7 +241,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
         left_out = len(by_leader.errors) - len(errors)
         yield from _refused(by_leader.owner, errors, by_leader.count - left_out)
     if status.leader is None or by_leader.owner != owner:
-        errors = refused_here(subject.app, subject.store, subject.settings)
+        errors = subject.configuration.refused()
         yield from _refused(owner, errors, len(errors))
 
 
@@ -313,7 +312,7 @@ def differing(subject: Subject) -> Iterator[Finding]:
     leader = subject.status.leader
     if not subject.is_compared or leader is None or leader.owner != subject.settings.owner:
         return
-    names = tuple(sorted(differing_names(subject.app, subject.store, subject.settings)))
+    names = tuple(sorted(subject.configuration.differing()))
     if names:
         yield Finding(
             "configuration",

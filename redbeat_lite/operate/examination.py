@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from .._base.public import public_in
+from ..beat.config_check import Configuration
 from ..beat.status import Status
 from ..entries.entry import Entry
 from ..once.worker_reports import WorkerReport
@@ -59,6 +60,7 @@ class Subject:
     app: Celery
     settings: Settings
     store: Store
+    configuration: Configuration
     limit: int
     status: Status
     reports: Collection[WorkerReport]

@@ -379,10 +379,10 @@ def test_an_entry_of_the_configuration_comes_once_its_calendar_is_stored(
     beat.run_due()
     assert "a" in schedules.refused()
     schedules.calendars["closed"] = days(3)
-    beat._parts.leadership._next_look = 0.0  # a lease later
+    beat._parts.leadership._next_check = 0.0  # some leases later
     beat.run_due()
     assert (schedules["a"].next_run_at, schedules.refused()) == (march(4), {})
-    assert not beat._parts.leadership.config.contested
+    assert not beat._parts.leadership.config.refused
 
 
 def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(

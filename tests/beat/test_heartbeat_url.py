@@ -56,11 +56,10 @@ def test_the_leader_asks_once_a_minute_and_a_stand_by_does_not(
     eventually(lambda: len(asked) > 1, what="a request")
     standing_by = HeartbeatUrl(f"{asked[0]}/other", other.leader)
     standing_by.ask()
-    now = [1000.0]
-    mine = HeartbeatUrl(f"{asked[0]}/mine", leader.leader, lambda: now[0])
+    mine = HeartbeatUrl(f"{asked[0]}/mine", leader.leader)
     for _ in range(5):
         mine.ask()
-        now[0] += 30
+        mine._requested_at -= 30
     assert asked[1:] == ["/secret", "/mine", "/mine", "/mine"]
 
 
@@ -72,12 +71,12 @@ def test_a_failure_is_said_once_an_hour_and_names_no_secret(
         leading = True
 
     host = asked[0] if path.startswith("/") else "http://127.0.0.1"
-    now = [1000.0]
-    url = HeartbeatUrl(host + path, Leader(), lambda: now[0])  # type: ignore[arg-type]  # all that is asked of it
+    url = HeartbeatUrl(host + path, Leader())  # type: ignore[arg-type]  # all that is asked of it
     caplog.set_level(logging.WARNING)
     for _ in range(62):
         url.ask()
-        now[0] += 60
+        url._requested_at -= 60
+        url._warned_at -= 60
     lines = [line.getMessage() for line in caplog.records]
     assert len(lines) == 2
     assert lines[0].startswith("beat: the heartbeat URL of 127.0.0.1 cannot be requested: ")

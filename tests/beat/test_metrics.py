@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
 def test_without_the_extra_the_beat_says_at_the_start_what_to_install(
     app: Celery, monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
-    monkeypatch.setattr("redbeat_lite.beat.metrics.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(click.ClickException) as raised:
         Scheduler(app, lazy=True)
     assert raised.value.message == (

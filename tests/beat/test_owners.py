@@ -10,7 +10,7 @@ import redis
 from celery.schedules import crontab
 
 from redbeat_lite import Scheduler, Schedules
-from redbeat_lite.beat.beat_token import Beat, beat_of, token_of
+from redbeat_lite.beat.status import Beat, beat_of, token_of
 from tests.support.beats import KEYS
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
@@ -90,16 +90,18 @@ class TestRenamedApp:
         leader.run_due()
         stand_by.run_due()
         leader.close()
-        new = make_app("new", beat_schedule={"a": entry("new.a")}, redbeat_lite_lease=100)
+        new = make_app("new", beat_schedule={"a": entry("new.a")})
         beat = make_beat(new)
-        assert beat.run_due() == 100, "it looks again"
+        beat.run_due()
         assert Schedules(new)["a"].task == "old.a"
         assert "config entry 'a' is refused: the name is taken by the configuration of 'old'" in caplog.text
         dies(stand_by, client, at="stand-by")
-        beat._parts.leadership._next_look = 0.0  # a lease later
+        assert not beat._parts.leadership.has_work
+        beat._parts.leadership._next_check = 0.0  # some leases later
+        assert beat._parts.leadership.has_work, "it ends its wait, and looks again"
         beat.run_due()
         assert Schedules(new)["a"].task == "new.a"
-        assert not beat._parts.leadership.config.contested
+        assert not beat._parts.leadership.config.refused
 
     def test_what_it_took_over_stays_whatever_the_old_one_says_later(
         self, make_app: MakeApp, make_beat: MakeBeat
@@ -124,11 +126,16 @@ class TestTwoApps:
         assert other.leader.leading
         assert Schedules(second)["cleanup"].source == "config:first"
         assert "cleanup" not in caplog.text
-        assert not other._parts.leadership.config.contested
+        assert not other._parts.leadership.config.refused
 
     def test_are_told_which_entries_wait_for_their_own_beat(
-        self, make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        monkeypatch.setattr("redbeat_lite.beat.leadership._SETTLING", 0)
         first = make_app("first", beat_schedule={"a": entry(), "both": entry()})
         second = make_app("second", beat_schedule={"b": entry(), "both": entry(), "over": entry(end_at=NOW)})
         leader, stand_by, same = make_beat(first), make_beat(second), make_beat(first)

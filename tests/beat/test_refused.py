@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
 import redis
-from celery.schedules import BaseSchedule, schedstate
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.beat.status import status
@@ -88,40 +86,28 @@ def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_bea
     beat.run_due()
     assert {*schedules.refused()} == {"a"}
     schedules.remove("a")
-    beat._parts.leadership._next_look = 0.0  # a lease later
+    beat._parts.leadership._next_check = 0.0  # some leases later
     beat.run_due()
     assert schedules.refused() == {}
 
 
-def test_a_name_that_was_lost_to_a_runtime_entry_does_not_go_on_as_stored_before(
+def test_its_error_is_logged_once_until_it_changes(
     make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make_app(beat_schedule={"a": GOOD})
-    schedules = one_turn(app, make_beat)
-    schedules.remove("a")
-    schedules.add("a", "other", every(60))
-    assert {*one_turn(app, make_beat).refused()} == {"a"}
-    app.conf.beat_schedule = {"a": WRONG}
-    assert {*one_turn(app, make_beat).refused()} == {"a"}
-    assert "is refused and goes on" not in caplog.text
+    app = make_app(beat_schedule={"a": WRONG, "b": GOOD})
+    Schedules(app).add("b", "other", every(60))
+    beat = make_beat(app)
 
+    def read_again() -> list[str]:
+        caplog.clear()
+        beat._parts.leadership._next_check = 0.0  # some leases later
+        beat.run_due()
+        return [message.split("refused: ")[1][:17] for message in caplog.messages if "is refused" in message]
 
-def test_an_entry_whose_parts_redis_lacks_is_not_said_to_go_on(
-    make_app: MakeApp, make_beat: MakeBeat, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Often(BaseSchedule):
-        """A class that is not registered, so Redis holds a text in its place."""
-
-        def is_due(self, last_run_at: datetime) -> schedstate:
-            return schedstate(False, 5)
-
-    app = make_app(beat_schedule={"a": {"task": "t", "schedule": Often()}})
-    one_turn(app, make_beat)
-    assert Schedules(make_app("another process"))["a"].unstored
-    app.conf.beat_schedule = {"a": WRONG}
-    one_turn(app, make_beat)
-    assert "config entry 'a' is refused, and Redis lacks parts of it, so it waits: " in caplog.text
-    assert "is refused and goes on" not in caplog.text
+    assert read_again() == ["schedule: expecte", "the name is taken"]
+    assert read_again() == []
+    app.conf.beat_schedule = {"a": {**GOOD, "jitter": "oops"}, "b": GOOD}
+    assert read_again() == ["jitter: expected "]
 
 
 def test_it_is_told_again_after_a_flush(make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis) -> None:

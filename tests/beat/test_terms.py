@@ -13,6 +13,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
+from redbeat_lite.store.keys import ForeignKey
 from redbeat_lite.store.records import Lost, Stored, Term
 from redbeat_lite.store.scripts import Scripts
 from redbeat_lite.store.server_check import server_of
@@ -114,11 +115,12 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
     Schedules(app).add_many(Entry(f"e{number}", "add", every(60)) for number in range(250))
     scheduler = Scheduler(app)
     told: list[str] = []
-    repair = Repair(scheduler.store, UTC, told.append, scheduler._parts.leadership.config.pauses)
+    leader, leadership = scheduler.leader, scheduler._parts.leadership
+    repair = Repair(scheduler.store, UTC, leader.clock, leadership.config, told.append)
     with server.client() as client:
         client.delete(scheduler.store.keys.due)
-        scheduler.leader.acquire()
-        repair.run(scheduler.leader.term, wall_ms())
+        leader.acquire()
+        repair.restore(leader.term, wall_ms())
         assert client.zcard(scheduler.store.keys.due) == 250
         assert len(told) == 3
     scheduler.close()
@@ -170,7 +172,7 @@ class TestAStalledLeader:
         client.delete(f"{{redbeat-lite}}:{part}")
         before = contents()
         with pytest.raises(Lost):
-            old._parts.leadership._repair.run(term, wall_ms())
+            old._parts.leadership.repair.restore(term, wall_ms())
         assert contents() == before
 
     def test_in_rescheduling_after_the_clock_went_back(
@@ -178,10 +180,10 @@ class TestAStalledLeader:
     ) -> None:
         old, term = asleep
         before = contents()
-        replanning = old._parts.leadership.replanning
-        replanning.clock_went_back(b"1")
+        repair = old._parts.leadership.repair
+        repair.clock_went_back(b"1")
         with pytest.raises(Lost):
-            replanning.advance(term)
+            repair.reschedule(term)
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
@@ -291,3 +293,16 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
     for _ in range(2):
         second.run_due()
     assert caplog.text.count("standing by") == 2
+
+
+def test_a_leader_finds_out_when_another_program_begins_to_use_a_key(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    client.rpush("{redbeat-lite}:pipelines", "x")
+    beat.run_due()
+    beat._parts.leadership._next_check = 0.0  # some leases later
+    with pytest.raises(ForeignKey, match="pipelines is a list"):
+        beat.run_due()
+    client.delete("{redbeat-lite}:pipelines")

@@ -14,7 +14,7 @@ _LEADER = "beat/leader.py"
 _BEGINS = "beat/leadership.py"
 _OUTAGE = "beat/outage.py"
 _WAKEUP = "beat/wakeup.py"
-_CALLS = "return self._leader.damaged or was_set_back or has_news"
+_CALLS = "return self._leader.damaged or was_set_back or has_news or self._is_check_due"
 
 LEADERSHIP = (
     Mutation(
@@ -102,7 +102,7 @@ LEADERSHIP = (
         name="a damaged schedule does not end a wait",
         file=_BEGINS,
         old=_CALLS,
-        new="return was_set_back or has_news",
+        new="return was_set_back or has_news or self._is_check_due",
         promise="test_guarantees.py::TestIsolation::test_lost_parts_of_the_schedule_are_mended",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,

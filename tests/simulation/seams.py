@@ -55,9 +55,6 @@ class Randomness:
         random = self._nobody if process is None else process.names
         return random.randbytes(size)
 
-    def token_hex(self, size: int) -> str:
-        return self.urandom(size).hex()
-
 
 class Pools:
     """One of kombu's groups of pools, of which each process has its own."""
@@ -143,7 +140,6 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
         stack.enter_context(patch.object(os, "urandom", randomness.urandom))
         # Kombu draws its number once, at its first use in a process.
         stack.enter_context(patch.object(kombu.common, "_node_id", 1))
-        stack.enter_context(patch("redbeat_lite.beat.beat_token.secrets", randomness))
         stack.enter_context(patch.object(os, "getpid", world.pid))
         stack.enter_context(patch.object(socket, "gethostname", lambda: _host(world)))
         _replace_connections(stack, world, {network.host: network for network in networks})
