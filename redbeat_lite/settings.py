@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from ._base.fields import (
     POSITIVE,
     Kind,
     Model,
-    Wrong,
+    checked_kind,
     choice,
     fields_of,
     flag,
@@ -70,6 +71,12 @@ def _is_printable(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
 
 
+def _is_address(value: object) -> bool:
+    with suppress(ValueError):
+        return isinstance(value, str) and bool(ip_address(value))
+    return False
+
+
 def _is_web_url(url: object) -> bool:
     if not isinstance(url, str) or not url.isprintable() or " " in url:
         return False
@@ -109,49 +116,16 @@ def _check_url(value: Any) -> str:
     return value
 
 
-def _check_options(value: Any) -> Mapping[str, Any]:
-    # The error shows only the type, because the value may contain a password.
-    if not isinstance(value, Mapping):
-        kind = type(value).__name__
-        raise ConfigurationError(f"{PREFIX}redis_options: expected a mapping, got {kind!r}")
-    return value
+def _are_urls(value: object) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return all(isinstance(url, str) and "://" in url for url in value)
 
 
-def _check_expectation(value: Any) -> Expect | None:
+def _convert_expectation(value: Any) -> Expect | None:
     expect = Expect.of(value)
     require(not expect or expect.succeed_every is None, value)
     return expect or None
-
-
-def _check_address(value: Any) -> str:
-    try:
-        require(isinstance(value, str) and bool(ip_address(value)), value)
-    except ValueError:
-        raise Wrong from None
-    return value  # type: ignore[no-any-return]
-
-
-def _check_heartbeat_url(value: Any) -> str:
-    # Any part of the URL may be a secret, so the error shows none of it.
-    if not _is_web_url(value):
-        raise ConfigurationError(
-            f"{PREFIX}heartbeat_url: expected a URL such as https://host/path, got one that is none"
-        )
-    return value  # type: ignore[no-any-return]
-
-
-def _check_notify(value: Any) -> Sequence[str]:
-    # The URLs contain secrets, so the error shows none of them.
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(url, str) and "://" in url for url in value):
-        raise ConfigurationError(
-            f"{PREFIX}notify: expected a list of URLs such as mailto://user:password@host"
-        )
-    return value  # type: ignore[no-any-return]
-
-
-def _kind(expected: str, convert: Callable[[Any], Any]) -> Kind:
-    return Kind("", expected, convert)
 
 
 def _seconds(least: float) -> Kind:
@@ -160,22 +134,28 @@ def _seconds(least: float) -> Kind:
     return length(least, _LONGEST)._replace(expected=expected)
 
 
-_TEXT = _kind("1 to 200 printable characters", lambda text: require(_is_printable(text), text))
-_KEY_PREFIX = _kind(
+_URL = Kind("", "a URL of a Redis server", _check_url)
+_OPTIONS = checked_kind("", "a mapping", lambda value: isinstance(value, Mapping))
+_TEXT = checked_kind("", "1 to 200 printable characters", _is_printable)
+_KEY_PREFIX = checked_kind(
+    "",
     "1 to 200 printable characters without braces, or with one pair at the end, such as "
     '"myapp:{beat}"',
-    lambda text: require(_is_printable(text) and bool(_PREFIX.fullmatch(text)), text),
+    lambda text: _is_printable(text) and _PREFIX.fullmatch(text) is not None,
 )
 _LIFE = length(POSITIVE, 100 * YEAR)
-_EXPIRES = _kind(
+_EXPIRES = Kind(
+    "",
     'positive seconds up to 100 years, "interval"',
     lambda life: life if life == "interval" else _LIFE.convert(life),
 )
-_EXPECT = _kind("a mapping of start_within, finish_within and failures", _check_expectation)
-_ADDRESS = _kind("the IP address to listen on, such as 127.0.0.1 or 0.0.0.0", _check_address)
-_PATH = _kind(
-    "the path of a file", lambda path: require(isinstance(path, str) and path != "", path)
+_EXPECT = Kind("", "a mapping of start_within, finish_within and failures", _convert_expectation)
+_ADDRESS = checked_kind(
+    "", "the IP address to listen on, such as 127.0.0.1 or 0.0.0.0", _is_address
 )
+_PATH = checked_kind("", "the path of a file", lambda path: isinstance(path, str) and path != "")
+_WEB_URL = checked_kind("", "a URL such as https://host/path", _is_web_url)
+_NOTIFY = checked_kind("", "a list of URLs such as mailto://user:password@host", _are_urls)
 
 
 class Settings(Model, frozen=True):
@@ -187,8 +167,8 @@ class Settings(Model, frozen=True):
         ConfigurationError: a value is wrong.
     """
 
-    url: Annotated[str, _kind("", _check_url)]
-    redis_options: Annotated[Mapping[str, Any], _kind("", _check_options)] = {}
+    url: Annotated[str, _URL]
+    redis_options: Annotated[Mapping[str, Any], _OPTIONS] = {}
     key_prefix: Annotated[str, _KEY_PREFIX] = "redbeat-lite"
     owner: Annotated[str, _TEXT] = "celery"
     lease: Annotated[float, _seconds(1)] = 4.0
@@ -206,14 +186,18 @@ class Settings(Model, frozen=True):
     metrics_port: Annotated[int | None, whole(1, 65_535)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     heartbeat_file: Annotated[str | None, _PATH] = None
-    heartbeat_url: Annotated[str | None, _kind("", _check_heartbeat_url)] = None
-    notify: Annotated[Sequence[str], _kind("", _check_notify)] = ()
+    heartbeat_url: Annotated[str | None, _WEB_URL] = None
+    notify: Annotated[Sequence[str], _NOTIFY] = ()
 
     def __post_init__(self) -> None:
         try:
             super().__post_init__()
         except InvalidEntry as exc:
-            raise ConfigurationError(f"{PREFIX}{exc}") from None
+            error = str(exc)
+            if exc.field in _SECRET:
+                kind = type(exc.value).__name__
+                error = f"{exc.field}: expected {exc.expected}, got a value of type {kind!r}"
+            raise ConfigurationError(f"{PREFIX}{error}") from None
         if self.stall_timeout <= self.publish_timeout:
             raise ConfigurationError(
                 f"{PREFIX}stall_timeout: expected more than {PREFIX}publish_timeout "
@@ -260,39 +244,36 @@ class Settings(Model, frozen=True):
             ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery
                 ignores, a setting has two values in two spellings, or there is no Redis to use.
         """
-        values = {name: _value(app, name) for name in _names_set(app)}
+        values = _written_settings(app)
+        broker_options: dict[str, Any] = {}
         if url is not None:
             values["url"] = url
         elif values.get("url") is None:
-            # The options of ``redis_options`` override those of the broker.
             values["url"] = _broker_url(app)
-            values["redis_options"] = {
-                **_broker_tls(app),
-                **_check_options(values.get("redis_options", {})),
-            }
+            broker_options |= _broker_tls(app)
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
-            values["redis_options"] = {
-                **_broker_sentinel(app),
-                **_check_options(values.get("redis_options", {})),
-            }
-        remember_passwords((values.get("heartbeat_url"), values.get("notify")))
-        remember_passwords((values["url"], values.get("redis_options")))
-        remember_passwords((app.conf.broker_write_url, app.conf.broker_transport_options))
-        values.setdefault("owner", app.main or fields_of(Settings)["owner"].default)
+            broker_options |= _broker_sentinel(app)
+        own_options = values.get("redis_options", {})
+        if isinstance(own_options, Mapping):  # The constructor refuses anything else.
+            values["redis_options"] = {**broker_options, **own_options}
+        remember_passwords([values.get(name) for name in _SECRET])
+        remember_passwords([app.conf.broker_write_url, app.conf.broker_transport_options])
+        if app.main:
+            values.setdefault("owner", app.main)
         return cls(**values)
 
 
 def has_own_url(app: Celery) -> bool:
     """Return whether ``redbeat_lite_url`` is set, which takes precedence over the broker's URL."""
-    return "url" in _names_set(app)
+    return "url" in _written_settings(app)
 
 
 def broker_urls(app: Celery) -> list[str]:
     """Return the URLs of the brokers, of which Celery uses the first one that answers."""
-    url = app.conf.broker_write_url
+    url = app.conf.broker_write_url or ""
     if isinstance(url, (list, tuple)):
-        return [str(one) for one in url]
-    return str(url or "").split(";")
+        url = ";".join(map(str, url))
+    return str(url).split(";")
 
 
 def check_timezone(app: Celery) -> None:
@@ -309,27 +290,38 @@ def check_timezone(app: Celery) -> None:
 # -- Names of settings ----------------------------------------------------------------------------
 
 
-def _names_set(app: Celery) -> list[str]:
-    """Return the names that the user has set, without the prefix.
+def _written_settings(app: Celery) -> dict[str, Any]:
+    """Return the values that the user has set, by their names without the prefix.
 
-    Raises ConfigurationError if there is no such setting, or if Celery ignores it in this spelling.
+    Raises:
+        ConfigurationError: there is no such setting, Celery ignores it in this spelling, or its two
+            spellings have different values.
     """
     # This loads a configuration that is still pending. Only then the app knows its namespace.
     keys = [str(key) for key in app.conf]
+    namespace = app.conf.prefix or ""
     # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours
     # alike by mistake.
-    start = (app.conf.prefix or "CELERY_").lower()
-    names = []
+    start = (namespace or "CELERY_").lower()
+    values: dict[str, Any] = {}
     for key in keys:
         setting = key.lower().removeprefix(start)
-        if setting.startswith(PREFIX):
-            name = setting.removeprefix(PREFIX)
-            _check_spelling(app.conf.prefix or "", key, name)
-            names.append(name)
-    return names
+        if not setting.startswith(PREFIX):
+            continue
+        name = setting.removeprefix(PREFIX)
+        _check_spelling(namespace, key, name)
+        # In a namespace, both spellings lead to the value that Celery itself would use.
+        value = app.conf[setting if namespace else key]
+        if name in values and values[name] != value:
+            raise ConfigurationError(
+                f"{setting} and {setting.upper()} are both set, to different values; set only one"
+            )
+        values[name] = value
+    return values
 
 
 def _check_spelling(namespace: str, key: str, name: str) -> None:
+    """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
     known_names = list(fields_of(Settings))
     candidates = [name]
     if name not in known_names:
@@ -353,28 +345,12 @@ def _spellings(namespace: str, name: str) -> tuple[str, str]:
     return own, full.upper() if namespace.isupper() else full.lower()
 
 
-def _value(app: Celery, name: str) -> Any:
-    """Return the value of a setting, in a namespace the one that Celery itself would use.
-
-    Raises ConfigurationError if there is no namespace and the two spellings have different values.
-    """
-    own, other = _spellings(app.conf.prefix or "", name)
-    if app.conf.prefix:
-        return app.conf[own]
-    values = [app.conf[key] for key in (own, other) if key in app.conf]
-    if len(values) == 2 and values[0] != values[1]:
-        raise ConfigurationError(
-            f"{own} and {other} are both set, to different values; set one of them"
-        )
-    return values[0]
-
-
 # -- Settings of the broker -----------------------------------------------------------------------
 
 
 def _broker_url(app: Celery) -> str:
     servers = broker_urls(app)
-    scheme = urls.scheme_of(servers[0]) if servers and servers[0] else "none"
+    scheme = urls.scheme_of(servers[0]) or "none"
     if scheme in urls.SENTINEL:
         return ";".join(servers)
     if scheme in urls.SCHEMES:

@@ -86,25 +86,34 @@ def require(is_right: bool, value: Any, hint: str = "") -> Any:
     return value
 
 
+def checked_kind(metavar: str, expected: str, is_right: Callable[[Any], bool]) -> Kind:
+    """Return the kind of the values for which ``is_right`` is true; none of them is converted."""
+    return Kind(metavar, expected, lambda value: require(is_right(value), value))
+
+
 def flag(off: str = "") -> Kind:
-    """Return the kind of ``True`` and ``False``."""
-    return Kind("", "True or False", lambda value: require(isinstance(value, bool), value), off=off)
+    """Return the kind of ``True`` and ``False``.
+
+    Parameters:
+        off: option of the command line that sets the flag to ``False``.
+    """
+    return checked_kind("", "True or False", lambda value: isinstance(value, bool))._replace(
+        off=off
+    )
 
 
 def whole(least: int, most: float = math.inf) -> Kind:
     """Return the kind of whole numbers from ``least`` to ``most``."""
-
-    def convert(value: Any) -> Any:
-        return require(type(value) is int and least <= value <= most, value)
-
     bounds = f"from {least}" if most == math.inf else f"from {least} to {most}"
-    return Kind("N", f"a whole number {bounds}", convert)
+    return checked_kind(
+        "N", f"a whole number {bounds}", lambda value: type(value) is int and least <= value <= most
+    )
 
 
 def choice(*choices: str) -> Kind:
     """Return the kind whose values are these words."""
     expected = "one of " + ", ".join(f'"{word}"' for word in choices)
-    return Kind("TEXT", expected, lambda value: require(value in choices, value), choices=choices)
+    return checked_kind("TEXT", expected, choices.__contains__)._replace(choices=choices)
 
 
 def length(least: float = 0, most: float = YEAR) -> Kind:
@@ -130,16 +139,15 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
 def name(most: int) -> Kind:
     """Return the kind of texts of 1 to ``most`` characters without control characters."""
     expected = f"text of 1 to {most} characters without control characters"
-    return Kind("NAME", expected, lambda value: require(is_short_text(value, most), value))
-
-
-def _text(value: Any) -> str:
-    text: str = require(isinstance(value, str) and storable(value) == value, value)
-    return text
+    return checked_kind("NAME", expected, lambda value: is_short_text(value, most))
 
 
 #: Text of any length without control characters.
-TEXT = Kind("TEXT", "text without control characters", _text)
+TEXT = checked_kind(
+    "TEXT",
+    "text without control characters",
+    lambda value: isinstance(value, str) and storable(value) == value,
+)
 
 
 def _instant(value: Any) -> datetime:

@@ -112,7 +112,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         (
             {"heartbeat_url": "ftp://user:secret@h"},
-            "redbeat_lite_heartbeat_url: expected a URL such as https://host/path, got one that is none",
+            "redbeat_lite_heartbeat_url: expected a URL such as https://host/path, or None, got a value of type 'str'",
         ),
         ({"heartbeat_url": "https://h:port/"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
         ({"heartbeat_url": "https:///x"}, "redbeat_lite_heartbeat_url: expected a URL such as"),
@@ -138,7 +138,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"key_prefix": "a{}"}, "got 'a{}'"),
         ({"key_prefix": "a}{b}"}, "got 'a}{b}'"),
         ({"owner": "a\nb"}, "redbeat_lite_owner: expected 1 to 200 printable characters, got 'a\\nb'"),
-        ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got 'list'"),
+        ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got a value of type 'list'"),
         (
             {"url": "http://h"},
             "redbeat_lite_url: expected one of redis, rediss, redis+socket, unix, sentinel, redis-cl",
@@ -385,7 +385,7 @@ def test_capitals_without_a_namespace_count_as_celerys_own_do(old: dict[str, str
 def test_two_spellings_of_one_setting_have_to_agree() -> None:
     app = without_a_namespace(REDBEAT_LITE_URL="redis://:secret@h/1")
     app.conf.redbeat_lite_url = "redis://:secret@h/2"
-    message = "redbeat_lite_url and REDBEAT_LITE_URL are both set, to different values; set one of them"
+    message = "redbeat_lite_url and REDBEAT_LITE_URL are both set, to different values; set only one"
     with pytest.raises(ConfigurationError, match=f"^{message}$"):
         Settings.from_app(app)
     app.conf.redbeat_lite_url = "redis://:secret@h/1"
