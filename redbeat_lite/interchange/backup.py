@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from .._base.actors import who
 from .._base.clock import wall_ms
-from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.errors import InvalidEntry
 from .._base.times import from_ms
 from .._version import __version__
 from ..api.schedules import Schedules
@@ -73,12 +73,14 @@ class Export:
                 entry, state = parts_of(stored)
                 if not self._selection.covers(entry):
                     continue
-                record = _record_of(entry, state)
+                record = {"name": entry.name, **entry_fields(entry)}
             except (*UNREADABLE, InvalidEntry) as exc:
                 self._leave_out(shown_name(stored), str(exc))
                 continue
+            if entry.owner is not None:
+                record["owner"] = entry.owner
             self.number += 1
-            yield record
+            yield {**record, "state": state_fields(state)}
         for name, row in sorted(self._store.quarantined().items()):
             quarantined = Stored(name.encode(), None, str(row.get("definition")).encode(), None)
             if any(self._selection.among([quarantined])):
@@ -86,15 +88,6 @@ class Export:
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.left_out.append({"name": name, "reason": reason})
-
-
-def _record_of(entry: Entry, state: EntryState) -> dict[str, Any]:
-    """Return an entry with its state as JSON values."""
-    record = {"name": entry.name, **entry_fields(entry)}
-    if entry.owner is not None:
-        record["owner"] = entry.owner
-    record["state"] = state_fields(state)
-    return record
 
 
 class Restore:
@@ -136,10 +129,7 @@ class Restore:
         lacks = self._schedules.backfills.lacks
         self.backfills = [backfill for backfill in document.backfills if lacks(backfill)]
         entries = [self._entry(document, record) for record in document.records]
-        plan: list[Step] = []
-        for chunk in chunks(entries, PAGE):
-            plan += self._plan_entries(chunk)
-        return plan
+        return [step for chunk in chunks(entries, PAGE) for step in self._plan_entries(chunk)]
 
     def apply(self, plan: Sequence[Step]) -> None:
         """Write a plan, 250 entries per round trip.
@@ -157,8 +147,9 @@ class Restore:
 
     def _store_entries(self, plan: Sequence[Step]) -> None:
         """Store the planned entries. Entries that were changed meanwhile are planned again."""
-        remaining = store_steps(self._store, plan)
-        for _ in range(TRIES - 1):
+        remaining = plan
+        for _ in range(TRIES):
+            remaining = store_steps(self._store, remaining)
             if not remaining:
                 return
             entries = [step.entry for step in remaining if step.entry is not None]
@@ -166,7 +157,6 @@ class Restore:
                 step.action = new.action
                 step.notes = new.notes
                 step.edit = new.edit
-            remaining = store_steps(self._store, remaining)
         for step in remaining:
             step.action = "left out"
             step.notes = ("it is being changed too often",)
@@ -204,17 +194,26 @@ class Restore:
 
     def _plan_entry(self, entry: Entry, stored: Stored) -> Step:
         """Decide whether an entry is added, replaces the stored one, or is left out."""
+        before, state = readable_parts(stored)
+        if before is not None and state is not None:
+            return self._plan_replacement(entry, stored, before, state)
         if stored.definition is None:
             edit = self._edit(entry, stored, entry.known_state)
             return Step(entry.name, "add", entry, edit=edit)
-        try:
-            before, state = parts_of(stored)
-        except CorruptEntry:
-            if not self._replace:
-                note = "what is stored cannot be read; --replace overwrites it"
-                return Step(entry.name, "left out", entry, (note,))
-            edit = self._edit(entry, stored, entry.known_state)
-            return Step(entry.name, "replace", entry, edit=edit)
+        if not self._replace:
+            note = "what is stored cannot be read; --replace overwrites it"
+            return Step(entry.name, "left out", entry, (note,))
+        edit = self._edit(entry, stored, entry.known_state)
+        return Step(entry.name, "replace", entry, edit=edit)
+
+    def _plan_replacement(
+        self, entry: Entry, stored: Stored, before: Entry, state: EntryState
+    ) -> Step:
+        """Decide whether an entry replaces the stored one, or is left out.
+
+        Parameters:
+            before, state: the stored entry and its state.
+        """
         if before.owner != entry.owner:
             owner = f"the configuration of {before.owner!r}"
             if before.owner is None:
@@ -222,10 +221,19 @@ class Restore:
             note = f"the name is taken by {owner}"
             return Step(entry.name, "left out", entry, (note,))
         is_redefined = encode(entry) != encode(before)
-        restored = self._state_over(entry, state, is_redefined=is_redefined)
-        keeps_definition = entry.owner is not None or not is_redefined
+        is_configured = entry.owner is not None
+        restored = entry.known_state
+        if is_redefined and is_configured:
+            # The stored definition stays, because it comes from the configuration. So its next run
+            # stays, too.
+            restored = replace(restored, nominal=state.nominal, generation=state.generation)
+        if (restored.generation, restored.last) == (state.generation, state.last):
+            # The file does not have the recent runs. Keep the stored ones, because the last run is
+            # the same.
+            restored = replace(restored, deltas=state.deltas)
         # A file has no failed attempts to publish, so they make no difference.
-        if keeps_definition and restored == replace(state, attempts=0):
+        is_same = restored == replace(state, version=restored.version, attempts=0)
+        if is_same and (is_configured or not is_redefined):
             return Step(entry.name, "same", entry)
         if not self._replace:
             if not _was_stored_again(entry, state):
@@ -235,53 +243,31 @@ class Restore:
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The definition of a config entry comes from its configuration, so restore only the state.
-        unchanged = None if entry.owner is None else before
-        edit = self._edit(entry, stored, restored, unchanged)
+        kept = before if is_configured else None
+        edit = self._edit(entry, stored, restored, state, kept)
         return Step(entry.name, "replace", entry, edit=edit)
 
-    def _state_over(self, entry: Entry, state: EntryState, *, is_redefined: bool) -> EntryState:
-        """Return the state to store. It equals the stored one if there is nothing to do.
-
-        Parameters:
-            entry: the entry of the file, with its state.
-            state: the stored state.
-            is_redefined: whether the file has another definition than the store.
-        """
-        restored = entry.known_state
-        if (restored.generation, restored.last) == (state.generation, state.last):
-            # The file does not have the recent runs. Keep the stored ones, because the last run is
-            # the same.
-            restored = replace(restored, deltas=state.deltas)
-        if is_redefined and entry.owner is not None:
-            # The stored definition stays, because it comes from the configuration. So its next run
-            # stays, too.
-            return replace(
-                restored,
-                nominal=state.nominal,
-                generation=state.generation,
-                version=state.version,
-            )
-        is_same_plan = (restored.nominal, restored.generation) == (state.nominal, state.generation)
-        if is_same_plan and not is_redefined:
-            return replace(restored, version=state.version)
-        return restored
-
     def _edit(
-        self, entry: Entry, stored: Stored, state: EntryState, unchanged: Entry | None = None
+        self,
+        entry: Entry,
+        stored: Stored,
+        state: EntryState,
+        before: EntryState | None = None,
+        kept: Entry | None = None,
     ) -> Edit:
         """Return the edit that stores an entry with a state.
 
         Parameters:
-            unchanged: the stored entry, if its definition stays and only the state is written.
+            before: the stored state; ``None`` if there is none.
+            kept: the stored entry, if its definition stays and only the state is written.
         """
-        definition = encode(entry) if unchanged is None else None
-        _, before = readable_parts(stored)
+        definition = encode(entry) if kept is None else None
         action: Action = "edited"
         if before is not None and before.paused != state.paused:
             action = "paused" if state.paused else "resumed"
         line = line_of_write(who(), stored, definition, "imported", action)
         edit = edit_of(
-            entry if unchanged is None else unchanged,
+            kept or entry,
             state,
             self._zone,
             expected=stored.state,

@@ -224,19 +224,13 @@ def _listed(values: tuple[int, ...]) -> str:
 def _recurrence(times: WallTimes) -> str:
     """Return the recurrence of a crontab. Its parts all restrict it, so both day fields must match.
 
-    If the hours of the crontab are regular, as in ``*/2``, the recurrence counts hours, which go on
-    through a clock change. Otherwise it names hours. For irregular hours such as ``1,*/6`` this
-    differs from the crontab on days of a clock change.
+    It runs every hour, or at hours of the clock. On days of a clock change this differs from a
+    crontab with hours such as ``*/2``, which counts real hours.
     """
-    hours = times.hours
-    step = hours[1] - hours[0] if len(hours) > 1 else 24
-    start = ""
-    if times.running and 24 % step == 0 and hours == tuple(range(hours[0], 24, step)):
-        start = f"DTSTART:20010101T{hours[0]:02}0000 RRULE:"
-        parts = ["FREQ=HOURLY", f"INTERVAL={step}"]
-    else:
-        parts = ["FREQ=DAILY", f"BYHOUR={_listed(hours)}"]
     days = times.days
+    parts = ["FREQ=HOURLY"]
+    if len(times.hours) < 24:
+        parts = ["FREQ=DAILY", f"BYHOUR={_listed(times.hours)}"]
     if len(days.months) < 12:
         parts.append(f"BYMONTH={_listed(days.months)}")
     if len(days.month_days) < 31:
@@ -245,4 +239,4 @@ def _recurrence(times: WallTimes) -> str:
         parts.append(f"BYDAY={','.join(WEEKDAYS[day] for day, _ in days.weekdays)}")
     parts.append(f"BYMINUTE={_listed(times.minutes)}")
     parts.append("BYSECOND=0")
-    return start + ";".join(parts)
+    return ";".join(parts)

@@ -14,18 +14,17 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import INSTANT, Kind, Model, flag, require, whole
+from .._base.fields import INSTANT, Model, checked_kind, flag, whole
 from .._base.text import shorten, storable
-from .._base.times import from_ms, to_ms
+from .._base.times import iso, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.definition import MAY_BE_UNSTORED, UnstoredSchedule
@@ -47,7 +46,7 @@ _MAX_GENERATION = 32
 #: Fields of a record that no user defines.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
-_T = TypeVar("_T", Freeze, Backfill)
+_T = TypeVar("_T", Calendar, Freeze, Backfill)
 
 #: Fields of an entry that a file has in their stored form, with tags for types.
 _PACKED = ("args", "kwargs", "options")
@@ -115,15 +114,15 @@ def read_document(path: str, text: str) -> Document:
                 repeated = f"entry {record.name!r} comes a second time"
                 raise BadFile(f"{path}: {_place(key)}: {repeated}")
             records[record.name] = record
-        freezes = _items(Freeze, "freezes", root.get("freezes", []))
-        backfills = _items(Backfill, "backfills", root.get("backfills", []))
+        return Document(
+            path,
+            tuple(records.values()),
+            _items(Calendar, "calendars", root),
+            _items(Freeze, "freezes", root),
+            _items(Backfill, "backfills", root),
+        )
     except InvalidEntry as exc:
         raise BadFile(f"{path}: {exc}") from None
-    try:
-        calendars = tuple(map(Calendar.decode, root.get("calendars") or ()))
-    except (InvalidEntry, TypeError) as exc:
-        raise BadFile(f"{path}: calendars: {exc}") from None
-    return Document(path, tuple(records.values()), calendars, freezes, backfills)
 
 
 def _place(key: int | str) -> str:
@@ -214,16 +213,14 @@ def _are_unstored(value: Any) -> bool:
     return isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value)
 
 
-def _kind(expected: str, is_right: Callable[[Any], bool]) -> Kind:
-    return Kind("", expected, lambda value: require(is_right(value), value))
-
-
-_LIST = _kind("a list", lambda value: isinstance(value, list))
+_LIST = checked_kind("", "a list", lambda value: isinstance(value, list))
 _COUNT = whole(0, MAX_COUNT - 1)
-_NOTE = _kind(f"text of at most {MAX_NOTE} characters", _is_note)
-_GENERATION = _kind(f"at most {_MAX_GENERATION} letters and digits", _is_generation)
-_TEXTS = _kind("an object of texts", _are_texts)
-_UNSTORED = _kind(f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
+_NOTE = checked_kind("", f"text of at most {MAX_NOTE} characters", _is_note)
+_GENERATION = checked_kind("", f"at most {_MAX_GENERATION} letters and digits", _is_generation)
+_TEXTS = checked_kind("", "an object of texts", _are_texts)
+_UNSTORED = checked_kind("", f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
+#: Instant that becomes epoch milliseconds.
+_MS = INSTANT._replace(convert=lambda value: to_ms(INSTANT.convert(value)))
 
 #: Fields of a state that have the same value in a file.
 _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
@@ -234,15 +231,15 @@ _NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts")
 
 
 class StateRecord(Model, frozen=True, kw_only=True):
-    """State of an entry in a file: an :class:`EntryState` with instants instead of epoch ms."""
+    """State of an entry that was read from a file, with instants in epoch ms."""
 
     path: ClassVar[str] = "state"
     forms: ClassVar[str] = "an object"
 
-    next: Annotated[datetime | None, INSTANT] = None
-    last: Annotated[datetime | None, INSTANT] = None
-    asked: Annotated[datetime | None, INSTANT] = None
-    forgiven: Annotated[datetime | None, INSTANT] = None
+    next: Annotated[int | None, _MS] = None
+    last: Annotated[int | None, _MS] = None
+    asked: Annotated[int | None, _MS] = None
+    forgiven: Annotated[int | None, _MS] = None
     count: Annotated[int, _COUNT]
     skipped: Annotated[int, _COUNT]
     version: Annotated[int, _COUNT]
@@ -254,32 +251,26 @@ class StateRecord(Model, frozen=True, kw_only=True):
 
 def state_fields(state: EntryState) -> dict[str, Any]:
     """Return the state of an entry as JSON values."""
-    asked = state.nominal.asked if isinstance(state.nominal, Question) else None
-    record = StateRecord(
-        next=_instant(state.nominal),
-        last=_instant(state.last),
-        asked=_instant(asked),
-        forgiven=_instant(state.forgiven or None),
-        **{field: getattr(state, field) for field in _AS_IN_STATE},
-    )
-    # encode() leaves out fields that are ``None``. Show these two always.
-    return {"next": None, "last": None, **record.encode()}
-
-
-def _instant(ms: int | None) -> datetime | None:
-    return None if ms is None else from_ms(ms)
+    instants = {
+        "next": state.nominal,
+        "last": state.last,
+        "asked": state.nominal.asked if isinstance(state.nominal, Question) else None,
+        "forgiven": state.forgiven or None,
+    }
+    texts = {field: None if ms is None else iso(ms) for field, ms in instants.items()}
+    return {**texts, **{field: getattr(state, field) for field in _AS_IN_STATE}}
 
 
 def state_from(fields: Any) -> EntryState:
     """Return the state of a record; raises InvalidEntry if a part of it is missing or wrong."""
     record = StateRecord.decode(fields)
-    nominal = None if record.next is None else to_ms(record.next)
+    nominal = record.next
     if nominal is not None and record.asked is not None:
-        nominal = Question(nominal, to_ms(record.asked))
+        nominal = Question(nominal, record.asked)
     return EntryState(
         nominal=nominal,
-        last=None if record.last is None else to_ms(record.last),
-        forgiven=0 if record.forgiven is None else to_ms(record.forgiven),
+        last=record.last,
+        forgiven=record.forgiven or 0,
         **{field: getattr(record, field) for field in _AS_IN_STATE},
     )
 
@@ -290,10 +281,10 @@ def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
     return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
 
 
-def _items(cls: type[_T], place: str, stored: Any) -> tuple[_T, ...]:
-    """Return the freezes or backfills of a file; raises InvalidEntry for a wrong field."""
+def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
+    """Return the objects in one list of a file; raises InvalidEntry for a wrong field."""
     items = []
-    for number, fields in enumerate(_LIST.read(place, stored)):
+    for number, fields in enumerate(_LIST.read(place, root.get(place, []))):
         try:
             items.append(cls.decode(fields))
         except InvalidEntry as exc:

@@ -147,46 +147,39 @@ class Carrier:
         if foreign.of_config and not is_configured:
             reason = "it comes from a beat_schedule, and this app's beat_schedule lacks it"
             return LeftOut(foreign.name, reason)
-        carry = self._carry_config_entry if is_configured else self._carry_runtime_entry
         try:
-            carried = carry(foreign, now)
-            check_destination(carried.entry.options, self._settings.key_prefix)
+            entry = self._entry(foreign)
+            lifecycle.check(entry, now, self._zone)
+            check_destination(entry.options, self._settings.key_prefix)
+            definition = encode(entry, placeholders=is_configured)
+            state = carried_state(foreign, entry, now, self._zone)
         except InvalidEntry as exc:
             return LeftOut(foreign.name, str(exc).removeprefix(f"entry {foreign.name!r}: "))
-        entry = carried.entry
-        entry.due = lifecycle.due_time(entry, entry.known_state, self._zone)
-        return carried
+        notes = foreign.notes
+        if is_configured and entry.enabled and foreign.fields.get("enabled") is False:
+            state = replace(state, paused=True, note="was disabled when it was moved in")
+            notes = (*notes, "disabled there, so it is paused here")
+        elif not is_configured and self._app.finalized and entry.task not in self._app.tasks:
+            notes = (*notes, f"no task {entry.task!r} is registered in this app")
+        entry.state = state
+        entry.due = lifecycle.due_time(entry, state, self._zone)
+        return Carried(entry, definition, notes)
 
-    def _carry_runtime_entry(self, foreign: ForeignEntry, now: int) -> Carried:
-        """Return a runtime entry with the definition and the last run of the old beat."""
+    def _entry(self, foreign: ForeignEntry) -> Entry:
+        """Return an entry with the definition of the app's ``beat_schedule``, or else the other's.
+
+        Raises:
+            InvalidEntry: a field is wrong, or an argument cannot be sent.
+        """
+        if foreign.name in self._configured:
+            written = self._configured[foreign.name]
+            entry = config_entry(self._settings, foreign.name, written, app=self._app)
+            entry.owner = self._settings.owner
+            return entry
         fields = dict(foreign.fields)
         entry = entry_with_defaults(self._settings, foreign.name, fields, app=self._app)
         check_arguments(entry, serializer_of(entry, self._app))
-        carried = self._with_state(foreign, entry, now)
-        if self._app.finalized and entry.task not in self._app.tasks:
-            note = f"no task {entry.task!r} is registered in this app"
-            return carried._replace(notes=(*foreign.notes, note))
-        return carried
-
-    def _carry_config_entry(self, foreign: ForeignEntry, now: int) -> Carried:
-        """Return a config entry with the definition of the app and the last run of the old beat."""
-        definition = self._configured[foreign.name]
-        entry = config_entry(self._settings, foreign.name, definition, app=self._app)
-        entry.owner = self._settings.owner
-        carried = self._with_state(foreign, entry, now)
-        if entry.enabled and foreign.fields.get("enabled") is False:
-            note = "was disabled when it was moved in"
-            entry.state = replace(entry.known_state, paused=True, note=note)
-            notes = (*foreign.notes, "disabled there, so it is paused here")
-            return carried._replace(notes=notes)
-        return carried
-
-    def _with_state(self, foreign: ForeignEntry, entry: Entry, now: int) -> Carried:
-        """Check an entry, and return it with the state by which it continues the other one."""
-        lifecycle.check(entry, now, self._zone)
-        definition = encode(entry, placeholders=entry.owner is not None)
-        entry.state = carried_state(foreign, entry, now, self._zone)
-        return Carried(entry, definition, foreign.notes)
+        return entry
 
 
 def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
@@ -255,14 +248,18 @@ class MoveIn:
         """Return what :meth:`apply` would do with the entries of a source. Writes nothing."""
         now = wall_ms()
         moves: list[Step] = []
-        for chunk in chunks([self._carrier.carry(foreign, now) for foreign in entries], PAGE):
-            names = [carried.entry.name for carried in chunk if isinstance(carried, Carried)]
-            rows = {row.name.decode(): row for row in self._store.read(names)}
-            for carried in chunk:
-                if isinstance(carried, LeftOut):
-                    moves.append(Step(carried.name, "left out", None, (carried.reason,)))
-                else:
-                    moves.append(self._move(carried, rows[carried.entry.name], now))
+        carried_entries: list[Carried] = []
+        for foreign in entries:
+            carried = self._carrier.carry(foreign, now)
+            if isinstance(carried, LeftOut):
+                moves.append(Step(carried.name, "left out", None, (carried.reason,)))
+            else:
+                carried_entries.append(carried)
+        for chunk in chunks(carried_entries, PAGE):
+            rows = self._store.read([carried.entry.name for carried in chunk])
+            moves += [
+                self._move(carried, row, now) for carried, row in zip(chunk, rows, strict=True)
+            ]
         return moves
 
     def apply(self, moves: Iterable[Step]) -> None:
@@ -298,12 +295,12 @@ class MoveIn:
             if not self._replace:
                 note = "it is stored here already; --replace carries it over again"
                 return Step(entry.name, "stored", None, (note,))
-            if state is not None and _has_run_since(state, entry.known_state):
-                # The import would send those runs once more.
-                _keep_state(entry, existing, state, now, self._zone)
-                notes = (*notes, "has run here since, so its last run and counter stay")
-            elif state is not None:
-                _continue_state(entry, state)
+            if state is not None:
+                has_run_here = _has_run_since(state, entry.known_state)
+                if has_run_here:
+                    notes = (*notes, "has run here since, so its last run and counter stay")
+                before = existing or entry
+                entry.state = _state_over(before, state, entry, now, self._zone, has_run_here)
         line = line_of_write(who(), stored, carried.definition, "carried over")
         if line.fields:
             fields = ", ".join(field for field, *_ in line.fields)
@@ -327,29 +324,28 @@ def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
     return imported.last is None or stored.last > imported.last
 
 
-def _keep_state(
-    entry: Entry, existing: Entry | None, stored: EntryState, now: int, zone: tzinfo
-) -> None:
-    """Give an entry the stored state. A pause of the other scheduler is added to it.
+def _state_over(
+    before: Entry, stored: EntryState, entry: Entry, now: int, zone: tzinfo, has_run_here: bool
+) -> EntryState:
+    """Return the state of an entry that replaces a stored one.
 
     Parameters:
-        existing: the stored entry; ``None`` if it cannot be read.
+        before: the stored entry.
+        stored: its state.
+        entry: the imported entry, with its state.
         now: epoch ms.
+        has_run_here: whether it has run here since. The other scheduler does not know these runs,
+            so its state would send them once more.
     """
     imported = entry.known_state
-    state = lifecycle.revised(existing or entry, stored, entry, now, zone)
-    if imported.paused and not stored.paused:
-        state = replace(state, paused=True, note=imported.note)
-    entry.state = state
-
-
-def _continue_state(entry: Entry, stored: EntryState) -> None:
-    """Change the state of an entry that replaces a stored one.
-
-    The version becomes higher than the stored one, so that no cache mistakes the new entry for the
-    old one. A pause that was made here stays.
-    """
-    version = stored.version + 1
-    entry.state = replace(entry.known_state, version=version, generation=stored.generation)
-    if stored.paused:
-        entry.state = replace(entry.state, paused=True, note=stored.note)
+    if has_run_here:
+        state = lifecycle.revised(before, stored, entry, now, zone)
+    else:
+        # The version becomes higher than the stored one, so that no cache mistakes the new entry
+        # for the old one.
+        state = replace(imported, version=stored.version + 1, generation=stored.generation)
+    # A pause that was made here stays, and a pause of the other scheduler is added.
+    for paused in (imported, stored):
+        if paused.paused:
+            state = replace(state, paused=True, note=paused.note)
+    return state

@@ -7,11 +7,11 @@ file stay, unless the plan is made with ``prune``.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 from celery import Celery
 
 from .._base.clock import wall_ms
@@ -26,6 +26,10 @@ from ..entries.on_calendar import give_calendar
 from ..rules import At, Manual
 from ..store.store import Store
 from .document import Document, entry_from
+
+#: Function that returns fields as a text. Texts differ for ``1``, ``1.0`` and ``true``, which are
+#: equal in Python.
+_json_of = msgspec.json.Encoder(order="sorted").encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) ->
         return
     fields = entry_fields(entry)
     stored_fields = None if before is None else entry_fields(before)
-    if before is not None and _text(stored_fields) == _text(fields):
+    if _json_of(stored_fields) == _json_of(fields):
         plan.same += 1
         return
     lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
@@ -171,8 +175,3 @@ def _is_over(app: Celery, entry: Entry) -> bool:
     if isinstance(entry.schedule, Manual):
         return False
     return lifecycle.created(entry, now, app.timezone).nominal is None
-
-
-def _text(fields: dict[str, Any] | None) -> str:
-    """Return fields as a text by which they can be compared."""
-    return json.dumps(fields, sort_keys=True)

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 from celery import Celery
 from celery.schedules import crontab, schedule
-from redis.exceptions import ResponseError
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..rules import RRule, rrule
@@ -99,13 +98,7 @@ class RedBeatSource(Source):
                 pipe.hmget(key, "definition", "meta")
             for key, reply in zip(keys, pipe.execute(raise_on_error=False), strict=True):
                 name = text(key).removeprefix(self._prefix)
-                if isinstance(reply, ResponseError):
-                    yield LeftOut(name, f"it cannot be read: {reply}")
-                elif isinstance(reply, Exception):
-                    raise reply
-                else:
-                    definition, meta = reply
-                    yield guarded(name, _decode_entry, name, definition, meta, statics)
+                yield guarded(name, _decode_entry, name, reply, statics)
 
     def close(self) -> None:
         """Close the connections."""
@@ -132,16 +125,18 @@ def _settings(app: Celery) -> Settings:
         raise ConfigurationError(f"redbeat_redis_url: {why}") from None
 
 
-def _decode_entry(
-    key_name: str, definition: bytes | None, meta: bytes | None, statics: set[str]
-) -> ForeignEntry | LeftOut:
+def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry | LeftOut:
     """Return the entry of a stored definition. Garbage raises any error.
 
     Parameters:
         key_name: name of the entry by its key.
-        meta: JSON with the last run and the count of runs; ``None`` if there is none.
+        reply: its definition, and JSON with the last run and the count of runs, each ``None`` if
+            it is not stored; or an error of the server.
         statics: names of the entries that come from a ``beat_schedule``.
     """
+    if isinstance(reply, Exception):
+        raise reply
+    definition, meta = reply
     if definition is None:
         reason = "its definition is gone from Redis; celery-redbeat would remove it"
         return LeftOut(key_name, reason)

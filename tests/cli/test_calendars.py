@@ -86,10 +86,17 @@ def test_an_import_goes_by_the_calendar_that_is_stored(cli: Cli, schedules: Sche
     assert (str(schedules["a"].calendar), schedules["a"].next_run_at) == ("closed@2", due)
 
 
-@pytest.mark.parametrize("wrong", ["[5]", '["x@1"]', "7"])
-def test_a_file_with_a_wrong_calendar_is_refused(cli: Cli, tmp_path: Path, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("[5]", "calendars[0].calendar: expected a stored calendar, got 5"),
+        ('["x@1"]', "calendars[0].calendar: expected a stored calendar, got 'x@1'"),
+        ("7", "calendars: expected a list, got 7"),
+    ],
+)
+def test_a_file_with_a_wrong_calendar_is_refused(cli: Cli, tmp_path: Path, wrong: str, complaint: str) -> None:
     (tmp_path / "all.json").write_text(f'{{"entries": [], "calendars": {wrong}}}')
-    assert "calendars: " in run(cli, "import", str(tmp_path / "all.json"), code=1)
+    assert complaint in run(cli, "import", str(tmp_path / "all.json"), code=1)
 
 
 def test_a_plan_is_empty_after_apply(cli: Cli, schedules: Schedules, tmp_path: Path) -> None:
