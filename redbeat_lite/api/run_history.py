@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -199,23 +199,6 @@ class RunHistory:
     def _with_details(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """Yield the runs of these rows with their details.
-
-        A waiting run whose message must have expired is ``unknown``.
-        """
-        for run in self._recorded(name, entry, rows, now):
-            if run.outcome != "waiting":
-                yield run
-                continue
-            nominal = times.to_ms(run.scheduled_at)
-            slack = self._settings.slack_ms
-            expired = entry is not None and must_have_expired(entry, nominal, wall_ms(), slack)
-            outcome: Outcome = "unknown" if expired else "waiting"
-            yield replace(run, outcome=outcome, source="schedule")
-
-    def _recorded(
-        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
-    ) -> Iterator[Run]:
         """Yield the runs of these rows, with details from the feed, the guard and signs of life.
 
         It takes one round trip, and further ones if the guard shows that a run has ended.
@@ -224,99 +207,84 @@ class RunHistory:
             now: time of the server before the guard's records are read, in epoch ms. If a record is
                 renewed meanwhile, its time is later, so its run does not count as lost.
         """
-        details, signs = self._read_details(rows)
-        outcomes = _outcomes_under_way(details, signs, now)
-        if entry is not None and entry.task == START:
-            unknown = [row for row, outcome in outcomes.items() if outcome == "unknown"]
-            outcomes |= self._pipelines(unknown)
+        is_pipeline = entry is not None and entry.task == START
+        replies = self._read_details(rows, is_pipeline=is_pipeline)
+        outcomes = {row: _outcome_now(row, replies, now) for row in rows}
         newer: dict[str, Row] = {}
-        if "unknown" in outcomes.values():
+        if any(row.outcome in _UNDER_WAY and outcomes[row] == "unknown" for row in rows):
             # If a run has ended since its row was read, it has a newer row. Read the rows again.
             newer = {row.task_id: row for row in self._rows(name)[0]}
         for row in rows:
-            if outcomes.get(row) == "unknown" and newer.get(row.task_id, row) != row:
-                yield from self._recorded(name, entry, [newer[row.task_id]], now)
-            elif row in outcomes:
-                yield _run_under_way(name, row, outcomes[row])
+            outcome = outcomes[row]
+            if outcome == "unknown" and newer.get(row.task_id, row) != row:
+                yield from self._with_details(name, entry, [newer[row.task_id]], now)
+            elif outcome != row.outcome:
+                yield self._unless_expired(entry, _run_under_way(name, row, outcome))
             else:
-                yield self._run_of_line(name, entry, row, line_in(details.get(row)))
+                line = line_in(replies.get(("line", row)))
+                yield self._unless_expired(entry, _run_of_line(name, row, line))
 
-    def _read_details(self, rows: Sequence[Row]) -> tuple[dict[Row, Any], dict[Row, Any]]:
-        """Read, in one round trip, row -> details, and row -> sign of life.
+    def _read_details(
+        self, rows: Sequence[Row], *, is_pipeline: bool
+    ) -> dict[tuple[str, Row], Any]:
+        """Read the details of these rows in one round trip.
 
-        The details of a running row are the guard's record, those of another row its line in the
-        feed. Only rows of runs that have not ended have a sign of life, which may be ``None``.
+        Parameters:
+            is_pipeline: whether each run has started a pipeline.
+
+        Returns:
+            (kind of detail, row) -> reply. The kinds are ``guard``, the guard's record of a running
+            run; ``line``, the line of another run in the feed; ``sign``, the sign of life of a run
+            that has not ended; and ``pipeline``, the state of its pipeline. A reply may be an
+            error, for instance if the Redis user may not read a key. It counts as a missing value.
         """
+        prefix = self._store.keys.prefix
         # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
-        detailed = [row for row in rows if row.outcome == "running" or row.feed]
-        for row in detailed:
+        details: list[tuple[str, Row]] = []
+        for row in rows:
             if row.outcome == "running":
-                pipe.hmget(OnceKeys(self._store.keys.prefix).guard(row.task_id), "state", "until")
-            else:
+                pipe.hmget(OnceKeys(prefix).guard(row.task_id), "state", "until")
+                details.append(("guard", row))
+                if is_pipeline:
+                    pipe.hget(PipelineKeys.of(prefix, row.task_id).run, "state")
+                    details.append(("pipeline", row))
+            elif row.feed:
                 pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
-        under_way = [row for row in rows if row.outcome in _UNDER_WAY]
-        for row in under_way:
-            # The row of a run that is to be retried has the number of the failed attempt.
-            attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
-            pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
-        # A reply may be an error, for instance if the Redis user may not read a key. The caller
-        # takes it for a missing value.
-        replies = pipe.execute(raise_on_error=False)
-        details = dict(zip(detailed, replies[: len(detailed)], strict=True))
-        signs = dict(zip(under_way, replies[len(detailed) :], strict=True))
-        return details, signs
+                details.append(("line", row))
+            if row.outcome in _UNDER_WAY:
+                # The row of a run that is to be retried has the number of the failed attempt.
+                attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
+                pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
+                details.append(("sign", row))
+        return dict(zip(details, pipe.execute(raise_on_error=False), strict=True))
 
-    def _run_of_line(self, name: str, entry: Entry | None, row: Row, line: Line | None) -> Run:
-        """Return the run of a row, with worker, error and retry from its line in the feed."""
-        run = run_of(name, row, line and line.worker, line and line.error)
-        if line is not None and line.retry is not None:
-            run = replace(run, retry_at=times.from_ms(line.retry))
-        if row.outcome == "retrying":
-            run = self._retried(entry, run)
+    def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
+        """Return a run; it is ``unknown`` if it waits although its message must have expired.
+
+        A retry that is long overdue is ``unknown``, too.
+        """
+        if run.outcome == "waiting":
+            run = replace(run, source="schedule")
+            due = times.to_ms(run.scheduled_at)
+        elif run.outcome == "retrying":
+            due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
+        else:
+            return run
+        now = wall_ms()
+        slack = self._settings.slack_ms
+        is_overdue = run.outcome == "retrying" and now - due > _RETRY_MS
+        if is_overdue or (entry is not None and must_have_expired(entry, due, now, slack)):
+            return replace(run, outcome="unknown")
         return run
 
-    def _retried(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run that is to be retried. It is ``unknown`` if the retry is long overdue."""
-        due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
-        now = wall_ms()
-        expired = entry is not None and must_have_expired(entry, due, now, self._settings.slack_ms)
-        outcome: Outcome = "unknown" if expired or now - due > _RETRY_MS else "retrying"
-        return replace(run, outcome=outcome)
 
-    def _pipelines(self, rows: Sequence[Row]) -> dict[Row, Outcome]:
-        """Return row -> ``running`` for runs whose pipeline still runs.
-
-        The task of such a run has ended, after it had started the pipeline.
-        """
-        pipe = self._store.client.pipeline(transaction=False)
-        for row in rows:
-            pipe.hget(PipelineKeys.of(self._store.keys.prefix, row.task_id).run, "state")
-        states = pipe.execute(raise_on_error=False)
-        return {
-            row: "running"
-            for row, state in zip(rows, states, strict=True)
-            if state in (b"RUNNING", b"WAITING")
-        }
-
-
-def _outcomes_under_way(
-    details: dict[Row, Any], signs: dict[Row, Any], now: int
-) -> dict[Row, Outcome]:
-    """Return row -> outcome for runs that have not ended, by the guard and the signs of life."""
-    outcomes: dict[Row, Outcome] = {}
-    for row, guard in details.items():
-        if row.outcome == "running":
-            outcomes[row] = _of_guard(guard, now)
-    for row, until in signs.items():
-        # The guard's record, if there is one, is more exact than a sign of life.
-        has_guard = row.outcome == "running" and details[row] != [None, None]
-        if has_guard:
-            continue
-        outcome = _of_sign(row, until, now)
-        if outcome is not None:
-            outcomes[row] = outcome
-    return outcomes
+def _run_of_line(name: str, row: Row, line: Line | None) -> Run:
+    """Return the run of a row, with worker, error and retry from its line in the feed."""
+    if line is None:
+        return run_of(name, row)
+    run = run_of(name, row, line.worker, line.error)
+    return run if line.retry is None else replace(run, retry_at=times.from_ms(line.retry))
 
 
 def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
@@ -328,29 +296,46 @@ def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
     return run
 
 
-def _of_sign(row: Row, until: Any, now: int) -> Outcome | None:
-    """Return the outcome of a run by its sign of life; ``None`` if that does not show it.
+def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> Outcome:
+    """Return the outcome of a run by its row, the guard's record, and its sign of life.
+
+    A run that counts as running is ``unknown`` if none of these shows that it still runs.
 
     Parameters:
-        until: epoch ms until which the sign of life is valid; ``None`` without a sign.
+        replies: details of the run, as :meth:`RunHistory._read_details` returns them.
+        now: epoch ms.
     """
-    if isinstance(until, float):
-        return "running" if until > now else "lost"
-    just_began = row.outcome == "running" and now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
-    return "running" if just_began else None
+    if row.outcome not in _UNDER_WAY:
+        return row.outcome
+    guard = replies.get(("guard", row))
+    alive_until = replies[("sign", row)]
+    just_began = now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
+    outcome = row.outcome
+    # The guard's record, if there is one, is more exact than a sign of life.
+    if row.outcome == "running" and guard != [None, None]:
+        outcome = _outcome_of_guard(guard, now)
+    elif isinstance(alive_until, float):
+        outcome = "running" if alive_until > now else "lost"
+    elif row.outcome == "running" and not just_began:
+        outcome = "unknown"
+    # The task that starts a pipeline ends before its pipeline does.
+    if outcome == "unknown" and replies.get(("pipeline", row)) in (b"RUNNING", b"WAITING"):
+        return "running"
+    return outcome
 
 
-def _of_guard(guard: Any, now: int) -> Outcome:
+def _outcome_of_guard(guard: Any, now: int) -> Outcome:
     """Return the outcome of a run without a recorded end, by the guard's record.
 
-    If that record says that the run has ended, or if it does not exist any more, the outcome is
-    ``unknown``.
+    If that record says that the run has ended, or if it cannot be read, the outcome is ``unknown``.
     """
     state, until = guard if isinstance(guard, list) else (None, None)
-    with suppress(ValueError):
-        if state == b"running" and float(until or 0) <= now:
-            return "lost"
     if state == b"dead":
         # The broker redelivers the message. If it does not, the worker soon reports the end.
         return "waiting"
-    return "running" if state == b"running" else "unknown"
+    if state != b"running":
+        return "unknown"
+    with suppress(ValueError):
+        if float(until or 0) <= now:
+            return "lost"
+    return "running"
