@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from hashlib import sha1
 from itertools import groupby, islice
 from typing import Any
 
-from .._base.actors import Who
+from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
-from .._base.fields import whole
 from .._base.public import public
 from .._base.times import aware, from_ms, in_zone, to_ms
-from ..entries.backfill import FASTEST, SLOWEST, Backfill, backfill_of, covered, merged, times
+from ..entries.backfill import Backfill, backfill_of, covered, merged, times
 from ..entries.entry import Entry
 from ..entries.model import is_name
 from ..entries.state import storable_note
@@ -30,9 +29,6 @@ from .run_history import RunHistory, RunQuery
 
 #: Maximum number of occurrences of one backfill.
 _LONGEST = 100_000
-
-#: Highest ``max_active`` of a backfill.
-_ACTIVE = 1000
 
 #: Maximum number of separate ranges of times that the backfills of one entry may have sent.
 _RANGES = 1000
@@ -52,11 +48,11 @@ class Backfills:
     begins with the oldest; ``[id]`` returns one.
     """
 
-    def __init__(self, reader: Reader, who: Callable[[], Who]) -> None:
+    def __init__(self, reader: Reader, actor: str | None) -> None:
         self._reader = reader
         self._store = reader.store
         self._zone = reader.zone
-        self._who = who
+        self._actor = actor
         self._own = Store(reader.store.backend, reader.store.keys.of_backfills)
 
     def start(
@@ -101,10 +97,10 @@ class Backfills:
         check_complete(entry, "schedule")
         first = to_ms(aware("start", start))
         last = to_ms(aware("end", end))
-        _check("start", "an instant not after the end", start, first <= last)
-        _check("end", "an instant that is not to come", end, last <= wall_ms() + 1)
-        _check_limits(max_active, rate, again)
-        self._check_workers(max_active)
+        if first > last:
+            raise InvalidEntry("start", "an instant not after the end", start)
+        if last > wall_ms() + 1:
+            raise InvalidEntry("end", "an instant that is not to come", end)
         stored = [*self]
         before = _last_before(entry, again, stored)
         backfill = Backfill(
@@ -116,10 +112,12 @@ class Backfills:
             rate=rate,
             again=again,
             note=storable_note(name, note),
-            actor=self._who().actor,
+            actor=who(self._actor).actor,
             at=from_ms(wall_ms()),
             generation=entry.known_state.generation,
         )
+        if max_active is not None:
+            self._check_workers(max_active)
         if before is not None:
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
         nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
@@ -133,15 +131,16 @@ class Backfills:
         )
         return backfill if dry_run else self._started(backfill, stored)
 
-    def _check_workers(self, max_active: int | None) -> None:
+    def _check_workers(self, max_active: int) -> None:
         """Check that a worker records the ends of runs, which ``max_active`` needs."""
         locks = LockStore(self._store.backend.client, self._store.keys.prefix)
-        are_recorded = any(worker.records for worker in workers(locks).values())
+        if any(worker.records for worker in workers(locks).values()):
+            return
         expected = (
             "None (--max-active none), as no worker that records runs has reported within a minute"
         )
         hint = "it then sends `rate` (--rate) messages a second, whatever becomes of them"
-        _check("max_active", expected, max_active, max_active is None or are_recorded, hint)
+        raise InvalidEntry("max_active", expected, max_active, hint=hint)
 
     def _missing(
         self, entry: Entry, nominals: list[int], backfill: Backfill
@@ -280,7 +279,7 @@ class Backfills:
     def _record(self, backfill: Backfill, action: str) -> None:
         """Add a line to the record of changes."""
         note = f": {backfill.note}" if backfill.note else ""
-        line = line_of(self._who(), "backfill", f"{backfill.id} {action}{note}")
+        line = line_of(who(self._actor), "backfill", f"{backfill.id} {action}{note}")
         self._store.record(line, [backfill.name])
 
 
@@ -315,31 +314,15 @@ def _next_number(again: int) -> str:
     return f"again={again + 1} (--again {again + 1})"
 
 
-def _check_limits(max_active: object, rate: Any, again: object) -> None:
-    """Raise InvalidEntry if one of these parameters is out of bounds."""
-    if max_active is not None:
-        whole(1, _ACTIVE).read("max_active", max_active)
-    in_bounds = type(rate) in (int, float) and SLOWEST <= rate <= FASTEST
-    _check("rate", f"{SLOWEST} to {FASTEST} messages a second", rate, in_bounds)
-    is_count = type(again) is int and 0 <= again <= 10**6
-    _check("again", "a whole number from 0", again, is_count)
-
-
 def _check_amount(entry: Entry, nominals: Sequence[int], backfill: Backfill, missing: bool) -> None:
     """Raise InvalidEntry if there are too few or too many occurrences, or ranges to skip."""
     number = len(nominals)
-    suffix = " and that are missing" if missing else ""
-    expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{suffix}"
-    hint = f"if all of these were sent already, {_next_number(backfill.again)} sends them once more"
-    value = f"{number:,} of {entry.schedule!r}"
-    _check("start", expected, value, 0 < number <= _LONGEST, hint)
-    expected = "one under which less was sent here and there"
-    _check("again", expected, backfill.again, len(backfill.skip) < _RANGES)
-
-
-def _check(
-    field: str, expected: str, value: object, is_right: object, hint: str | None = None
-) -> None:
-    """Raise InvalidEntry unless ``is_right``."""
-    if not is_right:
-        raise InvalidEntry(field, expected, value, hint=hint)
+    if not 0 < number <= _LONGEST:
+        suffix = " and that are missing" if missing else ""
+        expected = f"a range with 1 to {_LONGEST:,} occurrences that no backfill has sent{suffix}"
+        again = _next_number(backfill.again)
+        hint = f"if all of these were sent already, {again} sends them once more"
+        raise InvalidEntry("start", expected, f"{number:,} of {entry.schedule!r}", hint=hint)
+    if len(backfill.skip) >= _RANGES:
+        expected = "a number under which fewer separate ranges of times were sent"
+        raise InvalidEntry("again", expected, backfill.again)

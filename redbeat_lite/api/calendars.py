@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import tzinfo
 
-from .._base.actors import Who
+from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound, InvalidEntry
 from .._base.public import public
@@ -32,10 +32,10 @@ class Calendars(MutableMapping[str, Calendar]):
     calendar once more: that edits the other entries, and makes no new revision.
     """
 
-    def __init__(self, store: Store, zone: tzinfo, who: Callable[[], Who]) -> None:
+    def __init__(self, store: Store, zone: tzinfo, actor: str | None) -> None:
         self._store = store
         self._zone = zone
-        self._who = who
+        self._actor = actor
 
     def all(self) -> dict[str, Calendar]:
         """Return the calendars that can be read, by name, in one round trip."""
@@ -70,7 +70,7 @@ class Calendars(MutableMapping[str, Calendar]):
             days = counted(len(stored.days), "day", "days")
             note = f"calendar {stored}: {days}, until {stored.until}"
             action = "added" if stored.revision == 1 else "edited"
-            self._store.record(line_of(self._who(), action, note))
+            self._store.record(line_of(who(self._actor), action, note))
         self._replan(name)
 
     def __delitem__(self, name: str) -> None:
@@ -87,7 +87,7 @@ class Calendars(MutableMapping[str, Calendar]):
                     "calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does"
                 )
         self._store.backend.client.hdel(self._store.keys.calendars, name)
-        self._store.record(line_of(self._who(), "removed", f"calendar {name}"))
+        self._store.record(line_of(who(self._actor), "removed", f"calendar {name}"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.all()))
@@ -139,7 +139,7 @@ class Calendars(MutableMapping[str, Calendar]):
                 self._zone,
                 expected=stored.state,
                 definition=definition,
-                line=line_of_write(self._who(), stored, definition),
+                line=line_of_write(who(self._actor), stored, definition),
             )
             return [edit]
 

@@ -21,96 +21,84 @@ from ..store.store import Store
 _LOOKED_AT = 5_100
 
 
+class ChangeSearch(NamedTuple):
+    """Search in the record of changes for those of one entry.
+
+    Parameters:
+        name: name of the entry.
+        limit: maximum number of changes, approximately.
+        oldest, newest: ids of the oldest and the newest line to search.
+        actions: changes with these actions are returned, too, whatever entries they are about.
+    """
+
+    name: str
+    limit: int
+    oldest: str = "-"
+    newest: str = "+"
+    actions: Sequence[str] = ()
+
+    def call(self, keys: Keys) -> Call:
+        """Return the call that searches the newest lines, to be sent together with other calls."""
+        return Call.of(
+            "schedule/changes",
+            keys,
+            self,
+            most=_LOOKED_AT,
+            enough=self.limit,
+            # The stored change is a JSON list that begins with its action.
+            kinds=[f'["{action}"' for action in self.actions],
+        )
+
+    def run(self, store: Store, reply: Any = None) -> tuple[list[Change], datetime | None]:
+        """Search the record.
+
+        Parameters:
+            reply: reply to :meth:`call`, if the caller has sent it; it saves a round trip.
+
+        Returns:
+            the changes, the newest first; and the time of the oldest line that was searched, which
+            is ``None`` if the record is empty.
+        """
+        changes: list[Change] = []
+        searched_since = None
+        rest = self
+        has_more = True
+        while has_more and len(changes) < self.limit:
+            if reply is None:
+                reply = store.backend.scripts.send(rest.call(store.keys))
+            last_id, has_more, lines = reply
+            reply = None
+            flat = ((id_, dict(zip(line[::2], line[1::2], strict=True))) for id_, line in lines)
+            for change in readable(flat, decode_change):
+                if change.action in self.actions or _is_about(change, self.name):
+                    changes.append(change)
+            if last_id:
+                written_ms = int(last_id.partition(b"-")[0])
+                searched_since = from_ms(min(written_ms, MAX_MS))
+                rest = self._replace(newest=f"({last_id.decode()}")
+        return changes, searched_since
+
+
 def recorded(
     store: Store, name: str | None, since: datetime | None, until: datetime | None, limit: int
 ) -> list[Change]:
     """Return recorded changes, the newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
-    first = "-" if since is None else str(max(0, to_ms(aware("since", since))))
-    last = "+" if until is None else str(max(0, to_ms(aware("until", until))))
+    oldest = "-" if since is None else str(max(0, to_ms(aware("since", since))))
+    newest = "+" if until is None else str(max(0, to_ms(aware("until", until))))
     if name is None:
         size = min(limit, PAGE)
         lines = newest_first(
-            store.backend.client, store.keys.changes, decode_change, size, first, last
+            store.backend.client, store.keys.changes, decode_change, size, oldest, newest
         )
         return [*islice(lines, limit)]
     _, raw, _, _ = store.read_with_change(name)
     kept = kept_change(name, raw)
     if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
         kept = None
-    return of_entry(name, search(store, name, limit, first, last).changes, kept, limit)
-
-
-class Search(NamedTuple):
-    """Result of a search in the record of changes.
-
-    Parameters:
-        changes: the changes that were searched for, the newest first.
-        since: time of the oldest line that was searched; ``None`` if the record is empty.
-    """
-
-    changes: list[Change]
-    since: datetime | None
-
-
-def asking(
-    keys: Keys,
-    name: str,
-    limit: int,
-    oldest: str = "-",
-    newest: str = "+",
-    kinds: Sequence[str] = (),
-) -> Call:
-    """Return the call that searches one part of the record; parameters as for :func:`search`."""
-    return Call.of(
-        "schedule/changes",
-        keys,
-        newest=newest,
-        oldest=oldest,
-        most=_LOOKED_AT,
-        enough=limit,
-        name=name,
-        # The stored change is a JSON list that begins with its action.
-        kinds=[f'["{kind}"' for kind in kinds],
-    )
-
-
-def search(
-    store: Store,
-    name: str,
-    limit: int,
-    oldest: str = "-",
-    newest: str = "+",
-    kinds: Sequence[str] = (),
-    reply: Any = None,
-) -> Search:
-    """Search the record of changes for those of one entry.
-
-    Parameters:
-        limit: maximum number of changes, approximately.
-        oldest, newest: ids of the oldest and the newest line to search.
-        kinds: actions whose changes are returned, too, whatever entries they are about.
-        reply: reply to the call of :func:`asking`, if the caller has sent it with others.
-    """
-    changes: list[Change] = []
-    since = None
-    more = True
-    while more and len(changes) < limit:
-        if reply is None:
-            call = asking(store.keys, name, limit, oldest, newest, kinds)
-            reply = store.backend.scripts.send(call)
-        last, more, lines = reply
-        reply = None
-        flat = ((id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in lines)
-        for change in readable(flat, decode_change):
-            if change.action in kinds or _is_about(change, name):
-                changes.append(change)
-        if last:
-            written_ms = int(last.partition(b"-")[0])
-            since = from_ms(min(written_ms, MAX_MS))
-            newest = f"({last.decode()}"
-    return Search(changes, since)
+    changes, _ = ChangeSearch(name, limit, oldest, newest).run(store)
+    return of_entry(name, changes, kept, limit)
 
 
 def of_entry(
@@ -124,8 +112,10 @@ def of_entry(
         limit: maximum number of changes.
     """
     changes = [change for change in recorded_changes if _is_about(change, name)]
-    if kept is not None and not any(_is_same(change, kept) for change in changes):
-        changes = sorted((kept, *changes), key=lambda change: change.at, reverse=True)
+    if kept is not None:
+        last = (kept.at, kept.action)
+        if last not in [(change.at, change.action) for change in changes]:
+            changes = sorted((kept, *changes), key=lambda change: change.at, reverse=True)
     return changes[:limit]
 
 
@@ -134,14 +124,10 @@ def _is_about(change: Change, name: str) -> bool:
     return name in change.names and change.action not in OF_OTHERS
 
 
-def _is_same(change: Change, other: Change) -> bool:
-    return (change.at, change.action) == (other.at, other.action)
-
-
-def kept_change(name: str, kept: bytes | None) -> Change | None:
+def kept_change(name: str, raw: bytes | None) -> Change | None:
     """Decode the last change that is stored with an entry; ``None`` if there is no readable one."""
-    if kept is None:
+    if raw is None:
         return None
     with suppress(*UNREADABLE):
-        return decode_last(name, kept)
+        return decode_last(name, raw)
     return None

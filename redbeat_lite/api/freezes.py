@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from .._base.actors import Who
+from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
 from .._base.fields import length
@@ -18,6 +18,7 @@ from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..store.changes import Line, line_of
 from ..store.store import TRIES, Store
+from .reader import mark_frozen
 
 #: Maximum number of freezes. They are bounded because the beat compares each of them with each due
 #: entry.
@@ -26,14 +27,17 @@ _MOST = 100
 #: Longest freeze in seconds, so that a datetime can hold its end in any zone.
 _LONGEST = 1000 * YEAR
 
+#: Length of a freeze.
+_LENGTH = length(0.001, _LONGEST)
+
 
 @public
 class FreezeList:
     """Freezes that are in force, as :attr:`Schedules.freezes`. Every process sees the same ones."""
 
-    def __init__(self, store: Store, who: Callable[[], Who]) -> None:
+    def __init__(self, store: Store, actor: str | None) -> None:
         self._store = store
-        self._who = who
+        self._actor = actor
 
     def __iter__(self) -> Iterator[Freeze]:
         """Iterate over the freezes that are in force, the oldest first."""
@@ -73,7 +77,10 @@ class FreezeList:
         selection = Selection.of(name, tag, task)
         if (until is None) == (seconds is None):
             raise InvalidEntry("until", "either until or seconds", (until, seconds))
-        end = _after(now, seconds) if until is None else to_ms(aware("until", until))
+        if until is None:
+            end = now + round(1000 * _LENGTH.read("seconds", seconds))
+        else:
+            end = to_ms(aware("until", until))
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         freeze = Freeze(
@@ -82,7 +89,7 @@ class FreezeList:
             since=from_ms(now),
             until=from_ms(end),
             note=storable_note(name, note),
-            actor=self._who().actor,
+            actor=who(self._actor).actor,
         )
         self.restore(freeze)
         return freeze
@@ -91,7 +98,7 @@ class FreezeList:
         """Store a freeze of a backup, unless its id is stored already; raises as :meth:`add`."""
         fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
         differences = tuple((field, None, value) for field, value in fields.items())
-        line = line_of(self._who(), "frozen", freeze.note, differences)
+        line = line_of(who(self._actor), "frozen", freeze.note, differences)
 
         def with_freeze(stored: tuple[Freeze, ...]) -> tuple[Freeze, ...]:
             if any(other.id == freeze.id for other in stored):
@@ -110,15 +117,15 @@ class FreezeList:
 
         def thawed(stored: tuple[Freeze, ...]) -> list[Freeze]:
             """Return the stored freezes with this one thawed."""
-            if not any(freeze.id == id and freeze.holds(now) for freeze in stored):
+            freezes = {freeze.id: freeze for freeze in stored}
+            if id not in freezes or not freezes[id].holds(now):
                 raise EntryNotFound(
                     f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
                 )
-            return [
-                freeze.but(thawed=from_ms(now)) if freeze.id == id else freeze for freeze in stored
-            ]
+            freezes[id] = freezes[id].but(thawed=from_ms(now))
+            return [*freezes.values()]
 
-        self._change(thawed, line_of(self._who(), "thawed", "", (("id", None, id),)))
+        self._change(thawed, line_of(who(self._actor), "thawed", "", (("id", None, id),)))
 
     def marked(self, entries: Iterable[Entry], known: Freezes | None = None) -> Iterator[Entry]:
         """Yield these entries with ``frozen_until`` set.
@@ -127,10 +134,8 @@ class FreezeList:
             known: the freezes, if they have been read already.
         """
         freezes = self.known() if known is None else known
-        now = wall_ms()
         for entry in entries:
-            until = freezes.until(now, entry)
-            entry.frozen_until = None if until is None else from_ms(until)
+            mark_frozen(entry, freezes)
             yield entry
 
     def known(self) -> Freezes:
@@ -158,9 +163,3 @@ class FreezeList:
             if self._store.set_freezes(before.text, after.text, line):
                 return
         raise EntryChanged("the freezes are being changed too often")
-
-
-def _after(now: int, seconds: object) -> int:
-    """Return the end of a freeze of this length, in epoch ms."""
-    checked: float = length(0.001, _LONGEST).read("seconds", seconds)
-    return now + round(1000 * checked)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
-from functools import partial
-from itertools import chain, takewhile
-from typing import Any, TypeVar
+from functools import cache, partial
+from itertools import takewhile
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -21,16 +20,13 @@ from ..entries.freezes import Freezes
 from ..entries.model import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..runs.run import Row
-from ..runs.run_store import RunStore, rows_in
+from ..runs.run_store import RunStore
 from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks
-from ..store.scripts import checked
-from ..store.store import Asked, Store
+from ..store.store import Store
 from .change_log import kept_change
 
 logger = get_logger(f"celery.{__name__}")
-
-_T = TypeVar("_T")
 
 #: Maximum number of entries whose rows one command reads. More would block the server for too long.
 _TOGETHER = 100
@@ -62,9 +58,12 @@ class Reader:
 
     def stored(self, name: str) -> Stored:
         """Return the stored form of the entry of this name; raise EntryNotFound without one."""
-        # A value of another type is not found, as in any mapping.
-        stored = self.store.read([name])[0] if is_name(name) else None
-        return _if_defined(name, stored)
+        # A value that is no name is not found, as in any mapping.
+        if is_name(name):
+            [stored] = self.store.read([name])
+            if stored.definition is not None:
+                return stored
+        raise not_found(name)
 
     def whole(self, name: str) -> Entry:
         """Return the entry of this name, with its state, its last change and ``frozen_until``.
@@ -73,31 +72,27 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
-        # A value of another type is not found, as in any mapping.
-        if_found(name, is_name(name) or None)
-        stored, kept, freezes, _ = self.store.read_with_change(name)
-        return self.whole_of(_if_defined(name, stored), kept, Freezes.of(freezes))
+        # A value that is no name is not found, as in any mapping.
+        if is_name(name):
+            stored, kept, freezes, _ = self.store.read_with_change(name)
+            if stored.definition is not None:
+                return self.whole_of(stored, kept, Freezes.of(freezes))
+        raise not_found(name)
 
-    def whole_of(
-        self, stored: Stored, kept: bytes | None, freezes: Freezes, rows: list[Row] | None = None
-    ) -> Entry:
+    def whole_of(self, stored: Stored, kept: bytes | None, freezes: Freezes) -> Entry:
         """Return the entry as :meth:`whole` does, from parts that were read before.
 
         Parameters:
             stored: stored form of the entry.
             kept: stored form of its last change.
             freezes: all stored freezes.
-            rows: rows of its last runs; ``None``: they are read when they are needed.
 
         Raises:
             CorruptEntry: the stored entry cannot be read.
         """
         entry = self.entry(stored)
-        if rows is not None:
-            entry.read_rows = lambda: rows[:_ROWS]
         entry.last_change = kept_change(entry.name, kept)
-        until = freezes.until(wall_ms(), entry)
-        entry.frozen_until = None if until is None else from_ms(until)
+        mark_frozen(entry, freezes)
         return entry
 
     def entry(self, stored: Stored) -> Entry:
@@ -139,36 +134,20 @@ class Reader:
         The first access to the rows of one of them reads the rows of all in one command.
         """
         names = [entry.name for entry in entries]
-        rows_by_name = dict[str, list[Row]]()
 
-        def rows_of(name: str) -> list[Row]:
-            """Return the rows of one entry, after reading those of all."""
-            if not rows_by_name:
-                rows = self.runs.rows(names, _ROWS)
-                rows_by_name.update(zip(names, rows, strict=True))
-            return rows_by_name[name]
+        @cache
+        def read_all() -> dict[str, list[Row]]:
+            return dict(zip(names, self.runs.rows(names, _ROWS), strict=True))
 
         for entry in entries:
-            entry.read_rows = partial(rows_of, entry.name)
+            entry.read_rows = partial(lambda name: read_all()[name], entry.name)
 
-    def read_rows(self, entries: Sequence[Entry], *asked: Asked) -> list[Any]:
-        """Read the rows of entries in one round trip, and store them in the entries.
-
-        Parameters:
-            asked: further calls for the same round trip.
-
-        Returns:
-            the replies to the further calls.
-        """
-        names = [entry.name for entry in entries]
-        calls = [*asked, *(self.runs.asking(page, _ROWS) for page in chunks(names, PAGE))]
-        if not calls:
-            return []
-        replies = checked(self.store.backend.scripts.together(calls))
-        rows_of_all = chain.from_iterable(rows_in(reply)[0] for reply in replies[len(asked) :])
-        for entry, rows in zip(entries, rows_of_all, strict=True):
-            entry.read_rows = partial(list, rows)
-        return [*replies[: len(asked)]]
+    def load_rows(self, entries: Sequence[Entry]) -> None:
+        """Read the rows of entries, 1,000 in a round trip, and store them in the entries."""
+        for page in chunks(entries, PAGE):
+            rows_of_page = self.runs.rows([entry.name for entry in page], _ROWS)
+            for entry, rows in zip(page, rows_of_page, strict=True):
+                entry.read_rows = partial(list, rows)
 
     @property
     def runs(self) -> RunStore:
@@ -182,10 +161,6 @@ class Reader:
         # A dict by name, because an entry that moves between two round trips may be read twice.
         by_name = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
         return [*self.readable(by_name.values())]
-
-    def all(self) -> Iterator[Entry]:
-        """Yield all entries that can be read, in due order, as :meth:`Store.pages` reads them."""
-        return self.readable(self.store.pages())
 
     def completed(self, entry: Entry) -> Entry:
         """Return a config entry with its unstored parts, if this app's configuration has them."""
@@ -203,18 +178,15 @@ class Reader:
         return entry
 
 
-def _if_defined(name: str, stored: Stored | None) -> Stored:
-    """Return the stored entry; raise EntryNotFound if it has no definition."""
-    if stored is not None and stored.definition is None:
-        stored = None
-    return if_found(name, stored)
+def not_found(name: object) -> EntryNotFound:
+    """Return the error that no entry of this name is stored."""
+    return EntryNotFound(f"no entry {name!r} is stored")
 
 
-def if_found(name: str, value: _T | None) -> _T:
-    """Return a value that was read for this name; raise EntryNotFound if it is ``None``."""
-    if value is None:
-        raise EntryNotFound(f"no entry {name!r} is stored")
-    return value
+def mark_frozen(entry: Entry, freezes: Freezes) -> None:
+    """Set ``frozen_until`` of an entry by the stored freezes."""
+    until = freezes.until(wall_ms(), entry)
+    entry.frozen_until = None if until is None else from_ms(until)
 
 
 def check_complete(entry: Entry, *needed: str) -> None:

@@ -14,7 +14,7 @@ from ..store.changes import Change
 from ..store.scripts import checked
 from ..store.store import Asked
 from .change_log import kept_change
-from .reader import Reader, if_found
+from .reader import Reader, not_found
 from .run_history import RunHistory, RunQuery
 
 
@@ -63,7 +63,8 @@ def read_record(reader: Reader, name: str, runs: int, *further: Asked) -> Stored
         EntryNotFound: no entry can have this name.
         CorruptEntry: the stored entry cannot be read.
     """
-    if_found(name, is_name(name) or None)
+    if not is_name(name):
+        raise not_found(name)
     history = RunHistory(reader)
     stored, raw_change, raw_freezes, replies = reader.store.read_with_change(
         name, history.asking(name), *further
@@ -72,7 +73,8 @@ def read_record(reader: Reader, name: str, runs: int, *further: Asked) -> Stored
     freezes = Freezes.of(raw_freezes)
     entry = None
     if stored.definition is not None:
-        entry = reader.whole_of(stored, raw_change, freezes, rows)
+        entry = reader.whole_of(stored, raw_change, freezes)
+        entry.read_rows = lambda: rows
     query = RunQuery.of(runs)
     last_runs = history.of_rows(name, entry, rows, now, query)
     return StoredRecord(entry, last_runs, freezes, kept_change(name, raw_change), replies[1:])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from ..entries.sendable import check_arguments, misfit, serializer_of
 from ..once.canvas import CANVAS
 from ..once.claims import call_key, give_back, headers, queue_of, take
 from ..once.lock_store import Claim, LockStore
+from ..policies import Once
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..store.changes import line_of
@@ -77,28 +79,25 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     settings = reader.settings
     task_id = str(uuid4())
     task = app.tasks.get(entry.task)
-    if arguments:
-        _set_arguments(app, task, entry, arguments)
+    _set_arguments(app, task, entry, arguments)
     now = wall_ms()
-    life = None
-    if expires_with_gap(entry):
-        nominal = entry.known_state.nominal
-        gap = lifecycle.gap_ms(entry, nominal, now, app.timezone)
-        if gap is not None:
-            life = max(gap, _SHORTEST) + settings.slack_ms
-    _evaluate(entry, entry)
-    locks = LockStore(reader.store.backend.client, settings.key_prefix)
-    delay = delay_ms(entry.options, now)
-    lock_life = lock_life_ms(entry, life, now)
+    life = _life(reader, entry, now)
     extra = {ARGUMENTS_HEADER: True} if arguments else {}
-    with _once_lock(entry, task_id, task, locks, delay, lock_life) as headers:
-        occurrence = Occurrence(entry, task_id, now, life, {**headers, **extra})
-        emitted = emission(occurrence, now, expect=settings.expect)
-        options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
-        if task is not None:
-            task.apply_async(entry.args, entry.kwargs, **options)
-        else:
-            app.send_task(entry.task, entry.args, entry.kwargs, **options)
+    locks = LockStore(reader.store.backend.client, settings.key_prefix)
+    claims = []
+    if entry.once is not None:
+        claims.append(_claim(entry, entry.once, task_id, task, now, life))
+        extra |= headers(claims[0])
+    emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
+    options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
+    publish = partial(app.send_task, entry.task) if task is None else task.apply_async
+    # If another task has the once-lock, publish nevertheless: the worker follows the policy.
+    take(locks, claims)
+    try:
+        publish(entry.args, entry.kwargs, **options)
+    except BaseException:
+        give_back(locks, claims)
+        raise
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
     if attempt is not None:
         # The message has been sent already, so the call must not fail if the record is lost.
@@ -107,24 +106,25 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     return task_id
 
 
-def _evaluate(entry: Entry, source: Entry) -> None:
-    """Set the arguments of an entry to those of ``source``, and call each ``BeatLazyFunc``."""
-    args, kwargs = evaluated(source)
-    entry._put(args=args, kwargs=kwargs)
-
-
 def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, Any]) -> None:
-    """Set the arguments of an entry for one run.
+    """Set the arguments of an entry for one run, and call each ``BeatLazyFunc`` among them.
+
+    Parameters:
+        arguments: ``args`` and ``kwargs`` that replace the entry's.
 
     Raises:
         InvalidEntry: the arguments cannot be sent, or do not fit the task.
     """
+    source = entry.replace(**arguments) if arguments else entry
+    args, kwargs = evaluated(source)
+    entry._put(args=args, kwargs=kwargs)
+    if not arguments:
+        return
     field = next(iter(arguments))
     if entry.task == CANVAS:
         # The argument of this task is the canvas itself.
         expected = "none for a canvas, whose members have their own"
         raise InvalidEntry(field, expected, arguments, entry=entry.name)
-    _evaluate(entry, entry.replace(**arguments))
     check_arguments(entry, serializer_of(entry, app))
     error = misfit(task, entry)
     if error is not None:
@@ -132,28 +132,22 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
         raise InvalidEntry(field, expected, arguments, entry=entry.name, hint=error)
 
 
-@contextmanager
-def _once_lock(
-    entry: Entry, task_id: str, task: Any, locks: LockStore, delay: int, life: int
-) -> Iterator[dict[str, Any]]:
-    """Acquire the entry's once-lock if it is free, and yield the headers that name the lock.
+def _life(reader: Reader, entry: Entry, now: int) -> int | None:
+    """Return the life of the message in ms; ``None`` if it does not end with the next run."""
+    if not expires_with_gap(entry):
+        return None
+    gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, reader.zone)
+    return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms
 
-    If the block, which publishes the message, fails, the lock is released.
 
-    Parameters:
-        delay: ms until the message may run.
-        life: ms after that until the message expires; 0: never.
-    """
-    if entry.once is None:
-        yield {}
-        return
-    key = call_key(entry.once, task, entry.task, entry.args, entry.kwargs)
-    queue = queue_of(task, entry.task, entry.args, entry.kwargs, entry.options)
-    claim = Claim(key, task_id, entry.once, f"entry {entry.name}", queue, delay, life)
-    [taken] = take(locks, [claim])
-    try:
-        yield headers(claim)
-    except BaseException:
-        if taken:
-            give_back(locks, [claim])
-        raise
+def _claim(entry: Entry, once: Once, task_id: str, task: Any, now: int, life: int | None) -> Claim:
+    """Return the claim of the entry's once-lock for one message."""
+    return Claim(
+        call_key(once, task, entry.task, entry.args, entry.kwargs),
+        task_id,
+        once,
+        f"entry {entry.name}",
+        queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
+        delay_ms(entry.options, now),
+        lock_life_ms(entry, life, now),
+    )

@@ -43,9 +43,9 @@ from ..store.redis_values import text
 from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
-from .change_log import of_entry, recorded, search
+from .change_log import ChangeSearch, of_entry, recorded
 from .freezes import FreezeList
-from .reader import Reader, if_found
+from .reader import Reader, not_found
 from .record import Record, read_record
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
@@ -112,12 +112,12 @@ class Schedules(MutableMapping[str, Entry]):
     @lazy
     def freezes(self) -> FreezeList:
         """The :class:`Freeze` objects that have not ended; see :class:`FreezeList`."""
-        return FreezeList(self._store, lambda: self._writer.who)
+        return FreezeList(self._store, self._actor)
 
     @lazy
     def backfills(self) -> Backfills:
         """The :class:`Backfill` objects, which send past occurrences; see :class:`Backfills`."""
-        return Backfills(self._reader, lambda: self._writer.who)
+        return Backfills(self._reader, self._actor)
 
     # -- Reading ----------------------------------------------------------------------------------
 
@@ -146,10 +146,11 @@ class Schedules(MutableMapping[str, Entry]):
         check_count("runs", runs)
         check_count("changes", changes)
         stored = read_record(self._reader, name, runs)
-        entry = if_found(name, stored.entry)
-        searched = search(self._store, name, changes)
-        last_changes = of_entry(name, searched.changes, stored.kept, changes)
-        return Record(entry, stored.runs, last_changes, stored.freezes)
+        if stored.entry is None:
+            raise not_found(name)
+        recorded_changes, _ = ChangeSearch(name, changes).run(self._store)
+        last_changes = of_entry(name, recorded_changes, stored.kept, changes)
+        return Record(stored.entry, stored.runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -183,7 +184,7 @@ class Schedules(MutableMapping[str, Entry]):
         check_count("limit", limit)
         return self._reader.next_due(offset, limit)
 
-    def due_counts(self, edges: Sequence[datetime], among: Sequence[Entry] = ()) -> Counts:
+    def due_counts(self, edges: Sequence[datetime]) -> Counts:
         """Return how many entries run next in each span of time between these instants.
 
         The first count is of the time before the first instant, the last one of the time after the
@@ -193,17 +194,16 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             edges: aware datetimes, the earliest first.
-            among: entries whose last runs are read in the same round trip.
         """
         edges_ms = [times.to_ms(times.aware("edges", edge)) for edge in edges]
-        return self._reader.read_rows(among, *self._store.counting_due(edges_ms))
+        return self._store.due_counts(edges_ms)
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
-        """Read the last runs of these entries in one round trip.
+        """Read the last runs of these entries, 1,000 in a round trip.
 
         After that, ``last_run`` and similar attributes need no further round trip.
         """
-        self._reader.read_rows(entries)
+        self._reader.load_rows(entries)
 
     def upcoming(
         self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None
@@ -624,7 +624,8 @@ class _Values(ValuesView[Entry]):
     _mapping: Schedules
 
     def __iter__(self) -> Iterator[Entry]:
-        return self._mapping._reader.all()
+        reader = self._mapping._reader
+        return reader.readable(reader.store.pages())
 
 
 def check_count(field: str, value: object) -> None:

@@ -62,55 +62,45 @@ class Writer:
         self._zone = reader.zone
         self._actor = actor
         self._loaded = False
-        self.calendars = Calendars(self._store, self._zone, lambda: self.who)
+        self.calendars = Calendars(self._store, self._zone, actor)
 
     @property
     def who(self) -> Who:
         """Author of the present change."""
         return who(self._actor)
 
-    def checked(
-        self,
-        entry: Entry,
-        *,
-        replaces: bool = False,
-        warn: bool = True,
-        calendars: ReadCalendars | None = None,
-    ) -> Entry:
-        """Check an entry, and return it. Later, ``encode`` checks that it can be stored.
+    def checked(self, entry: Entry, *, replaces: bool = False) -> Entry:
+        """Check an entry, log warnings about its task, arguments and schedule, and return it.
 
         Parameters:
-            replaces: whether the entry may replace a stored one. If the stored entry has ended
-                meanwhile, the same schedule with the same end stays valid.
-            warn: log warnings about tasks, arguments and schedules. A caller with many entries
-                calls :meth:`warn_of_unknown_tasks` for all of them instead.
-            calendars: reads the stored calendars; a caller with many entries reads them once.
+            replaces: as for :meth:`check_all`.
 
         Raises:
-            InvalidEntry: a field is wrong.
+            InvalidEntry: a field is wrong. Later, ``encode`` checks that the entry can be stored.
         """
+        self._check(entry, self.calendars.all, replaces=replaces)
+        self._warn_of_unknown_tasks([entry], set())
+        self._warn_of_misfit(entry)
+        for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
+            if words is not None:
+                logger.warning("entry %r: %s", entry.name, words)
+        return entry
+
+    def _check(self, entry: Entry, calendars: ReadCalendars, *, replaces: bool) -> None:
+        """Raise InvalidEntry if a field of an entry is wrong."""
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         replaced = partial(self._stored_entry, entry.name) if replaces else lambda: None
         now = wall_ms()
-        give_calendar(entry, calendars or self.calendars.all, now, self._zone, replaced)
+        give_calendar(entry, calendars, now, self._zone, replaced)
         lifecycle.check(entry, now, self._zone, replaced)
         check_encoding(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:
             # Arguments of a config entry may be evaluated only when they are sent.
             check_arguments(entry, serializer_of(entry, self._app))
-        if warn:
-            self.warn_of_unknown_tasks([entry])
-            self._warn_of_misfit(entry)
-            for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
-                if words is not None:
-                    logger.warning("entry %r: %s", entry.name, words)
-        return entry
 
-    def warn_of_unknown_tasks(
-        self, entries: Iterable[Entry], logged: set[str] | None = None
-    ) -> None:
+    def _warn_of_unknown_tasks(self, entries: Iterable[Entry], logged: set[str]) -> None:
         """Log a warning for each task of these entries that the app does not know.
 
         Nothing is logged while a module is being imported, because the app may have more tasks
@@ -122,8 +112,6 @@ class Writer:
         if not self._app.finalized and is_importing():
             return
         self._app.finalize()
-        if logged is None:
-            logged = set()
         registered = self._app.tasks.keys()
         unknown = dict[str, list[str]]()
         for entry in entries:
@@ -138,12 +126,10 @@ class Writer:
         for task, names in unknown.items():
             if task in registered:
                 continue
-            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             logger.warning(
-                "entry %r%s: no task %r is registered in this app; correct the name, or import its "
+                "entry %s: no task %r is registered in this app; correct the name, or import its "
                 "module",
-                names[0],
-                more,
+                listed(names, 1),
                 task,
             )
 
@@ -177,37 +163,30 @@ class Writer:
         """Check entries that are stored together.
 
         Parameters:
-            replaces, calendars: as for :meth:`checked`.
-            logged: as for :meth:`warn_of_unknown_tasks`.
+            calendars: reads the stored calendars.
+            logged: unknown tasks that were logged before; further ones are added.
+            replaces: whether the entries may replace stored ones. If a stored entry has ended
+                meanwhile, the same schedule with the same end stays valid.
 
         Raises:
             InvalidEntry: a field is wrong or cannot be stored, or two new entries have one name.
         """
         names = set[str]()
         for entry in entries:
-            self.checked(entry, replaces=replaces, warn=False, calendars=calendars)
+            self._check(entry, calendars, replaces=replaces)
             if replaces:
                 encode(entry)
             elif entry.name in names:
                 raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
             names.add(entry.name)
-        self.warn_of_unknown_tasks(entries, logged)
+        self._warn_of_unknown_tasks(entries, logged)
 
     def create(
-        self,
-        entries: Sequence[Entry],
-        definition: str | None = None,
-        action: Action = "added",
-        note: str = "",
+        self, entries: Sequence[Entry], action: Action = "added", note: str = ""
     ) -> list[str]:
-        """Store new entries, which get their states; return the names that were taken.
-
-        Parameters:
-            definition: definition to store instead of the entry's own, as it was stored before. It
-                may have parts that the entry lacks, such as texts for unstored fields.
-        """
+        """Store new entries, which get their states; return the names that were taken."""
         line = line_of(self.who, action, note)
-        edits = [self._creation(entry, None, line, definition) for entry in entries]
+        edits = [self._creation(entry, None, line) for entry in entries]
         created = self._store.put(edits)
         self.calendars.settle(entries)
         return [entry.name for entry, is_new in zip(entries, created, strict=True) if not is_new]
@@ -281,7 +260,7 @@ class Writer:
             self.checked(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        check_taken(self.create([entry], definition, "released"))
+        check_taken(self.create([entry], "released"))
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
@@ -340,12 +319,13 @@ class Writer:
             return None
         return next(self._reader.readable([stored]), None)
 
-    def _creation(
-        self, entry: Entry, expected: bytes | None, line: Line, definition: str | None = None
-    ) -> Edit:
+    def _creation(self, entry: Entry, expected: bytes | None, line: Line) -> Edit:
         """Return the edit that adds a new entry, which gets its first state."""
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
-        return self.write(entry, expected, definition or encode(entry), line)
+        # Only a config entry, which is released from quarantine, may have parts that cannot be
+        # stored.
+        definition = encode(entry, placeholders=entry.owner is not None)
+        return self.write(entry, expected, definition, line)
 
     def write(
         self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None

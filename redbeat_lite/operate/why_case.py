@@ -8,9 +8,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from .._base.times import from_ms, in_zone, to_ms
-from ..api.change_log import asking as asking_changes
-from ..api.change_log import of_entry, search
-from ..api.reader import Reader, if_found
+from ..api.change_log import ChangeSearch, of_entry
+from ..api.reader import Reader, not_found
 from ..api.record import read_record
 from ..beat.status import Status, asking, reports_in, status_in
 from ..entries.change_words import change_words, last_sign_of_life
@@ -308,21 +307,22 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     reader = Reader(app, store)
     settings = reader.settings
     keys = reader.store.keys
+    search = ChangeSearch(name, _LINES, actions=_GLOBAL_ACTIONS)
     commands = (
         asking(keys),
         ("HGET", keys.quarantine, name),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
-        asking_changes(keys, name, _LINES, kinds=_GLOBAL_ACTIONS),
+        search.call(keys),
     )
     facts = read_record(reader, name, _RUNS, *commands)
     status_reply, quarantine_row, turns, lines = checked(facts.replies)
-    record = search(reader.store, name, _LINES, kinds=_GLOBAL_ACTIONS, reply=lines)
+    changes, since = search.run(reader.store, lines)
     entry = facts.entry
     status = status_in(status_reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     reports = reports_in(status_reply)
     takers = sorted(worker for worker, report in reports.items() if queue in report.queues)
-    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(record.changes))}
+    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(changes))}
     kept = settings.history
     if entry is not None and entry.history is not None:
         kept = entry.history
@@ -334,10 +334,10 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         status,
         runs=tuple(facts.runs),
         kept=kept,
-        changes=tuple(of_entry(name, record.changes, facts.kept, _LINES)),
+        changes=tuple(of_entry(name, changes, facts.kept, _LINES)),
         unrecorded=entry is not None and facts.kept is not None and entry.last_change is None,
-        since=record.since,
-        gaps=tuple(_gaps(record.changes, status)),
+        since=since,
+        gaps=tuple(_gaps(changes, status)),
         freezes=tuple(freezes.values()),
         quarantine=None if quarantine_row is None else quarantined_in(quarantine_row),
         refused=status.refused.errors.get(name),
@@ -345,7 +345,8 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         line=tuple(map(run_of, texts(turns))),
         takers=tuple(takers),
     )
-    if_found(name, entry or case.runs or case.changes or case.quarantine or case.refused or None)
+    if not (entry or case.runs or case.changes or case.quarantine or case.refused):
+        raise not_found(name)
     return case
 
 

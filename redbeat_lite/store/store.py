@@ -261,15 +261,16 @@ class Store:
         total, freezes, *replies = checked(self.backend.scripts.together([*own, *asked]))
         return total, freezes or b"", replies
 
-    def counting_due(self, edges: Sequence[int]) -> list[Asked]:
-        """Return the quick commands that count due entries between instants.
+    def due_counts(self, edges: Sequence[int]) -> list[int]:
+        """Return how many entries are due between instants, in one round trip.
 
         Parameters:
-            edges: instants in epoch ms. The first command counts up to the first of them, and the
-                last command counts from the last of them on.
+            edges: instants in epoch ms. The first count is of the time before the first of them,
+                and the last count of the time from the last of them on.
         """
         spans = pairwise(("-inf", *edges, PARKED))
-        return [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in spans]
+        asked = [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in spans]
+        return [*checked(self.backend.scripts.together(asked))]
 
     # -- writing entries ---------------------------------------------------------------------------
 

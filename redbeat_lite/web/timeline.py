@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 from math import ceil, log1p
@@ -111,8 +110,8 @@ def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, 
     sample = entry_filter.select(site.schedules).sample()
     most = _LANES if any(entry_filter) else _LANES_UNFILTERED
     entries = [*islice(sample, most)]
-    # This also loads the last runs of the entries, which the lanes need.
-    heat = _heat(site, window.now, entries)
+    site.schedules.load_runs(entries)
+    heat = _heat(site, window.now)
     lanes = [_lane(site, entry, window, sample.freezes) for entry in entries]
     return {**heat, "lanes": lanes, "marks": _marks(site, window)}
 
@@ -124,12 +123,12 @@ def _marks(site: SharedParts, window: Window) -> list[str]:
     return [instant.astimezone(site.zone).strftime(form) for instant in quarters]
 
 
-def _heat(site: SharedParts, now: int, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the data of the heat map, and load the last runs of entries in the same round trip."""
+def _heat(site: SharedParts, now: int) -> dict[str, Any]:
+    """Return the data of the heat map."""
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    before, *counts, after = site.schedules.due_counts(edges, entries)
+    before, *counts, after = site.schedules.due_counts(edges)
     scale = _SHADES / log1p(max(*counts, _DARKEST))
     rows = []
     due_before = before

@@ -13,7 +13,6 @@ import redis
 
 from redbeat_lite import Schedules, at, cron, every, manual
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.api.change_log import Search
 from redbeat_lite.api.record import StoredRecord, read_record
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
@@ -120,7 +119,7 @@ def test_it_asks_the_records_and_the_workers(
         return read_record(*asked)._replace(runs=runs)
 
     monkeypatch.setattr("redbeat_lite.operate.why_case.read_record", read)
-    monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: Search(changes, None))
+    monkeypatch.setattr("redbeat_lite.operate.why_case.ChangeSearch.run", lambda *_: (changes, None))
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)
