@@ -43,10 +43,6 @@ INCOMPLETE = 3
 #: Explanation of a list of runs that is empty.
 RECORDING = "Workers record runs if their app has called install(app)."
 
-#: Maximum number of characters of a command's summary in a help text. Click would cut it to one
-#: line.
-_SUMMARY = 1000
-
 #: Maximum number of names that are compared with an unknown name. More would delay the error.
 _COMPARED = 20_000
 
@@ -70,7 +66,8 @@ class Command(click.Command):
     """A command that turns errors into a Failure, and prints warnings of the log."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return super().get_short_help_str(_SUMMARY)
+        # Click would cut the summary to one line.
+        return super().get_short_help_str(limit=1000)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # In a shell, one context serves many commands, and may have the --json of the last one.
@@ -99,9 +96,6 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
 
     command_class = Command
     group_class = type
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        return super().get_short_help_str(_SUMMARY)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
         if not args and "list" in self.commands:

@@ -91,18 +91,12 @@ def apply(path: Path, prune: bool) -> None:
 
 def _show(file_plan: FilePlan) -> None:
     """Print the changes of a plan."""
-    changes = [
-        {
-            "action": change.action,
-            "name": change.name,
-            "before": change.before,
-            "after": change.after,
-        }
-        for change in file_plan.changes
-    ]
+    shown = ("action", "name", "before", "after")
     echo_json(
         {
-            "changes": changes,
+            "changes": [
+                {field: getattr(change, field) for field in shown} for change in file_plan.changes
+            ],
             "same": file_plan.same,
             "unlisted": file_plan.unlisted,
             "left_alone": file_plan.notes,

@@ -41,7 +41,7 @@ from .command import (
     note_option,
     option,
 )
-from .holds import freeze_selection
+from .many import freeze_selection
 from .options import (
     changing,
     field_options,
@@ -373,7 +373,7 @@ def run(
     note: str,
     **_selection: Any,
 ) -> None:
-    """Send one extra task now. The next run of the entry stays as it is.
+    """Send one extra task of an entry now. The next run of the entry does not move.
 
     The task gets the options of the entry, and its arguments unless you give others.
 

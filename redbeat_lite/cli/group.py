@@ -16,11 +16,10 @@ _SECTIONS = {
     "Entries": {".entries": "list_ show add edit remove"},
     "Stop and run": {
         ".entries": "pause resume run",
-        ".holds": "freeze freezes thaw calendars",
-        ".backfills": "backfill backfills",
+        ".many": "freeze freezes thaw calendars backfill backfills",
     },
-    "What comes": {".coming": "next_ watch"},
-    "What became of runs": {".history": "runs why log", ".status": "incidents ack"},
+    "What comes": {".runs": "next_ watch"},
+    "What became of runs": {".runs": "runs why log", ".status": "incidents ack"},
     "Beats": {".status": "status health doctor"},
     "Repair": {".repair": "quarantine locks pipelines"},
     "Files and moving": {".documents": "plan apply export_", ".moving": "import_ shadow"},
@@ -58,7 +57,8 @@ class _LazyGroup(Group):
                 name = function.rstrip("_")
                 command = self.get_command(ctx, name)
                 if command is not None:
-                    rows.append((name.ljust(longest), command.get_short_help_str()))
+                    summary = command.get_short_help_str(limit=1000)
+                    rows.append((name.ljust(longest), summary))
             with formatter.section(section):
                 formatter.write_dl(rows)
 

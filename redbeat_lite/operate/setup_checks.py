@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from itertools import starmap
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import broker_connection, default_queue
-from .._base.clock import CLOCK_OFF, wall_ms
+from .._base.clock import CLOCK_OFF
+from .._base.times import message_ms
 from ..beat.dispatch.publisher import unconfirmed
 from ..entries.entry import Entry
-from ..entries.message import may_lose_retries
+from ..entries.lifecycle import gap_ms
+from ..entries.message import expires_with_gap, may_lose_retries
 from ..entries.sendable import queue_of
 from ..entries.words import counted, listed
 from ..once.worker_reports import read_clock
-from ..rules import Question, next_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
 from ..store.json_values import loads_as
 from ..store.redis_values import text
@@ -255,12 +257,11 @@ def recording(subject: Subject) -> Iterator[Finding]:
 
 def retries(subject: Subject) -> Iterator[Finding]:
     """Find entries whose retries may expire, as no worker with ``install()`` has their queue."""
+    tasks = subject.app.tasks
     names = tuple(
         entry.name
-        for entry in subject.entries
-        if entry.due is not None
-        and may_lose_retries(entry, subject.app.tasks.get(entry.task))
-        and queue_of(subject.app, entry) not in subject.status.queues
+        for entry in _unattended(subject)
+        if may_lose_retries(entry, tasks.get(entry.task))
     )
     if names:
         yield Finding(
@@ -273,6 +274,16 @@ def retries(subject: Subject) -> Iterator[Finding]:
             f"{_INSTALL}; or set expires=None for these entries.",
             names,
         )
+
+
+def _unattended(subject: Subject) -> list[Entry]:
+    """Return the entries that are due some time, and whose queue no worker with ``install()`` has.
+
+    Only workers that have reported within the last minute count.
+    """
+    served = subject.status.queues
+    entries = [entry for entry in subject.entries if entry.due is not None]
+    return [entry for entry in entries if queue_of(subject.app, entry) not in served]
 
 
 def worker_clocks(subject: Subject) -> Iterator[Finding]:
@@ -306,17 +317,10 @@ def lifetimes(subject: Subject) -> Iterator[Finding]:
         return
     options = connection.transport_options
     timeout = float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
-    renewed: set[str] = set()
-    for report in subject.reports:
-        if report.visibility_timeout is not None:
-            renewed.update(report.queues)
     long_lived = [
         entry
-        for entry in subject.entries
-        if entry.due is not None
-        and entry.task != _CLEANUP
-        and _lifetime(entry, app.timezone, slack) >= timeout
-        and queue_of(app, entry) not in renewed
+        for entry in _unattended(subject)
+        if entry.task != _CLEANUP and _lifetime(entry, app.timezone, slack) >= timeout
     ]
     if not long_lived:
         return
@@ -341,24 +345,14 @@ def lifetimes(subject: Subject) -> Iterator[Finding]:
 
 def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
     """Return the seconds until the next message of an entry expires."""
-    expires = entry.options.get("expires", entry.expires)
-    if isinstance(expires, datetime):
-        if expires.tzinfo is None:
-            expires = expires.replace(tzinfo=zone)  # Celery reads it in the zone of the app.
-        return max(expires.timestamp() - (entry.due or wall_ms()) / 1000, 0.0)
-    if isinstance(expires, (int, float)):
-        return expires
-    if isinstance(expires, timedelta):
-        return expires.total_seconds()
-    if expires is None:
-        return float("inf")
     nominal = entry.known_state.nominal
-    if expires != "interval" or nominal is None:
-        return 0.0
-    following = next_ms(entry.rule(zone), nominal)
-    if following is None or isinstance(following, Question):
-        return float("inf")
-    return (following - nominal) / 1000 + slack
+    if expires_with_gap(entry) and nominal is not None:
+        gap = gap_ms(entry, nominal, nominal - 1, zone)
+        return math.inf if gap is None else gap / 1000 + slack
+    expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, str | datetime):
+        return (message_ms(expires) - (entry.due or 0)) / 1000
+    return math.inf if expires is None else float(expires)
 
 
 def queues(subject: Subject) -> Iterator[Finding]:
@@ -366,20 +360,12 @@ def queues(subject: Subject) -> Iterator[Finding]:
 
     If no such worker reports at all, only entries with a once-lock are reported.
     """
-    served = subject.status.queues
-    unserved = defaultdict[str, list[str]](list)
-    unattended = []
-    for entry in subject.entries:
-        if entry.due is None:
-            continue
-        queue = queue_of(subject.app, entry)
-        if queue in served:
-            continue
-        unserved[queue].append(entry.name)
-        if entry.once is not None:
-            unattended.append(entry.name)
-    if served:
-        for queue, names in unserved.items():
+    unattended = _unattended(subject)
+    names_by_queue = defaultdict[str, list[str]](list)
+    for entry in unattended:
+        names_by_queue[queue_of(subject.app, entry)].append(entry.name)
+    if subject.status.queues:
+        for queue, names in names_by_queue.items():
             yield Finding(
                 "queue",
                 "note",
@@ -391,16 +377,17 @@ def queues(subject: Subject) -> Iterator[Finding]:
                 "nothing if a worker without install() takes them.",
                 tuple(names),
             )
-    if unattended:
+    locked = [entry.name for entry in unattended if entry.once is not None]
+    if locked:
         yield Finding(
             "once",
             "warning",
-            f"{counted(len(unattended), 'entry has', 'entries have')} a once-lock, and no worker "
+            f"{counted(len(locked), 'entry has', 'entries have')} a once-lock, and no worker "
             "with install() that reads their queue has reported within the last minute: "
-            f"{listed(unattended)}",
+            f"{listed(locked)}",
             "Only tasks of the class redbeat_lite.Task then release their lock when they end. Any "
             "other lock expires with its message, or with its lease if that is longer. Until then "
             "runs are left out.",
             f"{_INSTALL}.",
-            tuple(unattended),
+            tuple(locked),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
-from .._base.clock import CLOCK_OFF, wall_ms
+from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import in_zone
 from ..beat.status import LeaderStatus, StandBy, Status
@@ -213,11 +213,6 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
         if status.messages is not None:
             messages = counted(status.messages, "message waits", "messages wait")
         yield "goes on", f"{messages}; {counted(status.pipelines, 'run', 'runs')} of pipelines"
-    for worker, seconds_ahead in sorted(status.clocks.items()):
-        difference = abs(seconds_ahead)
-        if difference >= CLOCK_OFF:
-            direction = "ahead" if seconds_ahead > 0 else "behind"
-            yield "clock", f"that of worker {worker} is {span(difference)} {direction}"
 
 
 def _leader_lines(

@@ -6,51 +6,41 @@ If the entry did run, the explanation says so. :func:`explain` is pure: its evid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
 from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
-from ..entries.lifecycle import due_time
-from ..entries.on_calendar import left_out_words
+from ..entries.lifecycle import score
 from ..entries.words import counted, span
-from ..rules import Manual, Question
-from ..runs.run import Run
-from ..store.changes import Change
-from .why_case import (
-    REMOVING,
-    STORING,
-    TIMING,
-    Case,
-    Explanation,
-    Reason,
-    full,
-)
+from ..rules import Manual
+from .why_case import ABSENT, STORING, TIMING, Case, Explanation, Reason, full
 from .why_occurrences import (
     MINUTE,
-    Around,
     Span,
     around,
-    current_outage,
-    current_pause,
+    calendar_reasons,
+    clock_change,
     explain_no_occurrence,
-    explain_outside,
     is_fixed,
-    occurrences_in,
-    publish_failures,
-    skipped,
-    stands_in,
+    is_skipped,
+    jitter,
+    known_occurrences,
+    last_by_rule,
+    out_of_bounds,
     upcoming,
-    with_moves,
 )
 from .why_outcomes import explain_run
 
 #: Maximum number of other runs of a minute that an explanation names.
 _MOST_OTHERS = 5
 
+#: States in which an entry certainly sends nothing. The end of a freeze may send what it has held.
+_IDLE = (ABSENT, "paused", "disabled")
 
-def explain(case: Case, instant: datetime | None, *, to_second: bool = False) -> Explanation:
+
+def explain(case: Case, instant: datetime | None) -> Explanation:
     """Explain why an entry did not run at an instant, or say that it did.
 
     Parameters:
@@ -59,14 +49,34 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
             zone skip it, it stands for the end of the skipped time.
             ``None`` stands for the last instant at which the entry should have run, and the
             explanation also names the next run.
-        to_second: whether an instant without seconds stands for its second, too.
     """
+    explanation = _explain_last(case) if instant is None else _explain_at(case, instant)
+    if case.refused is None:
+        return explanation
+    refusal = full(f"The beat refuses the definition in beat_schedule: {case.refused}")
+    reasons = (*explanation.reasons, Reason("refused", refusal))
+    return replace(explanation, reasons=reasons)
+
+
+def _explain_at(case: Case, instant: datetime) -> Explanation:
+    """Explain the occurrence at an instant, or say that there is none."""
+    asked = Span.of(instant)
+    nominal = _occurrence_in(case, asked)
+    if nominal is not None:
+        explanation = _explain_occurrence(case, nominal)
+    elif case.entry is None:
+        explanation = _explain_removed(case, from_ms(asked.begin))
+    else:
+        explanation = explain_no_occurrence(case, case.entry, asked)
+    reasons = [*explanation.reasons, *_other_runs(case, asked, nominal)]
+    if is_skipped(instant):
+        reasons.append(Reason("clock change", f"The clocks skip {instant:%Y-%m-%d %H:%M:%S}."))
+    return replace(explanation, reasons=tuple(reasons))
+
+
+def _explain_last(case: Case) -> Explanation:
+    """Explain the last occurrence that was due by now, and name the next one."""
     entry = case.entry
-    if instant is not None:
-        asked = Span.of(instant, to_second)
-        explanation = _explain_span(case, entry, instant, asked)
-        others = _other_runs(case, entry, asked, explanation)
-        return replace(explanation, reasons=(*explanation.reasons, *others))
     if entry is None:
         return _explain_removed(case, None)
     last = _last_occurrence(case, entry)
@@ -74,59 +84,31 @@ def explain(case: Case, instant: datetime | None, *, to_second: bool = False) ->
         # Without an occurrence, the only recorded runs are runs by hand. The newest comes first.
         runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
         last = next(runs_by_hand, None)
-    is_outstanding = False
-    left_out = [*_left_out_since(case, entry, last)]
-    if last is None:
-        explanation = _explain_no_run_yet(case, entry, left_out)
-        reasons = [*explanation.reasons]
+    stored = case.last(*STORING)
+    if last is not None:
+        explanation = _explain_occurrence(case, last)
+        since = last
     else:
-        explanation = _explain_span(case, entry, from_ms(last), Span(last, last + 1))
-        nominal = entry.known_state.nominal
-        is_paused = entry.known_state.paused
-        is_outstanding = nominal is not None and nominal <= last and not is_paused
-        reasons = [*explanation.reasons, *left_out]
+        explanation = _explain_no_run_yet(case, entry)
+        since = to_ms(case.now if stored is None else stored.at)
+    reasons = [*explanation.reasons]
+    reasons += calendar_reasons(case, entry, Span(since + 1, to_ms(case.now)))
+    is_next = last is not None and case.is_outstanding(last)
     for reason in upcoming(case, entry):
         # If the explained occurrence has not been sent yet, it is also the next one.
-        is_known = is_outstanding and reason.kind == "next"
-        if reason not in explanation.reasons and not is_known:
+        if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
             reasons.append(reason)
     return replace(explanation, reasons=tuple(reasons))
 
 
-def _left_out_since(case: Case, entry: Entry, last: int | None) -> Iterator[Reason]:
-    """Yield that the calendar has left out runs since the last occurrence.
-
-    Parameters:
-        last: the last occurrence, in epoch ms; ``None`` if there was none since the entry was
-            stored.
-    """
-    if last is None:
-        change = case.last(None, *STORING)
-        if change is None:
-            return
-        last = to_ms(change.at)
-    words = left_out_words(entry, last + 1, to_ms(case.now), case.zone)
-    if words is not None:
-        yield Reason("calendar", words)
-
-
-def _explain_no_run_yet(case: Case, entry: Entry, left_out: list[Reason]) -> Explanation:
-    """Say that an entry has had no occurrence since it was stored.
-
-    Parameters:
-        left_out: that its calendar has left out runs since then; empty if it has not.
-    """
-    change = case.last(None, *STORING)
-    reasons = [*left_out]
-    if change is not None:
-        reasons.append(case.change_reason(change, change.action))
+def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
+    """Say that an entry has had no occurrence since it was stored."""
+    verdict = f"{case.name} has had no occurrence yet."
     if isinstance(entry.schedule, Manual):
         verdict = f"{case.name} is run by hand only, and no run of it is recorded."
-    elif left_out:
-        verdict = f"{case.name} has not run yet: its calendar has left out all its runs."
-    else:
-        verdict = f"{case.name} has had no occurrence yet."
-    return Explanation(verdict, tuple(reasons))
+    change = case.last(*STORING)
+    reasons = () if change is None else (case.change_reason(change, change.action),)
+    return Explanation(verdict, reasons)
 
 
 def _last_occurrence(case: Case, entry: Entry) -> int | None:
@@ -136,296 +118,185 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
     entry waits for, or one by the schedule that was neither sent nor noted in the state.
     """
     state = entry.known_state
-    now = to_ms(case.now)
-    has_no_past = state.last is None and not state.skipped
-    is_new = has_no_past and state.nominal is not None and state.nominal > now
-    has_not_started = entry.start_ms is not None and entry.start_ms > now
-    if state.finished or is_new or has_not_started:
+    if state.finished:
         return state.last
-    candidates = [state.last]
-    if state.nominal is not None and state.nominal <= now:
-        candidates.append(state.nominal)
-    until = now if entry.end_ms is None else min(now, entry.end_ms)
-    # The occurrence before the next millisecond is the last one up to this one.
-    near = around(entry, Span(until + 1, until + 2), case.zone)
-    if near is not None and near.before is not None:
-        # An occurrence before the last change of the timing is none of the schedule that the entry
-        # had then, so leave it out.
-        change = case.last(None, *STORING, fields=TIMING)
-        if change is None or near.before >= to_ms(change.at):
-            candidates.append(near.before)
-    return max((ms for ms in candidates if ms is not None), default=None)
+    now = to_ms(case.now)
+    known = [ms for ms in known_occurrences(entry) if ms <= now]
+    is_new = not known and not state.skipped
+    by_rule = last_by_rule(entry, now, case.zone)
+    if by_rule is not None and not is_new:
+        # Before its start and before the last change of its timing, the entry did not have the
+        # occurrences of its present schedule.
+        change = case.last(*STORING, fields=TIMING)
+        since = max(entry.start_ms or 0, 0 if change is None else to_ms(change.at))
+        if by_rule >= since:
+            known.append(by_rule)
+    return max(known, default=None)
 
 
-def _explain_span(case: Case, entry: Entry | None, instant: datetime, asked: Span) -> Explanation:
-    """Explain the occurrence in a span, or say that there is none.
+def _occurrence_in(case: Case, asked: Span) -> int | None:
+    """Return the nominal time (epoch ms) of the occurrence to explain in a span of time.
 
-    Parameters:
-        instant: instant of the question.
-        asked: the second or the minute that the instant stands for.
+    Usually the schedule names it. But if the occurrences may have moved since, recorded runs are
+    better evidence. Without an occurrence by the schedule, the first run by hand is meant.
     """
-    near = None if entry is None else around(entry, asked, case.zone)
-    if entry is not None and near is not None and skipped(instant):
-        # ``asked`` is the end of the skipped time. Its occurrence is either a run that the clock
-        # change has moved there, or one that the entry has there on every day.
-        is_moved_run = stands_in(case, entry, asked.begin)
-        if not is_moved_run:
-            near = Around(near.before, None, near.at or near.after)
-            return explain_no_occurrence(case, entry, instant, near)
-    run = _run_in_span(case, entry, instant, asked, near)
-    if run is not None:
-        by_calendar = None
-        if entry is not None and run.outcome == "skipped":
-            by_calendar = left_out_words(entry, asked.begin, asked.end, case.zone)
-        # A run that the calendar leaves out is explained below, as no occurrence.
-        if by_calendar is None:
-            return with_moves(case, explain_run(case, run, to_ms(run.scheduled_at)))
-    if entry is None:
-        return _explain_removed(case, instant)
-    if near is None or near.at is None:
-        return explain_no_occurrence(case, entry, instant, near)
-    return with_moves(case, _explain_occurrence(case, entry, near.at))
+    entry = case.entry
+    runs = [run for run in case.runs if run.count == 1]
+    known = []
+    by_rule = []
+    may_have_moved = False
+    if entry is not None:
+        if any(calendar_reasons(case, entry, asked)):
+            # A run that the calendar has left out is explained as no occurrence.
+            runs = [run for run in runs if run.outcome != "skipped"]
+        known = known_occurrences(entry)
+        near = around(entry, asked, case.zone)
+        by_rule = [] if near is None else near.within
+        is_changed = case.altered(from_ms(asked.begin)) is not None
+        may_have_moved = is_changed or not is_fixed(entry, case.zone)
+    known += [to_ms(run.scheduled_at) for run in runs]
+    # One record may stand for several occurrences.
+    known += [ms for ms in by_rule if case.run_at(from_ms(ms)) is not None]
+    in_span = [ms for ms in known if asked.begin <= ms < asked.end]
+    if in_span and (may_have_moved or not by_rule):
+        return min(in_span)
+    return by_rule[0] if by_rule else None
 
 
-def _explain_occurrence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain an occurrence of the entry's schedule, by its nominal time in epoch ms.
-
-    In this order: its recorded run, the bounds of the entry, the future, or why it has no run.
-    """
-    at = from_ms(nominal)
-    run = case.run_at(at)
-    if run is not None:
-        return explain_run(case, run, nominal)
-    outside = explain_outside(case, entry, nominal)
-    if outside is not None:
-        return outside
-    if nominal > to_ms(case.now):
-        verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
-        return Explanation(verdict, tuple(upcoming(case, entry)), at)
-    return _explain_absence(case, entry, nominal)
-
-
-def _run_in_span(
-    case: Case,
-    entry: Entry | None,
-    instant: datetime,
-    asked: Span,
-    near: Around | None,
-) -> Run | None:
-    """Return the run of the occurrence in a span; if there is none, the first run in the span.
-
-    Parameters:
-        near: the occurrences around the span; ``None`` if the schedule does not say them.
-    """
-    runs = {to_ms(run.scheduled_at): run for run in case.runs if run.count == 1}
-    if near is not None and near.at is not None:
-        if near.at in runs:
-            return runs[near.at]
-        if case.run_at(from_ms(near.at)) is not None:
-            return None  # It lies in a range of runs. _explain_occurrence() explains that.
-        # The occurrence has no run. Unless the occurrences have moved, another run in the span was
-        # made by hand, so it is not the run that the user asks about.
-        if entry is not None and is_fixed(entry, case.zone) and case.altered(instant) is None:
-            return None
-    for ms in sorted(runs):
-        if asked.begin <= ms < asked.end:
-            return runs[ms]
-    return None
-
-
-def _other_runs(
-    case: Case,
-    entry: Entry | None,
-    asked: Span,
-    explanation: Explanation,
-) -> Iterator[Reason]:
+def _other_runs(case: Case, asked: Span, explained: int | None) -> Iterator[Reason]:
     """Yield the runs of the asked minute that the explanation is not about.
 
     Recorded runs have their outcomes. If none of the minute is recorded, the occurrences of the
     schedule are named.
+
+    Parameters:
+        explained: nominal time of the explained occurrence, in epoch ms; ``None``: there is none.
     """
-    if explanation.nominal is None or asked.end - asked.begin < MINUTE:
+    if explained is None or asked.end - asked.begin < MINUTE:
         return
-    instants = {to_ms(run.scheduled_at) for run in case.runs if run.count == 1}
-    if entry is not None:
-        instants.update(occurrences_in(entry, asked, case.zone))
-    instants.discard(to_ms(explanation.nominal))
-    instants = {ms for ms in instants if asked.begin <= ms < asked.end}
-    recorded = {ms for ms in instants if case.run_at(from_ms(ms)) is not None}
-    others = sorted(recorded or instants)
-    if not others:
-        return
-    times = []
-    for ms in others[:_MOST_OTHERS]:
+    near = None if case.entry is None else around(case.entry, asked, case.zone)
+    by_rule = [] if near is None else near.within
+    recorded = [to_ms(run.scheduled_at) for run in case.runs if run.count == 1]
+    instants = {ms for ms in (*by_rule, *recorded) if asked.begin <= ms < asked.end}
+    others = []
+    for ms in sorted(instants - {explained}):
         run = case.run_at(from_ms(ms))
         outcome = "" if run is None else f" {run.outcome}"
-        times.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
-    if len(others) > _MOST_OTHERS:
-        times.append(f"and {len(others) - _MOST_OTHERS} more")
-    number = counted(len(others), "more occurrence", "more occurrences")
-    sentence = f"This minute has {number}: {', '.join(times)}."
-    yield Reason("same minute", sentence)
+        others.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
+    if others:
+        shown = others[:_MOST_OTHERS]
+        if len(others) > _MOST_OTHERS:
+            shown.append(f"and {len(others) - _MOST_OTHERS} more")
+        number = counted(len(others), "more occurrence", "more occurrences")
+        yield Reason("same minute", f"This minute has {number}: {', '.join(shown)}.")
 
 
-def _explain_absence(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain why a past occurrence, by its nominal time in epoch ms, has no recorded run."""
+def _explain_occurrence(case: Case, nominal: int) -> Explanation:
+    """Explain an occurrence, by its nominal time in epoch ms."""
     at = from_ms(nominal)
-    did_not_run = f"{case.name} did not run at {case.when(nominal)}"
-    absent = _absent_at(case, at)
-    if absent is not None:
-        return Explanation(f"{did_not_run}: it was not stored then.", (absent,), at)
-    waits_for = entry.known_state.nominal
-    if isinstance(waits_for, Question):
-        # A schedule of another library is asked at that instant, and may have no occurrence then.
-        waits_for = None
-    if waits_for is not None and waits_for <= nominal:
-        return _explain_outstanding(case, entry, nominal)
-    if case.paused_at(at) is not None:
-        return Explanation(f"{did_not_run}: it was paused.", tuple(case.hindrances(at)), at)
-    disabled = _disabled_at(case, at)
-    if disabled is not None:
-        return Explanation(f"{did_not_run}: it was disabled.", (disabled,), at)
-    return _explain_unrecorded(case, entry, nominal)
+    entry = case.entry
+    run = case.run_at(at)
+    if run is not None:
+        explanation = explain_run(case, run, nominal)
+    elif entry is None:
+        explanation = _explain_removed(case, at)
+    else:
+        attempts = (explain_by(case, entry, nominal) for explain_by in _EXPLANATIONS)
+        explanation = next(filter(None, attempts))
+    reasons = [*explanation.reasons]
+    if entry is not None:
+        reasons += clock_change(case, entry, nominal)
+        reasons += jitter(case, entry, nominal)
+    return Explanation(explanation.verdict, tuple(reasons), at)
 
 
-def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
-    """Explain why an entry that is not stored did not run at an instant.
-
-    ``None`` as the instant stands for the present.
-    """
-    reasons = [*_removal(case)]
-    is_known = bool(reasons or case.runs)
-    if case.refused is not None:
-        sentence = f"The beat refuses the one in beat_schedule: {case.refused}"
-        reasons.append(Reason("refused", full(sentence)))
-    if instant is None:
-        return _explain_removed_now(case, tuple(reasons))
-    did_not_run = f"{case.name} did not run at {case.when(instant)}"
-    if case.quarantine is not None:
-        since = reasons[0].at
-        if since is not None and since <= instant:
-            return Explanation(f"{did_not_run}: it was in quarantine.", tuple(reasons))
-    absent = _absent_at(case, instant)
-    if absent is not None:
-        reasons = [absent, *(reason for reason in reasons if reason != absent)]
-    elif is_known:
-        verdict = f"Whether {case.name} ran at {case.when(instant)} is not recorded any more."
-        return Explanation(verdict, tuple(reasons))
-    return Explanation(f"{did_not_run}: it was not stored.", tuple(reasons))
-
-
-def _removal(case: Case) -> Iterator[Reason]:
-    """Yield why an entry is not stored: its quarantine, or the last change that says anything."""
-    if case.quarantine is not None:
-        at = case.quarantine.get("at")
-        since = from_ms(at) if isinstance(at, int) else None
-        when = "" if since is None else f" since {case.when(since)}"
-        sentence = full(f"In quarantine{when}: {case.quarantine.get('error')}")
-        yield Reason("quarantined", sentence, since)
-        return
-    change = case.last(None, *STORING, *REMOVING)
-    if change is None:
-        return
-    yield case.change_reason(change, change.action)
-    if change.action in STORING:
-        sentence = (
-            "It is not stored any more. Who removed it is not recorded; it may have removed itself."
-        )
-        yield Reason("not recorded", sentence)
-
-
-def _explain_removed_now(case: Case, reasons: tuple[Reason, ...]) -> Explanation:
-    """Say that an entry does not run, because it is not stored.
-
-    If no removal is recorded, the entry may have removed itself after its last run, so that run is
-    explained.
-    """
-    if case.quarantine is not None:
-        return Explanation(f"{case.name} does not run: it is in quarantine.", reasons)
-    change = case.last(None, *STORING, *REMOVING)
-    if case.runs and (change is None or change.action in STORING):
-        run = case.runs[0]
-        last = explain_run(case, run, to_ms(run.until or run.scheduled_at))
-        return replace(last, reasons=(*last.reasons, *reasons))
-    return Explanation(f"{case.name} does not run: it is not stored.", reasons)
-
-
-def _absent_at(case: Case, at: datetime) -> Reason | None:
-    """Return the change that proves that the entry was not stored at an instant."""
-    before = case.last(at, *STORING, *REMOVING)
-    after = case.first(at, *STORING, *REMOVING)
-    if before is not None:
-        if before.action in STORING:
-            return None
-        # The entry is stored now, so it was added again, at an instant that is not recorded.
-        was_added_again = after is None and case.entry is not None
-        if was_added_again or case.was_sent(before.at, at):
-            return None
-        return case.change_reason(before, before.action)
-    if after is None or after.action in REMOVING:
+def _to_come(case: Case, entry: Entry, nominal: int) -> Explanation | None:
+    """Say that an occurrence lies in the future."""
+    if nominal <= to_ms(case.now):
         return None
-    if any(run.scheduled_at <= at for run in case.runs):
-        return None  # An earlier entry of this name was stored then.
-    return case.change_reason(after, after.action)
+    verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
+    return Explanation(verdict, tuple(upcoming(case, entry)))
 
 
-def _disabled_at(case: Case, at: datetime) -> Reason | None:
-    """Return the change that proves that the entry was disabled at an instant."""
-    after = case.first(at, fields=("enabled",))
-    if after is None:
-        return None
-    before = _disabling_change(case, at)
-    if before is not None:
-        if case.was_sent(before.at, at):
-            return None
-        _, value_after = _enabled(before)
-        if value_after == "false":
-            return case.change_reason(before, "disabled")
-    value_before, _ = _enabled(after)
-    return case.change_reason(after, "disabled") if value_before == "false" else None
-
-
-def _disabling_change(case: Case, until: datetime | None) -> Change | None:
-    """Return the last change until an instant after which the entry may have been disabled.
-
-    That is an edit of ``enabled``, or the change that stored the entry. ``None`` if that edit has
-    enabled the entry.
-    """
-    change = case.last(until, *STORING, fields=("enabled",))
-    return None if change is not None and _enabled(change)[0] == "false" else change
-
-
-def _enabled(change: Change) -> tuple[str | None, str | None]:
-    """Return the field ``enabled`` before and after a change; ``None`` if it is not recorded."""
-    for field, before, after in change.fields:
-        if field == "enabled":
-            return before, after
-    return None, None
-
-
-def _explain_outstanding(case: Case, entry: Entry, nominal: int) -> Explanation:
+def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation | None:
     """Explain why a past occurrence that the entry still waits for has not been sent."""
-    state = entry.known_state
-    at = from_ms(nominal)
-    did_not_run = f"{case.name} did not run at {case.when(nominal)}"
+    if not case.is_outstanding(nominal):
+        return None
     not_yet = f"{case.name} has not run yet for {case.when(nominal)}"
-    if state.paused:
-        return Explanation(f"{did_not_run}: it is paused.", (current_pause(case, entry),), at)
-    if not entry.enabled:
-        reason = Reason("disabled", "The record does not say who disabled it, or when.")
-        change = None if case.unrecorded else _disabling_change(case, None)
-        if change is not None:
-            reason = case.change_reason(change, "disabled")
-        return Explanation(f"{did_not_run}: it is disabled.", (reason,), at)
-    if case.frozen(case.now):
-        return Explanation(f"{not_yet}: it is frozen.", tuple(case.hindrances(case.now)), at)
-    due = due_time(entry, state, case.zone)
-    if state.nominal == nominal and due is not None and due > to_ms(case.now):
-        sentence = f"Its jitter puts it off to {case.when(due)}."
-        reason = Reason("jitter", sentence, from_ms(due))
-        return Explanation(f"{not_yet}: it is not due yet.", (reason,), at)
-    reasons = [*publish_failures(case, entry), *current_outage(case)] or [_backlog(case)]
-    return Explanation(f"{not_yet}: it has not been sent.", tuple(reasons), at)
+    reasons = [*case.delays(case.now), *_failures(case, entry)]
+    states = [hold.state for hold in case.holds_at(case.now) if hold.state]
+    if states:
+        return Explanation(f"{not_yet}: it is {states[0]}.", tuple(reasons))
+    due = score(entry, nominal, case.zone)
+    if due is not None and due > to_ms(case.now):
+        return Explanation(f"{not_yet}: it is not due yet.", tuple(reasons))
+    return Explanation(f"{not_yet}: it has not been sent.", tuple(reasons or [_backlog(case)]))
+
+
+def _held(case: Case, entry: Entry, nominal: int) -> Explanation | None:
+    """Explain that the entry was not stored, paused or disabled at an occurrence."""
+    at = from_ms(nominal)
+    for hold in case.holds_at(at):
+        if hold.state in _IDLE:
+            verdict = f"{case.name} did not run at {case.when(nominal)}: it was {hold.state}."
+            return Explanation(verdict, hold.reasons)
+    return None
+
+
+def _sent(case: Case, entry: Entry, nominal: int) -> Explanation | None:
+    """Say that the state of the entry shows that an occurrence was sent."""
+    if entry.known_state.last != nominal:
+        return None
+    sent = Reason("sent", f"It was sent as task {entry.last_task_id}.")
+    verdict = f"{case.name} was sent for {case.when(nominal)}; what became of it is not recorded."
+    return Explanation(verdict, (sent, *_record_limits(case, nominal)))
+
+
+def _unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
+    """Explain an occurrence that the entry has passed, although no run of it is recorded.
+
+    The oldest records are dropped first. So if runs before and after it are recorded, this one was
+    not sent.
+    """
+    at = from_ms(nominal)
+    when = case.when(nominal)
+    reasons = (*case.delays(at), *case.changed_since(at), *_record_limits(case, nominal))
+    # The newest run comes first. A run without a task was not sent; the beat records such runs.
+    sent = [run.scheduled_at for run in case.runs if run.task_id is not None]
+    if not sent or not sent[-1] < at < sent[0]:
+        verdict = f"Whether {case.name} ran at {when} is not recorded any more."
+        return Explanation(verdict, reasons)
+    unknown = Reason("not recorded", "The cause is not recorded.")
+    return Explanation(
+        f"{case.name} did not run at {when}: it was not sent.", reasons or (unknown,)
+    )
+
+
+#: Explanations of an occurrence without a recorded run. The first that is not ``None`` is given.
+_EXPLANATIONS: tuple[Callable[[Case, Entry, int], Explanation | None], ...] = (
+    out_of_bounds,
+    _to_come,
+    _outstanding,
+    _held,
+    _sent,
+    _unrecorded,
+)
+
+
+def _failures(case: Case, entry: Entry) -> Iterator[Reason]:
+    """Yield that attempts to publish the entry have failed, or that the leader cannot work."""
+    state = entry.known_state
+    if state.attempts:
+        attempts = counted(state.attempts, "attempt", "attempts")
+        sentence = full(f"{attempts} to publish it failed, the last one with: {state.error}")
+        if entry.due is not None:
+            sentence += f" It is tried again at {case.when(entry.due)}."
+        yield Reason("publish", sentence)
+    leader = case.status.leader
+    if leader is not None and leader.failing_for is not None:
+        who = f"The leader, pid {leader.pid} on {leader.host},"
+        sentence = f"{who} cannot do its work for {leader.failing_for:.0f} s: {leader.why}"
+        yield Reason("failing", full(sentence))
 
 
 def _backlog(case: Case) -> Reason:
@@ -437,58 +308,40 @@ def _backlog(case: Case) -> Reason:
     return Reason("behind", f"A beat leads, and is behind: {late}.")
 
 
-def _explain_unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain an occurrence that the entry has passed, although no run of it is recorded."""
-    at = from_ms(nominal)
-    when = case.when(nominal)
-    if entry.known_state.last == nominal:
-        sent = Reason("sent", f"It was sent as task {entry.last_task_id}.")
-        verdict = f"{case.name} was sent for {when}; what became of it is not recorded."
-        return Explanation(verdict, (sent, *_record_limits(case, nominal)), at)
-    reasons = (
-        *case.hindrances(at),
-        *case.changed_since(at),
-        *_record_limits(case, nominal),
-    )
-    if not _was_not_sent(case, entry, nominal):
-        verdict = f"Whether {case.name} ran at {when} is not recorded any more."
-        return Explanation(verdict, reasons, at)
-    if not reasons:
-        reasons = (Reason("not recorded", "The cause is not recorded."),)
-    return Explanation(f"{case.name} did not run at {when}: it was not sent.", reasons, at)
-
-
-def _was_not_sent(case: Case, entry: Entry, nominal: int) -> bool:
-    """Return whether the records prove that an occurrence was not sent.
-
-    They prove it if runs before and after it are recorded. The state of the entry has all runs that
-    were sent recently, the newest first. Workers record older runs, and the oldest of these records
-    are dropped first. So the record of this run would be there, if it had been sent.
-    """
-    sent = entry.known_state.sent
-    if sent and sent[-1] < nominal < sent[0]:
-        return True
-    recorded = []
-    for run in case.runs:
-        if run.task_id is not None and run.count == 1:
-            recorded.append(to_ms(run.scheduled_at))
-    return any(ms < nominal for ms in recorded) and any(ms > nominal for ms in recorded)
-
-
 def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
     """Yield how far back each record reaches, if it does not reach an occurrence."""
+    at = from_ms(nominal)
     if not case.kept:
-        sentence = "None of its runs is recorded: its history is 0."
-        yield Reason("not recorded", sentence)
+        yield Reason("not recorded", "None of its runs is recorded: its history is 0.")
     elif not case.runs:
         yield Reason("not recorded", "No run of it is recorded.")
-    elif to_ms(case.runs[-1].scheduled_at) > nominal:
+    elif case.runs[-1].scheduled_at > at:
         oldest = case.runs[-1].scheduled_at
         kept = counted(case.kept, "run is", "runs are")
         sentence = f"{kept} kept; the first that is recorded is of {case.when(oldest)}."
         yield Reason("not recorded", sentence, oldest)
-    if case.since is None:
-        yield Reason("not recorded", "No change is recorded.")
-    elif to_ms(case.since) > nominal:
+    if case.since is not None and case.since > at:
         sentence = f"Changes before {case.when(case.since)} are not recorded any more."
         yield Reason("not recorded", sentence, case.since)
+
+
+def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
+    """Explain why an entry that is not stored did not run at an instant.
+
+    If no instant is given and no removal is recorded, the entry may have removed itself after its
+    last run, so that run is explained.
+    """
+    present = tuple(reason for hold in case.holds_at(case.now) for reason in hold.reasons)
+    if instant is not None:
+        did_not_run = f"{case.name} did not run at {case.when(instant)}"
+        for hold in case.holds_at(instant):
+            if hold.state:
+                return Explanation(f"{did_not_run}: it was {hold.state}.", hold.reasons)
+        verdict = f"Whether {case.name} ran at {case.when(instant)} is not recorded any more."
+        return Explanation(verdict, present)
+    is_unrecorded = any(reason.kind == "not recorded" for reason in present)
+    if is_unrecorded and case.runs:
+        run = case.runs[0]
+        last = explain_run(case, run, to_ms(run.until or run.scheduled_at))
+        return replace(last, reasons=(*last.reasons, *present))
+    return Explanation(f"{case.name} does not run: it is {ABSENT}.", present)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING
 
-from .._base.times import from_ms, in_zone, to_ms
+from .._base.times import from_ms, in_zone
 from ..api.change_log import ChangeSearch, of_entry
 from ..api.reader import Reader, not_found
 from ..api.record import read_record
@@ -16,13 +16,13 @@ from ..entries.change_words import change_words, last_sign_of_life
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, recorded
 from ..entries.sendable import queue_of
-from ..entries.state import task_id
 from ..pipeline.pipeline_keys import run_of, turns_key
+from ..rules import Question
 from ..runs.run import Run
 from ..store.changes import Change
 from ..store.redis_values import texts
 from ..store.scripts import checked
-from ..store.store import Store, quarantined_in
+from ..store.store import Store
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -32,6 +32,12 @@ STORING = ("added", "released")
 
 #: Changes after which an entry is not stored.
 REMOVING = ("removed", "quarantined", "discarded")
+
+#: State of an entry that is not stored.
+ABSENT = "not stored"
+
+#: Start of a period that has always lasted.
+_EVER = datetime.min.replace(tzinfo=UTC)
 
 #: The fields that decide which occurrences an entry has.
 TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
@@ -86,21 +92,23 @@ def full(sentence: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A time without a leader.
+class Hold:
+    """Period in which something kept an entry from being sent.
 
     Parameters:
-        begin: last sign of life of the previous leader.
-        end: start of the next term; ``None`` while nobody leads.
-        who: the next leader.
+        state: state of the entry in this period, such as ``"paused"``; empty if nobody led.
+        begin: start of the period.
+        end: end of the period; ``None`` if it has not ended.
+        reasons: causes of its start and its end.
     """
 
+    state: str
     begin: datetime
-    end: datetime | None = None
-    who: str = ""
+    end: datetime | None
+    reasons: tuple[Reason, ...]
 
     def covers(self, instant: datetime) -> bool:
-        """Return whether an instant lies in the gap."""
+        """Return whether an instant lies in the period."""
         return self.begin <= instant and (self.end is None or instant < self.end)
 
 
@@ -117,11 +125,9 @@ class Case:
         runs: the recorded runs of the entry, the newest first.
         kept: count of runs that are kept of the entry; 0: none.
         changes: the recorded changes of the entry, the newest first.
-        unrecorded: whether the entry was changed after the last of these, without a record.
         since: instant of the oldest recorded change of any entry; ``None`` if there is none.
-        gaps: times without a leader.
+        leaderless: periods without a leader.
         freezes: the recorded freezes, of any entries.
-        quarantine: record of the entry in quarantine; ``None`` if it is not there.
         refused: error for which the beat refuses the entry of ``beat_schedule``; ``None``: none.
         queue: queue of the entry's messages.
         takers: names of the workers that report that they consume this queue.
@@ -137,11 +143,9 @@ class Case:
     runs: tuple[Run, ...] = ()
     kept: int = 20
     changes: tuple[Change, ...] = ()
-    unrecorded: bool = False
     since: datetime | None = None
-    gaps: tuple[Gap, ...] = ()
+    leaderless: tuple[Hold, ...] = ()
     freezes: tuple[Freeze, ...] = ()
-    quarantine: Mapping[str, Any] | None = None
     refused: str | None = None
     queue: str = "celery"
     takers: tuple[str, ...] = ()
@@ -153,28 +157,15 @@ class Case:
             instant = from_ms(instant)
         return in_zone(instant, self.zone)
 
-    def last(
-        self,
-        until: datetime | None,
-        *actions: str,
-        fields: Collection[str] = (),
-    ) -> Change | None:
-        """Return the last change with one of these actions or fields.
-
-        Parameters:
-            until: only changes up to this instant; ``None``: up to now.
-        """
-        for change in self.changes:
-            if until is not None and change.at > until:
-                continue
-            if change.action in actions or _touches(change, fields):
-                return change
-        return None
+    def last(self, *actions: str, fields: Collection[str] = ()) -> Change | None:
+        """Return the last change with one of these actions or fields."""
+        changes = (change for change in self.changes if _matches(change, actions, fields))
+        return next(changes, None)
 
     def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
         """Return the first change after an instant with one of these actions or fields."""
         for change in reversed(self.changes):
-            if change.at > after and (change.action in actions or _touches(change, fields)):
+            if change.at > after and _matches(change, actions, fields):
                 return change
         return None
 
@@ -192,103 +183,128 @@ class Case:
                 return run
         return None
 
-    def paused_at(self, instant: datetime) -> Change | None:
-        """Return the change that paused the entry, if the entry was certainly paused at an instant.
+    def dated(self, change: Change) -> datetime:
+        """Return the instant of a change, but at most the present.
 
-        If the end of the pause is not recorded, the pause may have ended before the instant.
+        The server dates changes, and its clock may be ahead of the one of this machine.
         """
-        last = self.last(instant, "paused", "resumed", *STORING, *REMOVING)
-        if last is None or last.action != "paused" or self.was_sent(last.at, instant):
-            return None
-        # The entry stayed paused until the next change, or until now.
-        if self.first(instant, "paused", "resumed", *STORING, *REMOVING) is not None:
-            return last
-        still_paused = self.entry is not None and self.entry.known_state.paused
-        return last if still_paused and not self.unrecorded else None
-
-    def was_sent(self, after: datetime, until: datetime) -> bool:
-        """Return whether an occurrence between two instants is recorded as sent.
-
-        Runs by hand do not count. They have other task ids.
-        """
-        if self.entry is None:
-            return False
-        generation = self.entry.known_state.generation
-        for run in self.runs:
-            if after < run.scheduled_at <= until:
-                nominal = to_ms(run.scheduled_at)
-                if run.task_id == task_id(self.entry.name, generation, nominal):
-                    return True
-        return False
+        return min(change.at, self.now)
 
     def change_reason(self, change: Change, kind: str) -> Reason:
         """Return a change as a reason."""
         return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at)
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield the first later change that moved occurrences, and a gap in the record."""
+        """Yield the first later change that moved occurrences or stored the entry."""
         change = self.altered(instant)
         if change is not None:
             yield self.change_reason(change, "changed")
-        if self.unrecorded:
-            last = self.when(self.changes[0].at)
-            sentence = f"It was changed after {last}; by whom and when is not recorded."
-            yield Reason("not recorded", sentence)
 
-    def frozen(self, instant: datetime) -> list[Freeze]:
-        """Return the freezes of the entry that were in force at an instant."""
-        entry = self.entry
-        if entry is None:
-            return []
-        in_force = [freeze for freeze in self.freezes if freeze.since <= instant < freeze.end]
-        return [freeze for freeze in in_force if freeze.selection.covers(entry)]
+    def is_outstanding(self, nominal: int) -> bool:
+        """Return whether the entry still waits to send an occurrence.
 
-    def hindrances(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
+        Parameters:
+            nominal: nominal time of the occurrence, in epoch ms.
+        """
+        planned = None if self.entry is None else self.entry.known_state.nominal
+        # A question is no occurrence: the schedule of another library is asked at that instant.
+        return planned is not None and not isinstance(planned, Question) and planned <= nominal
+
+    def holds_at(self, instant: datetime) -> list[Hold]:
+        """Return the periods around an instant that kept the entry from being sent."""
+        holds = (*_states(self), *_freezes(self), *self.leaderless)
+        return [hold for hold in holds if hold.covers(instant)]
+
+    def delays(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """Yield the recorded causes that kept an occurrence from being sent in time.
 
         Parameters:
             instant: nominal time of the occurrence.
             began: start of the run, if it ran late. Only causes that had ended by then are yielded.
         """
-        yield from self._leaderless(instant, began)
-        for freeze in self.frozen(instant):
-            if began is None or freeze.end <= began + _SKEW:
-                note = f": {freeze.note}" if freeze.note else ""
-                until = self.when(freeze.end)
-                sentence = f"{freeze.actor} froze {freeze.selection} until {until}{note}"
-                yield Reason("frozen", full(sentence), freeze.since)
-        pause = self.paused_at(instant)
-        if pause is None:
-            return
-        resumption = self.first(instant, "resumed")
-        if began is None or (resumption is not None and resumption.at <= began):
-            yield self.change_reason(pause, "paused")
-            if resumption is not None:
-                yield self.change_reason(resumption, "paused")
-
-    def _leaderless(self, instant: datetime, began: datetime | None) -> Iterator[Reason]:
-        """Yield the times without a leader that kept an occurrence from being sent in time.
-
-        Parameters:
-            began: start of its run; ``None`` if it has not begun.
-        """
-        for gap in self.gaps:
-            if not gap.covers(instant):
-                continue
-            if began is not None and (gap.end is None or gap.end > began):
-                continue  # The run began within the gap, so the gap did not delay it.
-            then = "nobody leads yet"
-            if gap.end is not None:
-                then = f"at {self.when(gap.end)} {gap.who} began to lead"
-            last = f"a leader last gave a sign of life at {self.when(gap.begin)}"
-            yield Reason("no leader", f"Nobody led: {last}, and {then}.", gap.begin)
+        for hold in self.holds_at(instant):
+            if began is None or (hold.end is not None and hold.end <= began + _SKEW):
+                yield from hold.reasons
 
 
-def _touches(change: Change, fields: Collection[str]) -> bool:
-    """Return whether a change may have changed one of these fields."""
+def _states(case: Case) -> Iterator[Hold]:
+    """Yield the periods in which the entry was or is not stored, paused or disabled.
+
+    An ended period is left out if its start or its end is not recorded.
+    """
+    begun: dict[str, Change] = {}
+    for change in reversed(case.changes):
+        for state, begins in _transitions(change):
+            start = begun.pop(state, None)
+            if begins:
+                begun[state] = change
+            elif start is not None:
+                reasons = (case.change_reason(start, state), case.change_reason(change, state))
+                yield Hold(state, start.at, case.dated(change), reasons)
+    first = case.changes[-1] if case.changes else None
+    if first is not None and first.action in STORING:
+        has_run_before = any(run.scheduled_at <= first.at for run in case.runs)
+        if not has_run_before:
+            yield Hold(ABSENT, _EVER, case.dated(first), (case.change_reason(first, first.action),))
+    if case.entry is None and not (case.changes or case.runs):
+        yield Hold(ABSENT, _EVER, None, ())
+        return
+    for state in _present_states(case.entry):
+        start = begun.get(state)
+        if start is not None:
+            yield Hold(state, case.dated(start), None, (case.change_reason(start, state),))
+        else:
+            yield Hold(state, case.now, None, (_unrecorded(case.entry, state),))
+
+
+def _present_states(entry: Entry | None) -> Iterator[str]:
+    """Yield the states of an entry that keep it from being sent now."""
+    if entry is None:
+        yield ABSENT
+    elif entry.known_state.paused:
+        yield "paused"
+    elif not entry.enabled:
+        yield "disabled"
+
+
+def _unrecorded(entry: Entry | None, state: str) -> Reason:
+    """Return a reason that says that the start of the present state is not recorded."""
+    note = f": {entry.paused_note}" if entry is not None and entry.paused_note else ""
+    by_itself = "; it may have removed itself" if entry is None else ""
+    who = f"Who did that, and when, is not recorded{by_itself}."
+    return Reason("not recorded", f"{full(f'It is {state}{note}')} {who}")
+
+
+def _transitions(change: Change) -> Iterator[tuple[str, bool]]:
+    """Yield the states of an entry that a change begins (``True``) or ends (``False``)."""
+    if change.action in (*STORING, *REMOVING):
+        yield ABSENT, change.action in REMOVING
+        yield "paused", False
+        yield "disabled", False
+    elif change.action in ("paused", "resumed"):
+        yield "paused", change.action == "paused"
+    for field, before, _ in change.fields:
+        if field == "enabled":
+            yield "disabled", before != "false"
+
+
+def _freezes(case: Case) -> Iterator[Hold]:
+    """Yield the freezes of the entry."""
+    for freeze in case.freezes:
+        if case.entry is not None and freeze.selection.covers(case.entry):
+            note = f": {freeze.note}" if freeze.note else ""
+            until = case.when(freeze.end)
+            sentence = full(f"{freeze.actor} froze {freeze.selection} until {until}{note}")
+            reason = Reason("frozen", sentence, freeze.since)
+            yield Hold("frozen", freeze.since, freeze.end, (reason,))
+
+
+def _matches(change: Change, actions: Collection[str], fields: Collection[str]) -> bool:
+    """Return whether a change has one of these actions, or may have changed one of these fields."""
     if change.action == "edited" and not change.fields:
         return bool(fields)  # This edit did not record its fields.
-    return any(field in fields for field, _, _ in change.fields)
+    is_of_field = any(field in fields for field, _, _ in change.fields)
+    return is_of_field or change.action in actions
 
 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
@@ -310,12 +326,11 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     search = ChangeSearch(name, _LINES, actions=_GLOBAL_ACTIONS)
     commands = (
         asking(keys),
-        ("HGET", keys.quarantine, name),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
         search.call(keys),
     )
     facts = read_record(reader, name, _RUNS, *commands)
-    status_reply, quarantine_row, turns, lines = checked(facts.replies)
+    status_reply, turns, lines = checked(facts.replies)
     changes, since = search.run(reader.store, lines)
     entry = facts.entry
     status = status_in(status_reply)
@@ -335,30 +350,42 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         runs=tuple(facts.runs),
         kept=kept,
         changes=tuple(of_entry(name, changes, facts.kept, _LINES)),
-        unrecorded=entry is not None and facts.kept is not None and entry.last_change is None,
         since=since,
-        gaps=tuple(_gaps(changes, status)),
+        leaderless=tuple(leaderless_periods(changes, status, zone)),
         freezes=tuple(freezes.values()),
-        quarantine=None if quarantine_row is None else quarantined_in(quarantine_row),
         refused=status.refused.errors.get(name),
         queue=queue,
         line=tuple(map(run_of, texts(turns))),
         takers=tuple(takers),
     )
-    if not (entry or case.runs or case.changes or case.quarantine or case.refused):
+    if not (entry or case.runs or case.changes or case.refused):
         raise not_found(name)
     return case
 
 
-def _gaps(changes: Iterable[Change], status: Status) -> Iterator[Gap]:
-    """Yield the times without a leader.
+def leaderless_periods(
+    changes: Iterable[Change],
+    status: Status,
+    zone: tzinfo,
+) -> Iterator[Hold]:
+    """Yield the periods without a leader.
 
     Each new leader has recorded the last sign of life of the leader before it.
     """
     for change in changes:
-        if change.action == "term begun":
-            last_tick = last_sign_of_life(change)
-            if last_tick is not None:
-                yield Gap(last_tick, change.at, change.actor)
-    if status.leader is None and status.last_tick is not None:
-        yield Gap(status.last_tick)
+        last_tick = last_sign_of_life(change)
+        if change.action == "term begun" and last_tick is not None:
+            sentence = (
+                f"Nobody led: a leader last gave a sign of life at {in_zone(last_tick, zone)}, "
+                f"and at {in_zone(change.at, zone)} {change.actor} began to lead."
+            )
+            reason = Reason("no leader", sentence, last_tick)
+            yield Hold("", last_tick, change.at, (reason,))
+    if status.leader is not None:
+        return
+    last_tick = status.last_tick
+    last = ", and no beat has ever led"
+    if last_tick is not None:
+        last = f"; the last sign of life of a leader was at {in_zone(last_tick, zone)}"
+    reason = Reason("no leader", f"Nobody leads now{last}.", last_tick)
+    yield Hold("", last_tick or _EVER, None, (reason,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .._base.times import from_ms, to_ms
+from .._base.times import from_ms
 from ..entries.words import listed, took
 from ..runs.run import BACKFILLED, Run
 from .why_case import Case, Explanation, Reason, full
@@ -44,6 +44,13 @@ _VERDICTS = {
     ),
 }
 
+#: Misfire policy without a grace time -> which missed occurrences it sends.
+_MISFIRES = {
+    "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
+    "coalesce": "only the latest of missed occurrences is sent",
+    "all": "missed occurrences are sent",
+}
+
 
 def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     """Explain the recorded run of an occurrence.
@@ -57,8 +64,7 @@ def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     verdict = _VERDICTS[kind].format(case.name, case.when(nominal), retry)
     reasons = [*_REASONS.get(kind, _attempt_reasons)(case, run, nominal)]
     if (run.task_id or "")[14:15] == BACKFILLED:
-        sentence = "It was sent by a backfill."
-        reasons.append(Reason("backfill", sentence))
+        reasons.append(Reason("backfill", "It was sent by a backfill."))
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
@@ -95,6 +101,24 @@ def _verdict_key(case: Case, run: Run) -> str:
 
 def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield when and where a run began, its duration, its error, and what delayed it."""
+    facts = _facts(case, run)
+    if facts:
+        yield Reason(run.outcome, f"It {facts}.", run.began_at)
+    if run.error:
+        label = "The error"
+        # The task may have raised Ignore, whose text is no error.
+        if run.outcome == "unknown" and run.retry_at is None:
+            label = "It said"
+        yield Reason("error", full(f"{label}: {run.error}"), run.began_at)
+    elif not facts:
+        hint = f": look for task {run.task_id} in the logs of the workers" if run.task_id else ""
+        yield Reason(run.outcome, f"Nothing more is recorded of it{hint}.")
+    if run.began_at is not None:
+        yield from case.delays(from_ms(nominal), run.began_at)
+
+
+def _facts(case: Case, run: Run) -> str:
+    """Return in words where and when a run began, and its duration; empty if nothing is known."""
     facts = []
     if run.worker:
         task = f" as task {run.task_id}" if run.task_id else ""
@@ -105,22 +129,7 @@ def _attempt_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
         facts.append(f"took {took(run.seconds)}")
     if run.attempts > 1:
         facts.append(f"was attempted {run.attempts} times")
-    if facts:
-        parts = [", ".join(facts[:-1]), facts[-1]] if len(facts) > 1 else facts
-        yield Reason(run.outcome, f"It {' and '.join(parts)}.", run.began_at)
-    if run.error:
-        label = "The error"
-        # The task may have raised Ignore, whose text is no error.
-        if run.outcome == "unknown" and run.retry_at is None:
-            label = "It said"
-        yield Reason("error", full(f"{label}: {run.error}"), run.began_at)
-    elif not facts:
-        sentence = "Nothing more is recorded of it."
-        if run.task_id:
-            sentence = f"{sentence[:-1]}: look for task {run.task_id} in the logs of the workers."
-        yield Reason(run.outcome, sentence)
-    if run.began_at is not None:
-        yield from case.hindrances(from_ms(nominal), run.began_at)
+    return ", ".join(facts)
 
 
 def _pipeline_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
@@ -155,60 +164,42 @@ def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     yield Reason("misfire", sentence, run.scheduled_at)
     at = from_ms(nominal)
     unknown = Reason("not recorded", "The cause of the delay is not recorded.")
-    yield from [*case.hindrances(at)] or [unknown]
+    yield from [*case.delays(at)] or [unknown]
     edit = case.first(at, fields=("misfire",))
     if edit is not None:
         yield case.change_reason(edit, "changed")
 
 
 def _misfire_words(case: Case) -> str:
-    """Return in words why the misfire policy of today skips a missed occurrence."""
+    """Return in words which missed occurrences the misfire policy of today sends."""
     if case.entry is None:
         return "It was missed; its policy went with the entry."
     misfire = case.entry.misfire
-    policy = misfire.policy
-    grace = "" if misfire.grace_ms is None else f"{misfire.grace_ms / 1000:g} s"
-    if grace and policy != "coalesce":
-        return f"It was missed, and with {policy!r} an occurrence may be {grace} late."
-    if policy == "skip":
-        bound = "5 s late, or a quarter of the time to the next"
-        return f"It was missed, and with 'skip' an occurrence may be {bound}."
+    rule = _MISFIRES[misfire.policy]
+    if misfire.grace_ms is not None:
+        rule = f"an occurrence may be {misfire.grace_ms / 1000:g} s late"
+    sentence = f"It was missed, and with {misfire.policy!r} {rule}"
     if misfire.limit is not None:
-        return f"Several were missed, and with 'all' the first {misfire.limit} of them are sent."
-    if policy == "all":
-        return "It was missed; with 'all', as it is now, it would have been sent."
-    bound = f", and no more than {grace} late" if grace else ""
-    latest = f"only the latest of missed occurrences is sent{bound}"
-    return f"It was missed, and with {policy!r} {latest}."
+        sentence += f", and the first {misfire.limit} are sent"
+    return f"{sentence}."
 
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     """Yield that the once-lock kept a run from being sent, and when the run before it ran."""
-    earlier = (
-        other for other in case.runs if other.count == 1 and to_ms(other.scheduled_at) < nominal
+    sentence = (
+        "A task with its key was queued or running. Or such a task had ended in a worker "
+        "without install(), and its lock had not expired."
     )
+    yield Reason("once-lock", f"{sentence}{_range_words(case, run)}", run.scheduled_at)
+    at = from_ms(nominal)
+    earlier = (other for other in case.runs if other.count == 1 and other.scheduled_at < at)
     before = next(earlier, None)
-    if before is not None and before.outcome == "running":
-        sentence = "An earlier run of it has not ended."
-    else:
-        sentence = (
-            "A task with its key was queued or running. Or such a task had ended in a worker "
-            "without install(), and its lock had not expired."
-        )
-    sentence += _range_words(case, run)
-    yield Reason("once-lock", sentence, run.scheduled_at)
-    if before is None:
-        return
-    sentence = f"The run before it, of {case.when(before.scheduled_at)}"
-    if before.began_at is not None:
-        sentence += f", began at {case.when(before.began_at)}"
-    if before.outcome == "running":
-        sentence += f" as task {before.task_id}, and still runs."
-    else:
-        if before.seconds is not None:
-            sentence += f", and took {took(before.seconds)}"
-        sentence += f": {before.outcome}."
-    yield Reason("run before", sentence, before.scheduled_at)
+    if before is not None:
+        facts = _facts(case, before)
+        sentence = f"The run before it, of {case.when(before.scheduled_at)}"
+        if facts:
+            sentence += f", {facts}"
+        yield Reason("run before", f"{sentence}: {before.outcome}.", before.scheduled_at)
 
 
 def _range_words(case: Case, run: Run) -> str:

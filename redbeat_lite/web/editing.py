@@ -50,8 +50,7 @@ def edit_form(call: Call) -> Response:
 def edit(call: Call) -> Response:
     """Show what the form changes; save it once the user has agreed."""
     entry = _editable(call)
-    before = _texts(entry)
-    texts = _typed(call, before, entry)
+    before, texts = _inputs(call, entry)
     # An entry that was removed and added again has another generation.
     generation = str(entry.known_state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
@@ -81,8 +80,7 @@ def add(call: Call) -> Response:
     """Show the new entry as it will be; store it once the user has agreed."""
     site = call.site
     name, task = call.texts("name", "task")
-    before = _blank(site)
-    texts = _typed(call, before, None)
+    before, texts = _inputs(call, None)
     options = _options(before, {**texts, "task": ""}, str(site.zone))
     fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
@@ -134,16 +132,17 @@ def _blank(site: SharedParts) -> dict[str, str]:
     return {**_texts(entry), "task": "", "kind": "", "rule": ""}
 
 
-def _typed(call: Call, texts: Mapping[str, str], entry: Entry | None) -> dict[str, str]:
-    """Return the texts of an entry, or of a new one, replaced by those that the user has typed."""
+def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of an entry, or of a new one, without and with what the user has typed."""
+    before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)
-    typed = dict(texts)
+    typed = dict(before)
     # A link must not fill in the form, so only a post does.
     if call.request.method == "POST":
-        for name in texts:
+        for name in before:
             if name in call.params and name not in hidden:
                 typed[name] = call.params[name]
-    return typed
+    return before, typed
 
 
 def _texts(entry: Entry) -> dict[str, str]:
@@ -229,12 +228,12 @@ def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
         preview: answer to a post that is to be confirmed: the ``changed`` fields, the ``words`` of
             the command that does the same, and the ``coming`` runs.
     """
-    before = _blank(call.site) if entry is None else _texts(entry)
+    _, texts = _inputs(call, entry)
     hidden = _hidden(call, entry)
     return call.page(
         "edit.html",
         entry=entry,
-        texts=_typed(call, before, entry),
+        texts=texts,
         kinds=KINDS,
         refinements=REFINEMENTS,
         fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},

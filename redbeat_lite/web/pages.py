@@ -19,7 +19,7 @@ from ..entries.definition import entry_fields
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.selection import Selection, is_pattern, matches
+from ..entries.selection import Selection, is_pattern
 from ..operate.coming_runs import next_runs
 from ..operate.option_values import parse_span
 from ..operate.texts import entry_lines, status_lines, value_text
@@ -84,9 +84,6 @@ _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 
 #: Maximum number of changes on a page.
 _LINES = 100
-
-#: Maximum number of changes that a filter searches. 1,000 take one round trip.
-_LOOKED_AT = 2000
 
 #: Actions of changes whose entry is gone or never existed, so that its name is no link.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
@@ -229,7 +226,7 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
             "why": explain(case, None),
         }
         if entry is None:
-            return {"entry": None, "quarantined": case.quarantine is not None, **data}
+            return {"entry": None, **data}
     else:
         record = site.schedules.record_of(name, runs=_PAST, changes=0)
         entry = record.entry
@@ -318,22 +315,12 @@ def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> lis
 
 
 def changes(call: Call) -> Response:
-    """Show the latest changes, of all entries or of those whose names match."""
+    """Show the latest changes, of all entries or of one."""
     (name,) = call.texts("q")
-    data = call.read(_changes, name)
-    return call.page("changes.html", gone=_GONE, most=_LINES, looked_at=_LOOKED_AT, **data)
+    recorded = call.read(_changes, name)
+    return call.page("changes.html", gone=_GONE, most=_LINES, changes=recorded)
 
 
-def _changes(site: SharedParts, name: str) -> dict[str, Any]:
-    """Read the latest changes."""
-    # Selection.of() refuses a pattern that is so long that it would take minutes to compile.
-    pattern = Selection.of(name if is_pattern(name) else f"{name}*").name
-    recorded = site.schedules.changes(limit=_LOOKED_AT if name else _LINES)
-    if name:
-        recorded = [change for change in recorded if _is_of(change, name, pattern)]
-    return {"changes": recorded[:_LINES]}
-
-
-def _is_of(change: Change, name: str, pattern: str) -> bool:
-    """Return whether a change is of an entry with this name, or with a name of this pattern."""
-    return name in change.names or any(matches(entry, pattern) for entry in change.names)
+def _changes(site: SharedParts, name: str) -> list[Change]:
+    """Read the latest changes of one entry; of all entries if the name is empty."""
+    return site.schedules.changes(name or None, limit=_LINES)

@@ -33,7 +33,7 @@ ALL = dict(commands())
 @together("path", ALL)
 def test_the_help_of_a_command_is_whole(path: tuple[str, ...]) -> None:
     said = CliRunner().invoke(redbeat, [*path, "--help"], terminal_width=80).output
-    assert "..." not in ALL[path].get_short_help_str(45)
+    assert "..." not in said.partition("Commands:")[2]
     assert "Example" in said
 
 

@@ -14,7 +14,7 @@ from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.definition import UnstoredSchedule
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.operate.why import explain
-from redbeat_lite.operate.why_case import Case, Gap
+from redbeat_lite.operate.why_case import Case, leaderless_periods
 from redbeat_lite.runs.run import Run
 from redbeat_lite.store.changes import Change
 from redbeat_lite.store.records import Refused
@@ -67,7 +67,6 @@ class History:
         known: the evidence, unlike that of an entry of February with a beat that leads and no run that is recorded.
         stored: whether the entry is.
         elsewhere: whether only its app knows its schedule.
-        to_second: whether what is asked about names its second.
     """
 
     says: str
@@ -78,7 +77,6 @@ class History:
     stored: bool = True
     elsewhere: bool = False
     now: datetime = NOW
-    to_second: bool = False
 
     def entry(self) -> Entry | None:
         if not self.stored:
@@ -95,12 +93,21 @@ class History:
 
     def told(self) -> Sequence[str]:
         known = {"changes": (ADDED,), "since": ADDED.at, "status": status(), **self.known}
+        known["leaderless"] = tuple(leaderless_periods(known.pop("terms", ()), known["status"], BERLIN))
         case = Case(repr("nightly"), self.entry(), self.now, BERLIN, **known)
-        found = explain(case, self.at, to_second=self.to_second)
+        found = explain(case, self.at)
         assert all(reason.sentence.endswith(".") and reason.kind for reason in found.reasons), found
         return [found.verdict, *(reason.sentence for reason in found.reasons)]
 
 
 MISSED: dict[str, Any] = {"nominal": t(2, 3), "last": t(1, 3)}
 OFF = ("enabled", None, "false")
-GAP = Gap(t(2, 2, 50), t(2, 4, 10), "beat of beat-2")
+
+
+def term(ended: datetime, begun: datetime) -> Change:
+    """The line of a beat that leads after a time without a leader."""
+    fields = (("ticked", str(to_ms(ended)), None),)
+    return Change(begun, "term begun", "beat of beat-2", "beat", (), 0, fields, "")
+
+
+GAP = term(t(2, 2, 50), t(2, 4, 10))

@@ -105,12 +105,10 @@ def test_status_names_workers_whose_clocks_are_wrong(crew: Crew) -> None:
             client.hset(OnceKeys("redbeat-lite").workers, name, said)
         client.hset(OnceKeys("redbeat-lite").workers, "somebody's", "text")
     try:
-        shown, data = redbeat(crew.url, "status").stdout, json.loads(redbeat(crew.url, "status", "--json").stdout)
+        data = json.loads(redbeat(crew.url, "status", "--json").stdout)
     finally:
         with redis.Redis.from_url(crew.url) as client:
             client.delete(OnceKeys("redbeat-lite").workers)
-    clocks = [" ".join(line.split()) for line in shown.splitlines() if line.startswith("clock")]
-    assert clocks == ["clock that of worker wrong@b is 12 s behind"]
     assert data["clocks"] == {"right@a": 0.3, "wrong@b": -12.3}
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.state import and_sent
-from redbeat_lite.operate.why_case import Gap
-from tests.operate.histories import ADDED, GAP, LEADS, MISSED, NIGHT, OFF, RAN, History, change, run, sent, status, t
+from tests.operate.histories import (
+    ADDED,
+    GAP,
+    LEADS,
+    MISSED,
+    NIGHT,
+    OFF,
+    RAN,
+    History,
+    change,
+    run,
+    status,
+    t,
+    term,
+)
 from tests.support.cases import together
 
 LATER = run(t(2, 9, 12), "succeeded")
@@ -23,47 +34,49 @@ HISTORIES = {
         },
     ),
     "it is paused": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": (change(t(1, 12), "paused", note="moving house"), ADDED)},
     ),
     "it is paused, and nobody knows since when": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused: moving house; who did that, and when, is not recorded.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "It is paused: moving house. Who did that, and when, is not recorded.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": (), "since": None},
     ),
     "it is disabled": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
         "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "edited", OFF), ADDED)},
     ),
     "it is disabled, and nobody knows since when": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "The record does not say who disabled it, or when.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "It is disabled. Who did that, and when, is not recorded.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (), "since": None},
     ),
     "it was disabled then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was disabled.\n"
-        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.",
+        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.\n"
+        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: enabled false → default.",
         known={
             "changes": (change(t(2, 9), "edited", ("enabled", "false", None)), change(t(1, 12), "edited", OFF), ADDED)
         },
     ),
     "it was not there yet": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
         "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "it had been removed": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
-        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
+        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
+        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         known={"changes": (change(t(2, 9), "added"), change(t(1, 12), "removed"), ADDED)},
     ),
     "it was removed and added, and only the latter is recorded": History(
@@ -74,22 +87,23 @@ HISTORIES = {
         known={"changes": (change(t(2, 9), "added"),), "since": t(2, 4), "runs": (LATER, RAN)},
     ),
     "it was in quarantine": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored then.\n"
-        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: no task.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
+        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: no task.\n"
+        "It was released by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         known={"changes": (change(t(2, 9), "released"), change(t(1, 12), "quarantined", note="no task"), ADDED)},
     ),
     "it is in quarantine": History(
-        "'nightly' does not run: it is in quarantine.\n"
-        "In quarantine since 2026-03-01 12:00:00+01:00: schedule: no such zone.",
+        "'nightly' does not run: it is not stored.\n"
+        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: schedule: no such zone.",
         stored=False,
         at=None,
-        known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(1, 12))}},
+        known={"changes": (change(t(1, 12), "quarantined", note="schedule: no such zone"), ADDED)},
     ),
     "it has been put in quarantine since": History(
         "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
-        "In quarantine since 2026-03-02 12:00:00+01:00: schedule: no such zone.",
+        "It was quarantined by alice@desk (cli) at 2026-03-02 12:00:00+01:00: schedule: no such zone.",
         stored=False,
-        known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(2, 12))}},
+        known={"changes": (change(t(2, 12), "quarantined", note="schedule: no such zone"), ADDED)},
     ),
     "it has been removed since": History(
         "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
@@ -110,14 +124,14 @@ HISTORIES = {
     ),
     "beat_schedule is refused": History(
         "'nightly' does not run: it is not stored.\n"
-        "The beat refuses the one in beat_schedule: expire: expected a known field, got 60.",
+        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
         stored=False,
         at=None,
         known={"refused": "expire: expected a known field, got 60", "changes": ()},
     ),
     "beat_schedule was refused, and nothing is known of that time": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "The beat refuses the one in beat_schedule: expire: expected a known field, got 60.",
+        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
         stored=False,
         known={"refused": "expire: expected a known field, got 60", "changes": ()},
     ),
@@ -182,9 +196,7 @@ HISTORIES = {
         known={"kept": 0},
     ),
     "nothing is recorded at all": History(
-        "Whether 'nightly' ran at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
-        "No run of it is recorded.\n"
-        "No change is recorded.",
+        "Whether 'nightly' ran at 2026-03-01 03:00:00+01:00 is not recorded any more.\nNo run of it is recorded.",
         at=t(1, 3),
         known={"changes": (), "since": None},
     ),
@@ -193,16 +205,12 @@ HISTORIES = {
         "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
         "04:10:00+01:00 beat of beat-2 began to lead.",
         state={"last": t(1, 3)},
-        known={"runs": (LATER, RAN), "gaps": (GAP, Gap(t(1, 1), t(1, 2), "beat of beat-1"))},
+        known={"runs": (LATER, RAN), "terms": (GAP, term(t(1, 1), t(1, 2)))},
     ),
     "nothing says why": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nThe cause is not recorded.",
         state={"last": t(1, 3)},
         known={"runs": (LATER, RAN)},
-    ),
-    "it is between two that the entry remembers to have sent": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\nNo run of it is recorded.",
-        state={"last": t(2, 9), "deltas": and_sent("", None, [to_ms(t(1, 3)), to_ms(t(2, 9))], 20)},
     ),
     "only one side is recorded": History(
         "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.",
@@ -236,8 +244,8 @@ HISTORIES = {
     ),
     "its schedule has no such time, and was another then": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"
-        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'): the nearest are 2026-03-02 03:00:00+01:00 "
-        "and 2026-03-03 03:00:00+01:00.\n"
+        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 "
+        "03:00:00+01:00 and 2026-03-03 03:00:00+01:00.\n"
         "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule cron 0 4 * * * → cron 0 3 * * *.",
         at=t(2, 4),
         known={
@@ -251,84 +259,61 @@ REMOVED = change(t(1, 12), "removed")
 
 #: What a record tells that has gaps: an older release edits without a line, and a commit removes what is done.
 GAPPED = {
-    "its pause has ended, and nobody knows when": History(
-        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
-        "It was changed after 2026-03-01 12:00:00+01:00; by whom and when is not recorded.\n"
-        "No run of it is recorded.",
-        state={"last": t(1, 3)},
-        known={"changes": (PAUSED, ADDED), "unrecorded": True},
-    ),
-    "its pause had ended, as an occurrence was sent since": History(
-        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.",
-        state={"last": t(1, 3)},
-        known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (sent(t(1, 15)),)},
-    ),
     "an extra run ends no pause": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
         "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
         known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (run(t(1, 15), "succeeded"),)},
     ),
-    "it is paused, and was changed since": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused: again; who did that, and when, is not recorded.",
-        state={**MISSED, "paused": True, "note": "again"},
-        known={"changes": (PAUSED, ADDED), "unrecorded": True},
-    ),
     "it was added paused": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused; it was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00: imported.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "It is paused. Who did that, and when, is not recorded.",
         state={**MISSED, "paused": True},
         known={"changes": (change(t(1, 12), "added", note="imported"), PAUSED, ADDED)},
     ),
     "it was paused by a server whose clock is ahead": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is paused.\n"
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
         "It was paused by alice@desk (cli) at 2026-03-02 13:08:00+01:00.",
         state={**MISSED, "paused": True},
         known={"changes": (change(t(2, 13, 8), "paused"), ADDED)},
     ),
     "it was added disabled": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "It was added by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "It is disabled. Who did that, and when, is not recorded.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "added"), change(t(1, 11), "edited", OFF), ADDED)},
     ),
     "it is one of many that were edited, and may have been disabled then": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is disabled.\n"
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
         "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "edited", ("enabled", None, None)), ADDED)},
     ),
     "it had been removed, and is back, nobody knows since when": History(
-        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
-        "It was changed after 2026-03-01 12:00:00+01:00; by whom and when is not recorded.\n"
-        "No run of it is recorded.",
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\nNo run of it is recorded.",
         state={"last": None},
-        known={"changes": (REMOVED, ADDED), "unrecorded": True},
+        known={"changes": (REMOVED, ADDED)},
     ),
     "it is done, and its runs of that time are not kept": History(
         "Whether 'nightly' ran at 2026-02-04 03:00:00+01:00 is not recorded any more.\n"
-        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
+        "It is not stored. Who did that, and when, is not recorded; it may have removed itself.",
         at=t(4, 3, month=2),
         stored=False,
         known={"runs": (RAN,)},
     ),
     "it is done": History(
         "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It went to w1@a as task t, began at 2026-03-01 03:00:01+01:00 and took 1 min 2 s.\n"
-        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
+        "It went to w1@a as task t, began at 2026-03-01 03:00:01+01:00, took 1 min 2 s.\n"
+        "It is not stored. Who did that, and when, is not recorded; it may have removed itself.",
         at=None,
         stored=False,
         known={"runs": (RAN,)},
     ),
     "it is done, and nobody told of its run": History(
         "'nightly' does not run: it is not stored.\n"
-        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It is not stored any more. Who removed it is not recorded; it may have removed itself.",
+        "It is not stored. Who did that, and when, is not recorded; it may have removed itself.",
         at=None,
         stored=False,
     ),
@@ -339,10 +324,10 @@ GAPPED = {
         known={"runs": (RAN,), "changes": (REMOVED, ADDED)},
     ),
     "it was in quarantine then, and still is": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was in quarantine.\n"
-        "In quarantine since 2026-03-01 12:00:00+01:00: schedule: no such zone.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
+        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: schedule: no such zone.",
         stored=False,
-        known={"quarantine": {"error": "schedule: no such zone", "at": to_ms(t(1, 12))}},
+        known={"changes": (change(t(1, 12), "quarantined", note="schedule: no such zone"), ADDED)},
     ),
 }
 

@@ -47,8 +47,10 @@ HISTORIES = {
         known={"freezes": (NIGHTLY,)},
     ),
     "what comes next is frozen": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt took 5 s.\n"
-        "ada@desk froze night* until 2026-03-02 18:00:00+01:00: deploy.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It took 5 s.\n"
+        "ada@desk froze night* until 2026-03-02 18:00:00+01:00: deploy.\n"
+        "The next one is due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={
             "runs": (run(NIGHT, "succeeded", seconds=5.0),),

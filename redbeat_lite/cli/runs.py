@@ -1,4 +1,4 @@
-"""Commands for what comes: ``next``, and ``watch``, whose table redraws itself."""
+"""Commands for runs, past and coming: ``runs``, ``why``, ``log``, ``next`` and ``watch``."""
 
 from __future__ import annotations
 
@@ -10,34 +10,49 @@ import termios
 import tty
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .._base.errors import InvalidEntry
+from ..api.run_history import OUTCOMES
 from ..beat.status import read
+from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
 from ..entries.selection import Selection
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
-from ..operate.option_values import coming_instant
-from ..operate.texts import distance
+from ..operate.option_values import coming_instant, parse_length, parse_span, past_instant
+from ..operate.texts import distance, remark, run_time
 from ..rules import Manual, schedule_text
 from ..rules.zones import portable, zone_name, zone_of
+from ..runs.run import NOT_DONE, Outcome
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store
 from .command import (
+    RECORDING,
     Failure,
     Length,
     bare_app,
     command,
     json_option,
     limit_option,
+    load_app,
     load_schedules,
+    name_argument,
     option,
 )
 from .options import names_of, selected, selecting
-from .output import app_zone, column_lines, echo_json, echo_table, in_json, say, when
+from .output import app_zone, column_lines, echo_fields, echo_json, echo_table, in_json, say, when
+
+if TYPE_CHECKING:
+    from ..operate.why_case import Explanation
+
+#: Kind of a reason -> its label, if the reason is no cause.
+_LABELS = {"next": "next", "same minute": "also"}
 
 #: How far into the future runs are listed by default, unless the command names one entry.
 _DAY = timedelta(days=1)
@@ -50,6 +65,135 @@ _QUIT = b"qQ\x04"
 _HOME = "\x1b[H"
 _CLEAR_LINE_END = "\x1b[K"
 _CLEAR_BELOW = "\x1b[J"
+
+
+@command()
+@click.argument("name", required=False)
+@selecting
+@option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
+@option(
+    "--outcome WORD",
+    "Only runs with this outcome, such as succeeded or expired; repeatable.",
+    type=click.Choice(OUTCOMES),
+    multiple=True,
+)
+@option("--since TIME", "Only runs scheduled since: 22:00, an instant, or how long ago: 24h.")
+@option("--until TIME", "Only runs scheduled until then.")
+@limit_option(20, "runs")
+@json_option
+def runs(
+    failed: bool,
+    outcome: tuple[Outcome, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+    **_selection: Any,
+) -> None:
+    """Show runs with their outcomes, the newest first.
+
+    Of one entry, these are all recorded runs; of several or all entries, those that have ended. If
+    an entry did not run, ask why.
+    TOOK and TRIES count the task's body.
+
+    \b
+    Examples:
+      celery -A proj redbeat runs nightly
+      celery -A proj redbeat runs --failed --since 24h
+      celery -A proj redbeat runs --since 22:00 --until 06:00
+      celery -A proj redbeat runs 'report-*' --tag billing
+    """
+    schedules = load_schedules()
+    outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
+    first, last = parse_span(("since", "until"), since, until, app_zone())
+    entries = selected()
+    name = None if entries.selection.is_all else names_of(entries)
+    shown = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
+    echo_json(shown[:limit])
+    rows = []
+    for run in shown:
+        tries = run.attempts or None
+        took = run_time(run)
+        note = remark(run)
+        rows.append((run.scheduled_at, run.name, run.outcome, took, tries, run.worker, note))
+    headers = ("SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
+    empty = "No run matches." if outcomes or first or last else "No run is recorded."
+    echo_table(headers, rows, empty=f"{empty} {RECORDING}", limit=limit)
+
+
+@command()
+@click.argument("name", required=False)
+@option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
+@limit_option(20, "changes")
+@json_option
+def log(name: str | None, since: str | None, limit: int) -> None:
+    """Show who changed what, when and why, the newest first.
+
+    NAME may be an entry that is gone. About the last 10,000 changes are recorded, and the last one
+    of each entry for as long as the entry is stored.
+
+    \b
+    Examples:
+      celery -A proj redbeat log --since 24h
+      celery -A proj redbeat log nightly --limit 5
+    """
+    schedules = load_schedules()
+    zone = portable(app_zone())
+    first = None if since is None else past_instant("since", since, zone)
+    changes = schedules.changes(name, since=first, limit=limit + 1)
+    echo_json(changes[:limit])
+    rows = [(when(change.at, zone), change_words(change, zone, named=True)) for change in changes]
+    echo_table(("AT", "CHANGE"), rows, empty="Nothing is recorded.", limit=limit)
+
+
+@command()
+@name_argument
+@click.argument("instant", required=False)
+@json_option
+def why(name: str, instant: str | None) -> None:
+    """Say why an entry did not run at INSTANT, or that it did.
+
+    Without INSTANT it explains the last time at which the entry should have run, and the next. An
+    instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
+    day, such as 03:00, is the last one that has passed; 3m is the minute three minutes ago. Of a
+    minute, the answer explains the first run, and names the others.
+
+    \b
+    Examples:
+      celery -A proj redbeat why nightly
+      celery -A proj redbeat why nightly 03:00
+      celery -A proj redbeat why nightly 3m
+      celery -A proj redbeat why nightly "2026-12-01 03:00"
+    """
+    # Import these only here, because they would slow down the other commands.
+    from ..operate.why import explain
+    from ..operate.why_case import gather
+
+    app = load_app()
+    zone = portable(app.timezone)
+    case = gather(app, name, datetime.now(UTC), zone)
+    asked = None
+    if instant is not None:
+        entry_zone = zone if case.entry is None else case.entry.zone(zone)
+        asked = past_instant("instant", instant, entry_zone)
+        # A length in seconds stands for a second, and any other one for a minute.
+        if parse_length(instant) is not None and not instant.endswith("s"):
+            asked = asked.replace(second=0, microsecond=0)
+        if not 1970 < asked.year < 9999:
+            raise InvalidEntry("instant", "an instant of the years 1971 to 9998", instant)
+    explanation = explain(case, asked)
+    echo_json({"name": name, **asdict(explanation)})
+    echo_fields(_lines(explanation))
+
+
+def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
+    """Yield an explanation as pairs of a label and a text."""
+    yield "answer", explanation.verdict
+    texts: dict[str, list[str]] = {"because": [], "also": [], "next": []}
+    for reason in explanation.reasons:
+        label = _LABELS.get(reason.kind, "because")
+        texts[label].append(reason.sentence)
+    for label, sentences in texts.items():
+        yield label, "\n".join(sentences) or None
 
 
 @command("next")
