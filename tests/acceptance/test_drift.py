@@ -31,6 +31,9 @@ def received(client: redis.Redis, seconds: float) -> list[Sent]:
     return messages
 
 
+# In `make test`, test_hundreds_of_runs_of_a_second_end_where_they_should_although_each_tick_is_late of
+# tests/beat/test_pace.py has the same, by a clock that stands still, and each promise of "One stream" counts the
+# milliseconds from run to run.
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_a_second_stays_a_second_under_load(beat: Callable[..., Process], client: redis.Redis) -> None:

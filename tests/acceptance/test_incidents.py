@@ -1,4 +1,7 @@
-"""A real beat and a real worker: what becomes of runs leads to an incident, and to its end."""
+"""A real beat and a real worker: what becomes of runs leads to an incident, and to its end.
+
+The audit has no law about incidents, and the worker takes the messages from the queue that it could judge.
+"""
 
 from __future__ import annotations
 

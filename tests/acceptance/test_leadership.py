@@ -122,9 +122,11 @@ def test_a_leader_frozen_in_the_middle_of_a_batch_doubles_nothing_when_it_thaws(
     assert len({(m.entry, m.scheduled_at) for m in messages}) == added
     check_queue(client, delivery="exactly" if dispatch == "auto" else "at least")
     if dispatch == "plain":
-        # Published before committed: at most the batch that was frozen goes out again, under the same ids, and at most
-        # the one publish during which the leader froze is completed after.
-        assert len(messages) - added <= 20
+        # Published before committed: at most the batch under way of each leader that was replaced goes out again, under
+        # the same ids, and at most the one publish during which the leader froze is completed after. On a busy machine
+        # a leader may be replaced that was not frozen.
+        replaced = int(client.hget(KEYS.leader, "term") or 1) - 1
+        assert len(messages) - added <= 20 * replaced
         assert len([m for m in messages[before:] if m.sender == frozen.pid]) <= 1
 
 

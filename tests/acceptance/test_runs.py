@@ -1,4 +1,7 @@
-"""What became of runs, told by a real beat and a real worker, and read by somebody else."""
+"""What became of runs, told by a real beat and a real worker, and read by somebody else.
+
+The audit judges the queue that no worker takes from. What was taken is judged by the record of runs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+import redis
 
 from redbeat_lite import Schedules, every
+from tests.harness.queues import check_messages, queued
 from tests.harness.workers import Worker
 from tests.support.processes import Process
 from tests.support.server import Server
@@ -26,7 +31,7 @@ def worker(server: Server) -> Iterator[Worker]:
 
 
 def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
-    beat: Callable[..., Process], worker: Worker, schedules: Schedules
+    beat: Callable[..., Process], worker: Worker, schedules: Schedules, client: redis.Redis
 ) -> None:
     schedules.add("well", "proj.add", every(0.5), args=(1, 2))
     schedules.add("ill", "proj.add", every(0.5), args=("x", 1))
@@ -50,3 +55,4 @@ def test_what_a_worker_has_ended_is_told_and_what_nobody_takes_waits(
     sent = [run for run in schedules.runs("alone") if run.outcome != "skipped"]
     assert {(run.outcome, run.source) for run in sent} == {("waiting", "schedule")}
     assert schedules["alone"].last_run is None
+    check_messages(queued(client, "elsewhere"))

@@ -1,4 +1,7 @@
-"""What is told of runs before they end, and of those that end in unusual ways, with a real worker."""
+"""What is told of runs before they end, and of those that end in unusual ways, with a real worker.
+
+All runs are sent by hand, one at a time, so the audit would have nothing to judge.
+"""
 
 from __future__ import annotations
 

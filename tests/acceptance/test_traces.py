@@ -1,4 +1,7 @@
-"""Traces through a real beat and a real worker."""
+"""Traces through a real beat and a real worker.
+
+The worker takes the messages from the queue, so no audit of the queue fits. The worker's log has the ids of all runs.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, at, every
+from tests.harness.queues import check_queue
 from tests.support.beats import KEYS, WakeChannel, leads
 from tests.support.cases import together
 from tests.support.messages import of_entry
@@ -152,6 +153,7 @@ CHANGES = (add_to_an_empty_schedule, add_before_all_others, edit_forward, replac
 def test_an_entry_that_was_changed_is_sent_in_time(shared_sleeper: Sleeper, change: Callable[[Sleeper], None]) -> None:
     shared_sleeper.has_one_entry()
     change(shared_sleeper)
+    check_queue(shared_sleeper.client)
 
 
 def test_many_entries_added_together_wake_the_beat_once(busy_sleeper: Sleeper) -> None:

@@ -69,6 +69,8 @@ def test_a_broker_on_another_server(
     publish(f"broker {faults[0]}", verdict)
 
 
+# In `make test`, a promise has one leader frozen in the middle of a batch:
+# test_a_leader_that_was_frozen_sends_no_batch_to_another_broker.
 @only_long
 def test_a_leader_frozen_past_its_lease_whose_broker_is_elsewhere(
     own_server: StartServer, scenario_on: MakeScenario, publish: Publish, lease: float

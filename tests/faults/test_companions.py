@@ -101,6 +101,8 @@ def test_the_previous_commit_beside_this_one(
     publish("two versions", verdict)
 
 
+# In `make test`, promises have one beat whose clock is wrong or is set:
+# test_a_beat_whose_clock_is_wrong_sends_in_time and test_a_clock_that_is_set_leaves_out_and_repeats_no_run.
 @pytest.mark.soak
 def test_beats_whose_clocks_are_two_hours_apart(
     own_server: StartServer,

@@ -177,13 +177,8 @@ def test_a_pickle_is_rubbish_like_any_other(app: Celery, scheduler: Scheduler, c
 
 
 def test_a_text_of_megabytes_is_set_aside_and_cut(
-    app: Celery,
-    scheduler: Scheduler,
-    client: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    app: Celery, scheduler: Scheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A slow machine has smaller batches, and reads the long name with each of them.
     schedules, keys, megabytes = Schedules(app), scheduler.store.keys, 5_000_000
     schedules.add_many([Entry(name, "add", every(0.05)) for name in ("sound", "definition", "state")])
     scheduler.run_due()

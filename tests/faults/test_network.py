@@ -38,7 +38,9 @@ def _cut(proxy: Proxy) -> None:
     "cut",
     [
         _swallow_replies,
-        # Much like the one above, so they wait for the soak.
+        # Much like the one above, so they wait for the soak. In `make test`, a promise swallows the requests of a
+        # leader (test_a_leader_that_cannot_renew_stops_before_its_lease_ends), and another one refuses its
+        # connections (test_messages_reach_the_broker_when_the_schedule_moves_to_another_server).
         pytest.param(_swallow, marks=pytest.mark.soak),
         pytest.param(_swallow_requests, marks=pytest.mark.soak),
         pytest.param(_cut, marks=pytest.mark.soak),

@@ -73,44 +73,44 @@ if app.conf.get("proj_gated_entry"):
 
 
 class Journal(Hooks):
-    """Hooks that write their names to a file when they are called."""
+    """Hooks that write to a file which of them were called, each with the class of its event."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def _write(self, name: str) -> None:
+    def _write(self, hook: str, event: object) -> None:
         with open(self._path, "a") as file:
-            file.write(f"{name}\n")
+            file.write(f"{hook} {type(event).__name__}\n")
 
     def dispatched(self, event: Dispatched) -> None:
-        self._write("dispatched")
+        self._write("dispatched", event)
 
     def misfired(self, event: Misfired) -> None:
-        self._write("misfired")
+        self._write("misfired", event)
 
     def skipped(self, event: Skipped) -> None:
-        self._write("skipped")
+        self._write("skipped", event)
 
     def failed(self, event: Failed) -> None:
-        self._write("failed")
+        self._write("failed", event)
 
     def quarantined(self, event: Quarantined) -> None:
-        self._write("quarantined")
+        self._write("quarantined", event)
 
     def leader_gained(self, event: LeaderGained) -> None:
-        self._write("leader_gained")
+        self._write("leader_gained", event)
 
     def leader_lost(self, event: LeaderLost) -> None:
-        self._write("leader_lost")
+        self._write("leader_lost", event)
 
     def ticked(self, event: Ticked) -> None:
-        self._write("ticked")
+        self._write("ticked", event)
 
     def incident_opened(self, event: IncidentOpened) -> None:
-        self._write("incident_opened")
+        self._write("incident_opened", event)
 
     def incident_closed(self, event: IncidentClosed) -> None:
-        self._write("incident_closed")
+        self._write("incident_closed", event)
 
 
 if app.conf.get("proj_heard"):

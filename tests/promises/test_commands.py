@@ -46,6 +46,7 @@ def run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 class TestEntries:
     def test_entries_are_added_edited_listed_and_removed(self, run: Shell, stage: Stage) -> None:
+        """What the command line changes takes effect at once, and each change is in the record of changes."""
         assert "added 'entry'" in run("add", "entry", "proj.add", "--every", "60")
         assert "changed 'entry'" in run("edit", "entry", "--every", "90")
         assert "every 1m30s" in run("list")
@@ -61,7 +62,32 @@ class TestEntries:
         assert "removed 'entry'" in run("remove", "entry")
         assert "no entry 'entry'" in run("show", "entry", code=1)
 
+    def test_entries_are_selected_by_their_tags(self, run: Shell, stage: Stage, tmp_path: Path) -> None:
+        """Tags. Give entries tags, and select them by ``--tag``. The command shows what it selects."""
+        for tenant in ("42", "43"):
+            for job in ("billing", "mail"):
+                tags = f"{job},tenant:{tenant}"
+                run("add", f"{job}:{tenant}", "proj.add", "--every", "60", "--tags", tags)
+        chosen = ("--tag", "tenant:42")
+        for listing in (run("list", *chosen), run("next", *chosen), run("list", "billing:*", *chosen)):
+            assert "billing:42" in listing
+            assert "billing:43" not in listing
+        output = run("pause", *chosen, "--note", "moving house")
+        assert "2 entries to pause: 'billing:42', 'mail:42'" in output
+        paused = [name for name, entry in stage.schedules.items() if entry.status == "paused"]
+        assert sorted(paused) == ["billing:42", "mail:42"]
+        assert "resumed 2 entries" in run("resume", *chosen)
+        run("run", *chosen)
+        assert {name for name, _ in stage.occurrences()} == {"billing:42", "mail:42"}
+        file = tmp_path / "entries.json"
+        run("export", str(file), *chosen)
+        assert "billing:42" in file.read_text()
+        assert "billing:43" not in file.read_text()
+        run("remove", *chosen)
+        assert sorted(stage.schedules) == ["billing:43", "mail:43"]
+
     def test_entries_are_frozen_and_thawed(self, run: Shell, stage: Stage) -> None:
+        """Stop everything for a deploy: ``freeze '*' --for 2h``, ``freezes``, ``thaw ID``."""
         stage.schedules.add("entry", "proj.add", every(60))
         freeze = re.search(r"thaw (\w+)", run("freeze", "*", "--for", "2h"))
         assert freeze is not None
@@ -70,6 +96,9 @@ class TestEntries:
         assert not list(stage.schedules.freezes)
 
     def test_the_past_is_run_again(self, run: Shell, stage: Stage) -> None:
+        """Run the lost window again: ``backfill``. ``backfills pause ID``, ``resume ID`` and ``cancel ID``
+        control it.
+        """
         stage.schedules.add("entry", "proj.add", every(60))
         output = run("backfill", "entry", "--from", "2h", "--to", "1h", "--max-active", "none")
         backfill = re.search(r"started backfill (\w+)", output)
@@ -81,6 +110,7 @@ class TestEntries:
         assert stage.schedules.backfills[backfill[1]].ended == "cancelled"
 
     def test_calendars_leave_days_out(self, run: Shell, stage: Stage) -> None:
+        """Leave dates out: a stored calendar names days, and an entry names the calendar."""
         assert "stored off@1" in run("calendars", "set", "off", "2030-12-25")
         assert "off@1" in run("calendars", "list")
         run("add", "entry", "proj.add", "--cron", "0 3 * * *", "--calendar", "off")
@@ -88,6 +118,10 @@ class TestEntries:
         assert "removed calendar 'off'" in run("calendars", "remove", "off")
 
     def test_entries_go_to_files_and_come_back(self, run: Shell, stage: Stage, tmp_path: Path) -> None:
+        """``export`` writes every entry to a file, and ``import`` and ``apply`` put them back.
+
+        ``plan``, and ``import`` without ``--apply``, only say what would be done.
+        """
         file = str(tmp_path / "entries.json")
         stage.schedules.add("entry", "proj.add", every(60))
         run("export", file)
@@ -101,17 +135,23 @@ class TestEntries:
         assert "entry" in stage.schedules
 
     def test_another_scheduler_is_watched(self, run: Shell) -> None:
+        """``shadow``: a beat plans beside the old one, and reports where the two differ."""
         assert "0 runs agreed" in run("shadow", "--from", "redbeat", "--for", "1s")
 
 
 class TestOperating:
     def test_locks_are_listed_and_cleared(self, run: Shell, stage: Stage) -> None:
+        """``redbeat locks`` lists the once-locks; ``clear`` frees one."""
         with lock(stage.app, "reindex"):
             assert "reindex" in run("locks", "list")
             run("locks", "clear", "reindex")
             assert "reindex" not in run("locks", "list")
 
     def test_pipelines_are_looked_at_and_ended(self, run: Shell, stage: Stage) -> None:
+        """``pipelines wait`` exits with 3 if the run did not succeed. ``cancel`` ends a run, and ``resume``
+        goes on with it.
+        """
+
         @stage.app.task(name="proj.step", base=PipelineTask, shared=False)
         def step(params: dict[str, Any]) -> None: ...
 
@@ -151,6 +191,7 @@ class TestProcesses:
         return {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **stage.environment()}
 
     def test_watch_shows_the_entries_that_run_next(self, stage: Stage, environment: dict[str, str]) -> None:
+        """``watch`` shows the entries that run next; ``q`` ends it."""
         stage.schedules.add("watched", "proj.add", every(60))
         ours, its = pty.openpty()
         command = [sys.executable, "-m", "celery", "-A", "tests.promises.proj", "redbeat", "watch"]
@@ -177,6 +218,7 @@ class TestProcesses:
             assert "entry" in page.read().decode()
 
     def test_the_demonstration_runs(self, environment: dict[str, str]) -> None:
+        """``python -m redbeat_lite demo`` starts a server, a worker and two beats, and ends them."""
         ended = run_python("-m", "redbeat_lite", "demo", "--seconds", "1", env=environment)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "look at who sends" in ended.stdout
@@ -184,6 +226,7 @@ class TestProcesses:
     def test_a_heartbeat_file_tells_of_health_without_a_server(
         self, stage: Stage, environment: dict[str, str], tmp_path: Path
     ) -> None:
+        """A beat renews its heartbeat file while its loop lives, and ``python -m redbeat_lite health`` reads it."""
         file = tmp_path / "heartbeat"
         stage.beat(redbeat_lite_heartbeat_file=str(file))
         eventually(file.exists)
@@ -203,6 +246,7 @@ def leaves(group: click.Group, *words: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_every_command_has_a_test_here() -> None:
+    """Each command of ``celery redbeat`` and of ``python -m redbeat_lite`` is run by a test of this file."""
     text = Path(__file__).read_text()
     redbeat = command_line.commands["redbeat"]
     commands = [*leaves(redbeat, "redbeat"), *leaves(main, "redbeat_lite")]

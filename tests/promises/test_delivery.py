@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, at, cron, every
 from redbeat_lite.testing import schedule_clock
 from tests.promises.conftest import GATED, TICK, Clock, Stage, separate_broker
+from tests.support.amqp_broker import AmqpBroker
 from tests.support.messages import Message, by_entry, of_entry
 from tests.support.proxy import Proxy
 from tests.support.server import DURABLE, Server
@@ -113,6 +115,27 @@ class TestBrokers:
         assert "WRONGTYPE" in error
         broker.own_client.delete("odd")
         eventually(lambda: of_entry(broker.own_client, "refused", "odd"))
+
+    @pytest.mark.parametrize("confirms", [True, False], ids=["confirmed", "not confirmed"])
+    def test_rabbitmq_must_confirm_messages(self, stage: Stage, confirms: bool) -> None:
+        """At least once everywhere else. RabbitMQ must confirm messages. Without it, a message that is lost
+        on its way counts as sent, and the log says so.
+        """
+        schedules = stage.schedules
+        with closing(AmqpBroker()) as broker:
+            settings = {"redbeat_lite_url": stage.server.url, "broker_url": broker.url}
+            beat = stage.beat(**settings, broker_transport_options={"confirm_publish": confirms})
+            stage.add_due("refused", options={"queue": AmqpBroker.FULL})
+            stage.add_due("taken")
+            eventually(lambda: schedules["taken"].finished)
+            if confirms:
+                beat.says("messages go out one by one .at least once")
+                assert eventually(lambda: schedules["refused"].last_error)
+                assert not schedules["refused"].finished
+            else:
+                beat.says("what the broker does not take is lost, as confirm_publish is not set")
+                eventually(lambda: schedules["refused"].finished)
+            assert [queue for _, queue, _ in broker.messages] == ["celery"]
 
     def test_a_publish_is_not_retried_by_celery(self, stage: Stage, own_server: Callable[..., Server]) -> None:
         """A publish that hangs is cut at ``publish_timeout``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from importlib import import_module, metadata
 from pathlib import Path
@@ -69,6 +70,19 @@ from redbeat_lite import (
     rrule,
     start_task_process,
 )
+from redbeat_lite.events import (
+    Dispatched,
+    Failed,
+    Hooks,
+    IncidentClosed,
+    IncidentOpened,
+    LeaderGained,
+    LeaderLost,
+    Misfired,
+    Quarantined,
+    Skipped,
+    Ticked,
+)
 from redbeat_lite.operate import Finding, Status, examine, status
 from redbeat_lite.pipeline import RunStatus, State, StepFailed, StepStatus, progress_line, sweep
 from redbeat_lite.testing import Fired, Rehearsal, ScheduleClock, rehearse, schedule_clock
@@ -83,6 +97,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 class TestSchedules:
     def test_entries_are_read_in_many_ways(self, stage: Stage) -> None:
+        """Schedules is a mapping from names to entries; ``upcoming`` and ``soonest`` say what comes."""
         schedules = stage.schedules
         schedules.add_many([Entry("first", "proj.add", "1m"), Entry("second", "proj.add", "1h", description="slow")])
         assert [entry.name for entry in schedules.list()] == ["first", "second"]
@@ -100,6 +115,9 @@ class TestSchedules:
         assert record.changes[0].action == "added"
 
     def test_a_mapping_of_entries_is_changed_as_a_dict(self, stage: Stage) -> None:
+        """``schedules[name] = Entry(…)`` stores an entry, ``del schedules[name]`` removes it, and ``clear()``
+        removes all.
+        """
         schedules = stage.schedules
         schedules["entry"] = Entry("entry", "proj.add", every(60))
         schedules["entry"] = schedules["entry"].replace(description="another")
@@ -114,6 +132,7 @@ class TestSchedules:
         assert not schedules
 
     def test_entries_are_changed_together(self, stage: Stage) -> None:
+        """``select(name, tag=, task=)`` returns a Selected, which pauses, resumes, removes or runs the entries."""
         for name in ("billing-a", "billing-b", "other"):
             stage.schedules.add(name, "proj.add", every(60), tags=("tagged",))
         selected = stage.schedules.select("billing-*", tag="tagged", task="proj.*")
@@ -127,6 +146,7 @@ class TestSchedules:
         assert list(stage.schedules) == ["other"]
 
     def test_calendars_leave_days_out(self, stage: Stage) -> None:
+        """``calendar``: name of a stored calendar, on whose days the entry does not run."""
         calendars = stage.schedules.calendars
         assert isinstance(calendars, Calendars)
         calendars["off"] = Calendar({date(2030, 1, 2)}, date(2031, 12, 31))
@@ -140,6 +160,7 @@ class TestSchedules:
         assert "off" not in calendars.all()
 
     def test_freezes_are_listed_and_seen_at_their_entries(self, stage: Stage) -> None:
+        """A freeze says until when and why, and the frozen entry says until when."""
         freezes = stage.schedules.freezes
         assert isinstance(freezes, FreezeList)
         stage.schedules.add("entry", "proj.add", every(60))
@@ -150,6 +171,7 @@ class TestSchedules:
         assert list(freezes) == [freeze]
 
     def test_backfills_are_paused_resumed_and_cancelled(self, stage: Stage) -> None:
+        """The past is run again by a backfill, which can be paused, resumed and cancelled."""
         backfills = stage.schedules.backfills
         assert isinstance(backfills, Backfills)
         stage.schedules.add("entry", "proj.add", every(60))
@@ -200,6 +222,7 @@ class TestSchedules:
             stage.schedules.add("entry", "proj.add", every(60))
 
     def test_what_a_configuration_owns_is_changed_there(self, stage: Stage) -> None:
+        """The configuration owns the definition of its entries, so an edit from elsewhere is refused."""
         stage.beat(beat_schedule={"mine": {"task": "proj.add", "schedule": 3600.0}})
         with pytest.raises(ConfigOwned):
             stage.schedules.update("mine", description="another")
@@ -235,6 +258,7 @@ class TestEntries:
         stage.schedules.load_runs([due])
 
     def test_an_entry_is_a_value(self) -> None:
+        """An Entry is read-only: to call ``save()`` raises an AttributeError that says what to call."""
         entry = Entry("entry", "proj.add", "1h", misfire=Misfire("all", limit=5), expect=Expect(start_within="5m"))
         assert entry.as_dict()["schedule"] == {"schedule": 3600.0}
         assert Entry.from_mapping("entry", {"task": "proj.add", "schedule": "1h"}).name == "entry"
@@ -242,6 +266,7 @@ class TestEntries:
             entry.save()
 
     def test_fields_have_types_for_annotations(self, stage: Stage) -> None:
+        """The Python API has types for the annotations of your own functions."""
         once: OnceFields = {"lease": 5}
         misfire: MisfireFields = {"policy": "all"}
         expect: ExpectFields = {"start_within": "5m"}
@@ -261,6 +286,7 @@ class Fortnight(CelerySchedule):  # type: ignore[misc]  # Celery ships no types
 
 class TestRules:
     def test_every_kind_of_rule_is_stored_and_comes_back(self, stage: Stage) -> None:
+        """A rule is stored and comes back as it was, also of a schedule class of yours."""
         register_schedule(Fortnight, lambda schedule: None, lambda data: Fortnight(), name="fortnight")
         rules = {
             "every": every("1h30m", align=True),
@@ -293,6 +319,7 @@ class TestLocks:
                 held.check()
 
     def test_a_conflict_is_a_failure_if_asked_for(self, stage: Stage, tmp_path: Path) -> None:
+        """``"raise"`` ends the second call as FAILURE with OnceRejected."""
         backend = {"result_backend": stage.server.url}
         stage.app.conf.update(backend)
         stage.worker(**backend)
@@ -305,6 +332,7 @@ class TestLocks:
         first.get(timeout=60)
 
     def test_a_policy_is_a_value(self) -> None:
+        """``Once.but`` returns the same policy with some fields changed."""
         assert Once(key="key", lease=5).but(on_conflict="raise") == Once(key="key", lease=5, on_conflict="raise")
 
 
@@ -351,6 +379,7 @@ class TestPipelines:
             run.resume()
 
     def test_a_run_is_cancelled(self, app: Celery) -> None:
+        """``run.cancel()``: start nothing more. An unknown id raises PipelineNotFound."""
         run = Pipeline(app, [("proj.step", 1)]).start()
         run.cancel()
         assert run.status().state == State.ABORTED
@@ -366,6 +395,7 @@ def load(params: dict[str, Any]) -> dict[str, Any]:
 
 class TestWatching:
     def test_the_status_and_the_doctor_report_on_beats(self, stage: Stage) -> None:
+        """``status`` says who leads, and ``doctor`` says what to mend."""
         beat = stage.beat()
         report = status(stage.app)
         assert isinstance(report, Status)
@@ -375,25 +405,66 @@ class TestWatching:
         assert isinstance(findings[0], Finding)
         assert "the server keeps nothing on disk" in [finding.what for finding in findings]
 
+    def test_celery_knows_the_scheduler_by_a_short_name(self, stage: Stage) -> None:
+        """The entry point ``redbeat_lite`` of ``celery.beat_schedulers`` is the scheduler."""
+        beat = stage.start("beat", "-S", "redbeat_lite", "-l", "INFO")
+        beat.says(r"scheduler -> redbeat_lite\.Scheduler")
+        beat.says("beat: leading")
+
     def test_hooks_hear_of_what_a_beat_does(self, stage: Stage, tmp_path: Path) -> None:
+        """A beat reports what it does to hooks, in an event for each method."""
         journal = tmp_path / "heard"
+        schedules = stage.schedules
+        past = at(datetime.now(UTC) - timedelta(hours=1))
+        schedules.add("late", "proj.add", past, misfire="skip")
+        schedules.add("spoilt", "proj.add", past)
+        stage.client.hset("{redbeat-lite}:entries", "spoilt", "rubbish")
+        stage.client.set("odd", "not a list")
+        stage.add_due("refused", options={"queue": "odd"})
+        schedules.add("single", "proj.add", every(0.2), once=True)
         beat = stage.beat(proj_heard=str(journal))
-        stage.add_due("entry")
-        stage.schedules.add("single", "proj.add", every(0.2), once=True)
-        sending = {"leader_gained", "dispatched", "skipped", "ticked"}
-        eventually(lambda: sending <= heard(journal))
+        at_the_end = {Hooks.incident_closed, Hooks.leader_lost}
+        eventually(lambda: heard(journal) >= calls(EVENTS.keys() - at_the_end), what="events")
+        schedules.discard("spoilt")
+        eventually(lambda: heard(journal) >= calls({Hooks.incident_closed}), what="the end of the incident")
         stage.usurp()
         beat.says("no longer leading")
-        eventually(lambda: "leader_lost" in heard(journal))
+        eventually(lambda: heard(journal) == calls(EVENTS.keys()), what="all events")
+
+    def test_the_hooks_are_all_heard_of_here(self) -> None:
+        """A beat reports what it does to hooks, in an event for each method."""
+        methods = {name for name in vars(Hooks) if not name.startswith("_")}
+        assert {hook.__name__ for hook in EVENTS} == methods
+
+
+#: Each hook, and the class of its events.
+EVENTS: dict[Callable[..., None], type] = {
+    Hooks.dispatched: Dispatched,
+    Hooks.misfired: Misfired,
+    Hooks.skipped: Skipped,
+    Hooks.failed: Failed,
+    Hooks.quarantined: Quarantined,
+    Hooks.leader_gained: LeaderGained,
+    Hooks.leader_lost: LeaderLost,
+    Hooks.ticked: Ticked,
+    Hooks.incident_opened: IncidentOpened,
+    Hooks.incident_closed: IncidentClosed,
+}
+
+
+def calls(hooks: Iterable[Callable[..., None]]) -> set[str]:
+    """The calls of these hooks, as ``proj.Journal`` writes them down."""
+    return {f"{hook.__name__} {EVENTS[hook].__name__}" for hook in hooks}
 
 
 def heard(journal: Path) -> set[str]:
-    """The names of the hooks that were called."""
-    return set(journal.read_text().split()) if journal.exists() else set()
+    """The calls of hooks that are written down."""
+    return set(journal.read_text().splitlines()) if journal.exists() else set()
 
 
 class TestTesting:
     def test_a_day_of_the_schedule_passes_at_once(self, stage: Stage) -> None:
+        """A test can ask what runs on a day, without a beat, a server or a wait."""
         clock = schedule_clock("2026-03-29", app=stage.app, entries=[Entry("hourly", "proj.add", "1h")])
         assert isinstance(clock, ScheduleClock)
         day = clock.run("3h")
@@ -403,6 +474,7 @@ class TestTesting:
         assert clock.now > day[-1].at
 
     def test_a_pipeline_is_rehearsed_without_a_worker(self, stage: Stage) -> None:
+        """``rehearse()`` runs a pipeline at once, in the process of the test."""
         stage.app.task(name="proj.step", base=PipelineTask, shared=False)(count)
         rehearsal = rehearse(Pipeline(stage.app, [("proj.step", 1)], params={"rows": 1}))
         assert isinstance(rehearsal, Rehearsal)
@@ -418,12 +490,14 @@ class TestPage:
     """You can look instead of type: the page, in whatever serves it."""
 
     def test_a_site_answers_requests(self, stage: Stage) -> None:
+        """``Site.handle`` answers a request of any host with a response."""
         site = Site(stage.app, access=lambda request: Access("ada", frozenset(RIGHTS)))
         answer = site.handle(PageRequest("GET", "/entries", "", {}))
         assert isinstance(answer, Response)
         assert answer.status == 200
 
     def test_wsgi_serves_it(self, stage: Stage) -> None:
+        """Flask and other WSGI hosts mount the page."""
         page = wsgi(stage.app, access=lambda request: Access("ada", frozenset({"view"})))
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/entries", "QUERY_STRING": ""}
         began: list[str] = []
@@ -432,6 +506,7 @@ class TestPage:
         assert b"<html" in body
 
     def test_asgi_serves_it(self, stage: Stage) -> None:
+        """FastAPI and other ASGI hosts mount the page."""
         page = asgi(stage.app, access=lambda request: Access("ada", frozenset({"view"})))
         scope = {"type": "http", "method": "GET", "path": "/entries", "query_string": b"", "headers": []}
         sent: list[Any] = []
@@ -456,10 +531,12 @@ ELSEWHERE = {
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
+    """``__version__`` is the version of the installed distribution."""
     assert redbeat_lite.__version__ == metadata.version("redbeat_lite")
 
 
 def test_every_public_name_is_used_here() -> None:
+    """Names on the page of the Python API and in ``__all__`` are public, and each of them is used by a test."""
     modules = ("", ".operate", ".pipeline", ".testing", ".web")
     listed = {name for module in modules for name in import_module(f"redbeat_lite{module}").__all__}
     page = document("api.md").read_text()
@@ -473,14 +550,27 @@ def test_every_public_name_is_used_here() -> None:
 
 
 def used_names() -> set[str]:
-    """The names and attributes that code of this folder uses; an import alone is no use."""
+    """The names and attributes that code of this folder uses.
+
+    An import, a definition, and an annotation of a function are no use.
+    """
     used: set[str] = set()
     for path in Path(__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in walk_code(ast.parse(path.read_text())):
             if isinstance(node, ast.Name):
                 used.add(node.id)
             elif isinstance(node, ast.Attribute):
                 used.add(node.attr)
-            elif isinstance(node, ast.FunctionDef):
-                used.add(node.name)
     return used
+
+
+def walk_code(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all below it, without the annotations of functions."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        is_annotation = field == "returns" or (field == "annotation" and isinstance(node, ast.arg))
+        if is_annotation:
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from walk_code(child)

@@ -18,6 +18,7 @@ from redbeat_lite import (
     Once,
     OnceRejected,
     OnceSkipped,
+    Pause,
     Pipeline,
     PipelineTask,
     Task,
@@ -34,6 +35,7 @@ from tests.support.process_table import descendants
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually, never
+from tests.support.webhook import Webhook
 
 
 class Child(NamedTuple):
@@ -136,6 +138,7 @@ class TestOnce:
                 assert not third
 
     def test_a_block_holds_a_lock(self, stage: Stage) -> None:
+        """``lock(app, key)``: a block holds a once-lock, and frees it at its end."""
         with lock(stage.app, "key", lease=5) as held:
             assert held
             with lock(stage.app, "key") as second:
@@ -166,6 +169,9 @@ class TestPipelines:
         return stage.app
 
     def test_stages_run_by_priority_and_hand_on_their_params(self, stage: Stage, app: Any) -> None:
+        """Steps of lower priority start when all higher ones have succeeded. The results of each stage reach
+        the next one.
+        """
         stage.worker()
         step = app.tasks["proj.step"]
         steps = [("last", step.s("c"), 1), ("first", step.s("a"), 3), ("middle", step.s("b"), 2)]
@@ -174,6 +180,7 @@ class TestPipelines:
         assert run.params()["done"] == ["a", "b", "c"]
 
     def test_a_step_that_fails_ends_the_run_with_its_reason(self, stage: Stage, app: Any) -> None:
+        """A failure stops the rest, and the run says why."""
         stage.worker()
         run = Pipeline(app, [("bad", "proj.broken", 2), ("next", "proj.broken", 1)]).start()
         status = run.wait(30)
@@ -257,6 +264,7 @@ class TestInput:
 
 class TestPeople:
     def test_each_change_says_who_made_it(self, stage: Stage) -> None:
+        """The record of changes says who changed what, when and why."""
         with acting_as("alice"):
             stage.schedules.add("entry", "proj.add", every(60))
         stage.schedules.pause("entry", "the disk is full")
@@ -293,7 +301,52 @@ class TestPeople:
 
         eventually(lambda: kinds() >= {("failed", "fails"), ("too_long", "lasts")}, what="two incidents")
 
+    def test_an_incident_alerts_you(self, stage: Stage) -> None:
+        """An incident can alert you. ``redbeat_lite_notify``: mail, Slack, Teams, PagerDuty, webhooks and more."""
+        with Webhook() as web:
+            stage.beat(redbeat_lite_notify=[f"json://{web.address}/hook"])
+            stage.client.hset("{redbeat-lite}:entries", "spoilt", "rubbish")
+            stage.client.zadd("{redbeat-lite}:due", {"spoilt": 0})
+            stage.add_due("wakes the beat")
+            notice = eventually(lambda: web.posts, what="a notice")[0]
+        [incident] = stage.schedules.incidents()
+        assert notice["title"] == f"[{incident.id}] quarantined spoilt"
+
+    def test_an_entry_whose_runs_fail_is_paused(self, stage: Stage) -> None:
+        """Failure policy. The leader pauses the entry once three of its runs in a row have failed. The incident
+        ``paused``, the entry's ``paused_note`` and the record of changes say so. After ``resume``, it takes
+        three failures again.
+        """
+        stage.worker()
+        stage.beat()
+        schedules = stage.schedules
+        schedules.add("thrice", "proj.fail", every(3600), on_failure=Pause(after=3))
+        schedules.add("last", "proj.fail", every(3600), on_failure=Pause(after=1))
+        # A leader counts the ends that come after its first look.
+        eventually(lambda: stage.client.hexists("{redbeat-lite}:meta", "feed"), what="the first look of the leader")
+
+        def fail(name: str) -> None:
+            task = schedules.run_now(name)
+            eventually(lambda: task in {run.task_id for run in schedules.runs(name, outcome="failed")})
+
+        for _ in range(3):
+            fail("thrice")
+        eventually(lambda: schedules["thrice"].status == "paused", what="the pause")
+        assert schedules["thrice"].paused_note
+        change = schedules.changes("thrice")[0]
+        assert (change.action, change.actor) == ("paused", "beat")
+        assert [(incident.kind, incident.entry) for incident in schedules.incidents()] == [("paused", "thrice")]
+        schedules.resume("thrice")
+        for name in ("thrice", "thrice", "last"):
+            fail(name)
+        # The leader reads the ends of runs in their order.
+        eventually(lambda: schedules["last"].status == "paused", what="the pause")
+        assert schedules["thrice"].status == "waiting"
+        fail("thrice")
+        eventually(lambda: schedules["thrice"].status == "paused", what="the second pause")
+
     def test_a_run_by_hand_is_sent_at_once(self, stage: Stage) -> None:
+        """``run_now`` sends one extra task, with arguments of its own if you like."""
         stage.schedules.add("entry", "proj.add", manual())
         stage.schedules.run_now("entry", kwargs={"x": 7})
         [message] = stage.messages("entry")
