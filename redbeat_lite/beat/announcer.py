@@ -139,5 +139,5 @@ def _handlers(hooks: Hooks) -> dict[type, Callable[[Any], None]]:
     return {
         kind: getattr(hooks, name)
         for kind, name in _METHODS.items()
-        if getattr(type(hooks), name) is not getattr(Hooks, name) or name in vars(hooks)
+        if getattr(type(hooks), name) is not getattr(Hooks, name)
     }

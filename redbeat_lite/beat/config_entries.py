@@ -15,7 +15,7 @@ entry is refused, the leader reads it every few leases, because a taken name may
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date, tzinfo
 from typing import Any
@@ -126,10 +126,6 @@ class ConfigEntries:
         self._refused_before: dict[str, str] = {}
         #: Names of entries in quarantine whose definition is still the faulty one.
         self._quarantined: set[str] = set()
-        #: Names of entries that another owner has stored with the same definition.
-        self._shared: set[str] = set()
-        #: Owners that have a running beat.
-        self._present: Collection[str] = ()
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
 
@@ -172,15 +168,13 @@ class ConfigEntries:
         # The stored form of a refused entry stays, so its name still belongs to this owner.
         refused_names = stored_names & self._refused.keys()
         self._quarantined = self._find_quarantined()
-        self._shared = set()
         self._inherited = {}
-        self._present = present(self._store, self._settings)
 
         left_names = stored_names - configured_names
         names = [*self._entries, *left_names]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
-        own_names = (self._entries.keys() - self._shared) | refused_names
+        own_names = self._entries.keys() | refused_names
         if stored_names != own_names:
             self._store.set_config_names(owner, own_names, term)
         self._store.remember("refused", Refused.of(owner, self._refused).encode(), term)
@@ -263,7 +257,7 @@ class ConfigEntries:
             logger.error(text, name)
             return [self._fresh(wanted, stored, now)]
         if not is_own:
-            if existing.owner is None or existing.owner in self._present:
+            if existing.owner is None or existing.owner in present(self._store, self._settings):
                 self._leave_name(wanted, existing, stored)
                 return []
             self._inherited[name] = existing.owner
@@ -312,19 +306,18 @@ class ConfigEntries:
         )
 
     def _leave_name(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
-        """Refuse an entry because a runtime entry or another app has its name.
+        """Leave an entry to the runtime entry or the other app that has its name.
 
-        If another app has stored the same definition, both share the entry and it is not refused.
-        Celery adds such an entry, ``celery.backend_cleanup``, to every app.
+        It is refused, unless the other app has stored the same definition. Celery adds such an
+        entry, ``celery.backend_cleanup``, to every app.
         """
+        del self._entries[wanted.name]
         if is_shared(wanted, existing, stored):
-            self._shared.add(wanted.name)
             return
         holder = f"the configuration of {existing.owner!r}"
         if existing.owner is None:
             holder = "a runtime entry"
         self._refuse(wanted.name, RedbeatError(f"the name is taken by {holder}"))
-        del self._entries[wanted.name]
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
         """Log if an entry was due later today by its old schedule, and is not by its new one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import tzinfo
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
-from .._base.lazy import lazy
 from .._base.threads import Ticker
 from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
@@ -63,10 +62,7 @@ _DAY_MS = 86_400_000
 
 
 #: Actions after which the time limit for the next success of an entry begins again.
-_ACTIONS = ("resumed", "released")
-
-#: Fields whose change has the same effect.
-_FIELDS = {"expect", "schedule", "enabled"}
+_RESTARTS = ("edited", "resumed", "released")
 
 
 class WatchedEntry(NamedTuple):
@@ -95,7 +91,10 @@ class IncidentWatch:
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader, state: BeatState) -> None:
         self._app = app
-        self._settings = settings
+        self._store = Store.of(settings, timeout=_TIMEOUT)
+        client = self._store.backend.client
+        self._incidents = IncidentStore(client, settings.key_prefix)
+        self._locks = LockStore(client, settings.key_prefix)
         self._zone: tzinfo = app.timezone
         self._leader = leader
         self._state = state
@@ -118,14 +117,6 @@ class IncidentWatch:
             "beat: cannot look for incidents",
         )
 
-    @lazy
-    def _store(self) -> Store:
-        return Store.of(self._settings, timeout=_TIMEOUT)
-
-    @lazy
-    def _incidents(self) -> IncidentStore:
-        return IncidentStore(self._store.backend.client, self._settings.key_prefix)
-
     def look(self) -> None:
         """Take one look, if this process leads: read all pages, and write the decisions."""
         if not self._leader.leading:
@@ -143,8 +134,7 @@ class IncidentWatch:
 
     def _read_workers(self) -> None:
         """Read the reports of the workers that have reported within the last minute."""
-        locks = LockStore(self._store.backend.client, self._settings.key_prefix)
-        reports = workers(locks).values()
+        reports = workers(self._locks).values()
         self._queues = {queue for report in reports for queue in report.queues}
         self.deadlines.recorded = any(report.records for report in reports)
 
@@ -263,24 +253,21 @@ class IncidentWatch:
             if overdue:
                 self.deadlines.needed_at = now
             return []
-        return [*self._dated(self._incidents.with_rows(overdue), entries, now)]
-
-    def _dated(
-        self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry], now: int
-    ) -> Iterator[Deadline]:
-        """Yield deadlines with ``since``, by the present form of the entries."""
         without_run = {
             deadline.name: entries[deadline.name].entry
             for deadline in overdue
             if deadline.nominal is None
         }
         starts = _find_fresh_starts(self._store, without_run, now)
-        for deadline in overdue:
+        dated = []
+        for deadline in self._incidents.with_rows(overdue):
+            # Count the time limit again by the present form of the entry.
             if deadline.nominal is None:
                 since = starts.get(deadline.name)
             else:
                 since = self.deadlines.due(entries[deadline.name].entry, deadline.nominal, now)
-            yield deadline._replace(since=since)
+            dated.append(deadline._replace(since=since))
+        return dated
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, without those about runs."""
@@ -404,33 +391,19 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
     """
     if not entries:
         return {}
-    starts = _last_changes(store, [*entries])
-    lines = newest_first(store.backend.client, store.keys.changes, decode_change, PAGE)
+    client: Any = store.backend.client
+    starts: dict[str, int] = {}
+    records = client.hmget(store.keys.changed, [*entries])
+    for name, record in zip(entries, records, strict=True):
+        # An entry is left out if its last change is not recorded (AttributeError) or unreadable.
+        with suppress(AttributeError, *UNREADABLE):
+            change = decode_last(name, record)
+            if change.action in _RESTARTS:
+                starts[name] = to_ms(change.at)
+    lines = newest_first(client, store.keys.changes, decode_change, PAGE)
     for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
         end = min(to_ms(freeze.end), now)
         for name, entry in entries.items():
             if freeze.selection.covers(entry):
                 starts[name] = max(starts.get(name, end), end)
-    return starts
-
-
-def _last_changes(store: Store, names: list[str]) -> dict[str, int]:
-    """Return when each entry was last changed, in epoch ms of the server.
-
-    An entry is left out if its last change does not restart its time limits.
-    """
-    client: Any = store.backend.client
-    starts: dict[str, int] = {}
-    records = client.hmget(store.keys.changed, names)
-    for name, record in zip(names, records, strict=True):
-        # These are the errors of an entry whose last change is not recorded, or is unreadable.
-        with suppress(AttributeError, *UNREADABLE):
-            change = decode_last(name, record)
-            if change.action == "edited":
-                # Only the line of the record of changes has the edited fields.
-                line_id = record.partition(b"|")[0]
-                [line] = client.xrange(store.keys.changes, line_id, line_id)
-                change = decode_change(*line)
-            if change.action in _ACTIONS or any(field in _FIELDS for field, *_ in change.fields):
-                starts[name] = to_ms(change.at)
     return starts

@@ -149,10 +149,7 @@ class Leadership:
             self._make_whole(term)
         if self._has_new_pauses:
             self.config.pauses.look(self._leader.pauses)
-        set_back = self._leader.set_back
-        if self.repair.is_new(set_back):
-            self.repair.clock_went_back(set_back)
-        self.repair.reschedule(term)
+        self.repair.reschedule(term, self._leader.set_back)
 
     def _check_services(self) -> None:
         """Warn once of wrong broker URLs, and of a wrong setup of the server when it answers."""
@@ -186,33 +183,17 @@ class Leadership:
             logger.info("beat: standing by; %s leads", leader or "another beat")
 
     def _compare_with(self, leader: Beat) -> None:
-        """Warn of config entries of this app that the leader has not stored as they are here.
+        """Warn of entries of this app's configuration that the leader has not stored as here.
 
         This is done once for each leader, when it has had the time to store its configuration.
         """
-        owner = self._settings.owner
-        configuration = self.config.configuration
-        if leader.owner != owner:
-            missing = [name for name, _ in configuration.not_stored()]
-            if missing:
-                logger.warning(
-                    "beat: a beat of %r leads, so these entries of %r are not stored yet: %s; "
-                    "a redbeat_lite_key_prefix for each app keeps the two apart",
-                    leader.owner,
-                    owner,
-                    listed(missing),
-                )
-            return
-        names = sorted(configuration.differing())
+        names = sorted(self.config.configuration.differing())
         if names:
             logger.warning(
-                "beat: %s from the definition of the leader, %s, which counts: %s",
-                counted(
-                    len(names),
-                    "entry of beat_schedule differs",
-                    "entries of beat_schedule differ",
-                ),
+                "beat: %s not stored as here, because %s leads with the configuration of %r: %s",
+                counted(len(names), "entry of beat_schedule is", "entries of beat_schedule are"),
                 leader,
+                leader.owner,
                 listed(names),
             )
 

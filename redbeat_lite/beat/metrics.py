@@ -40,10 +40,6 @@ LATENESS = (
     3600.0,
 )
 
-#: Bounds of the tick histogram in seconds. One command takes less than a millisecond, a full batch
-#: some 20.
-TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
 #: Seconds between two attempts to open a port that another process has.
 _RETRY = 10.0
 
@@ -71,9 +67,7 @@ class Metrics(Hooks):
             "redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry
         )
         tick = "One turn of the leader's loop, without the wait that follows it."
-        self._tick = Histogram(
-            "redbeat_lite_tick_duration_seconds", tick, buckets=TICK, registry=registry
-        )
+        self._tick = Histogram("redbeat_lite_tick_duration_seconds", tick, registry=registry)
         self._dispatched = Counter(
             "redbeat_lite_dispatched", "Occurrences sent.", ["task"], registry=registry
         )

@@ -19,9 +19,9 @@ from .._base.text import text_of
 from .._base.times import from_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..runs.incident import LEADERLESS, Case
-from ..settings import Settings
+from ..settings import Settings, key_root
 from ..store.connections import FAULTS, Backend, refusal
-from ..store.keys import ForeignKey, Keys
+from ..store.keys import ForeignKey
 from .beat_state import BeatState
 from .dispatch.publisher import BrokerDown, Publisher
 from .leadership import Leadership
@@ -53,7 +53,7 @@ class Outage:
         state: BeatState,
     ) -> None:
         self._backend = backend
-        self._root = Keys.of(settings.key_prefix).prefix
+        self._root = key_root(settings.key_prefix)
         self._leadership = leadership
         self._publisher = publisher
         self._wakeup = wakeup
@@ -93,7 +93,11 @@ class Outage:
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
-            return self._handle_login(f"{server} refuses to let us in", refusal(exc, self._root))
+            why = f"{server} refuses to let us in: {refusal(exc, self._root)}"
+            # A server that has accepted the password before may accept it again.
+            if not self._leadership.has_checked_server:
+                self._give_up(why)
+            return self._handle_redis(why)
         if isinstance(exc, ForeignKey):
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
@@ -125,12 +129,6 @@ class Outage:
         logger.log(logging.CRITICAL, "beat: %s", message)
         self.gave_up = True
         raise SystemExit
-
-    def _handle_login(self, what: str, exc: Exception) -> float:
-        """Give up if the server has never accepted this beat; otherwise, try again later."""
-        if not self._leadership.has_checked_server:
-            self._give_up(f"{what}: {exc}")
-        return self._handle_redis(f"{what}: {exc}")
 
     def _handle_redis(self, why: str) -> float:
         """Try again later, and call the hooks if the failures last."""

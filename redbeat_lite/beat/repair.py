@@ -130,7 +130,10 @@ class Repair:
         own = zone_name(self._zone)
         names = [name for name in loads_as(list, zones) if isinstance(name, str)]
         others = [name for name in names if name != own]
-        self._zones = _find_zones(others)
+        self._zones = []
+        for name in others:
+            with suppress(InvalidEntry):  # This machine does not know the zone.
+                self._zones.append(zone_of(name))
         if self._zones:
             before = " and ".join(map(repr, others))
             logger.warning(
@@ -147,15 +150,17 @@ class Repair:
         """Return whether a mark is of a change of the server's clock that was not handled yet."""
         return bool(mark) and mark != self._mark
 
-    def clock_went_back(self, mark: bytes) -> None:
-        """Begin to reschedule entries that would wait too long, now that the clock was set back."""
-        logger.warning("beat: the clock of the server went back; rescheduling every entry")
-        self._mark = mark
-        self._is_set_back = True
-        self._pages = None
+    def reschedule(self, term: Term, set_back: bytes) -> None:
+        """Reschedule entries for one slice of time, if any are left.
 
-    def reschedule(self, term: Term) -> None:
-        """Reschedule entries for one slice of time, if any are left."""
+        Parameters:
+            set_back: mark of the last change of the server's clock; empty if there is none.
+        """
+        if self.is_new(set_back):
+            logger.warning("beat: the clock of the server went back; rescheduling every entry")
+            self._mark = set_back
+            self._is_set_back = True
+            self._pages = None
         if not self.unfinished:
             return
         pages = self._pages or self._reschedule_pages(term)
@@ -192,10 +197,11 @@ class Repair:
         edit = edit_of(entry, planned, self._zone, expected=stored.state)
         if planned is not state:
             return [edit]
+        if not self._is_set_back or edit.score is None or stored.score is None:
+            return []
         # After a failed publish, the due time is that of the next attempt, which the state does not
         # have. By the earlier clock, that time may be far in the future.
-        is_retry = self._is_set_back and _is_sooner(edit.score, stored.score)
-        return [edit] if is_retry else []
+        return [edit] if edit.score < stored.score else []
 
     # -- both -------------------------------------------------------------------------------------
 
@@ -214,16 +220,3 @@ class Repair:
         for chunk in chunks(names, PAGE):
             self._progress("mending the schedule")
             self._store.rewrite(chunk, edits, term)
-
-
-def _is_sooner(score: int | None, other: int | None) -> bool:
-    return score is not None and other is not None and score < other
-
-
-def _find_zones(names: list[str]) -> list[tzinfo]:
-    """Return the time zones of these names. Names that this machine does not know are left out."""
-    zones = []
-    for name in names:
-        with suppress(InvalidEntry):
-            zones.append(zone_of(name))
-    return zones

@@ -181,9 +181,8 @@ class TestAStalledLeader:
         old, term = asleep
         before = contents()
         repair = old._parts.leadership.repair
-        repair.clock_went_back(b"1")
         with pytest.raises(Lost):
-            repair.reschedule(term)
+            repair.reschedule(term, b"1")
         assert contents() == before
 
     def test_loses_its_term_and_stands_by(
