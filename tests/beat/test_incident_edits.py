@@ -84,13 +84,6 @@ def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stag
     assert kinds(stage) == []
 
 
-def test_no_other_edit_puts_it_off(stage: Stage) -> None:
-    owe(stage)
-    stage.schedules.update("e", args=(1, 2))
-    stage.turn(153)
-    assert kinds(stage) == ["no_success"]
-
-
 def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
     owe(stage)
     rested(stage)
