@@ -6,19 +6,16 @@ import math
 import re
 import string
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from ._base.errors import InvalidEntry
-from ._base.fields import POSITIVE, Kind, Model, Wrong, choice, flag, length, require, whole
+from ._base.fields import POSITIVE, Kind, Model, Wrong, length, require, whole
 from ._base.public import public
 from ._base.times import Duration
 
 MisfirePolicy = Literal["coalesce", "skip", "all"]
 Scope = Literal["run", "queue"]
 Conflict = Literal["skip", "wait", "raise"]
-POLICIES = get_args(MisfirePolicy)
-SCOPES = get_args(Scope)
-CONFLICTS = get_args(Conflict)
 
 #: Maximum number of occurrences that the policy of missed occurrences may send of one outage.
 MAX_LIMIT = 1000
@@ -55,7 +52,7 @@ class Misfire(Model, frozen=True):
     path: ClassVar[str] = "misfire"
     forms: ClassVar[str] = "a policy's name, a Misfire or a mapping of its fields"
 
-    policy: Annotated[MisfirePolicy, choice(*POLICIES)] = "coalesce"
+    policy: MisfirePolicy = "coalesce"
     grace: Annotated[Duration | None, length(0, math.inf)] = None
     limit: Annotated[int | None, whole(1, MAX_LIMIT)] = None
 
@@ -155,10 +152,10 @@ class Once(Model, frozen=True):
     forms: ClassVar[str] = "True, False, a Once or a mapping of its fields"
 
     key: Annotated[str | Callable[..., str] | None, _KEY] = None
-    scope: Annotated[Scope, choice(*SCOPES)] = "run"
-    on_conflict: Annotated[Conflict, choice(*CONFLICTS)] = "skip"
+    scope: Scope = "run"
+    on_conflict: Conflict = "skip"
     lease: Annotated[Duration, length(MIN_LEASE)] = 60.0
-    hold_on_retry: Annotated[bool, flag()] = True
+    hold_on_retry: bool = True
     max_hold: Annotated[Duration | None, length(MIN_LEASE)] = None
     max_waiters: Annotated[int | None, whole(1, MAX_WAITERS)] = None
 

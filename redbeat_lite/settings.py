@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from ._base import urls
@@ -20,16 +20,14 @@ from ._base.fields import (
     Kind,
     Model,
     checked_kind,
-    choice,
     fields_of,
-    flag,
     length,
     require,
     whole,
 )
 from ._base.text import remember_passwords
 from ._base.times import YEAR
-from .policies import POLICIES, Expect, MisfirePolicy
+from .policies import Expect, MisfirePolicy
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -175,14 +173,14 @@ class Settings(Model, frozen=True):
     batch_size: Annotated[int, whole(1, 5000)] = 500
     expires: Annotated[float | str | None, _EXPIRES] = "interval"
     clock_slack: Annotated[float, _seconds(0)] = 5.0
-    misfire: Annotated[MisfirePolicy, choice(*POLICIES)] = "coalesce"
+    misfire: MisfirePolicy = "coalesce"
     once_lease: Annotated[float, _seconds(1)] = 60.0
     history: Annotated[int, whole(0, MAX_HISTORY)] = 20
     expect: Annotated[Expect | None, _EXPECT] = None
     publish_timeout: Annotated[float, _seconds(0.1)] = 5.0
     stall_timeout: Annotated[float, _seconds(1)] = 30.0
-    dispatch: Annotated[str, choice("auto", "batch", "plain")] = "auto"
-    traceparent: Annotated[bool, flag()] = False
+    dispatch: Literal["auto", "batch", "plain"] = "auto"
+    traceparent: bool = False
     metrics_port: Annotated[int | None, whole(1, 65_535)] = None
     metrics_host: Annotated[str, _ADDRESS] = "127.0.0.1"
     heartbeat_file: Annotated[str | None, _PATH] = None

@@ -8,6 +8,8 @@ A class lists its fields once. Each has a type, a kind, a default and a sentence
         after: Annotated[int, whole(1, 1000), "Number of failures in a row."]
 
 Constructor, stored form, options of the command line and form of the page follow from that line.
+A field without a kind has that of its type: True or False, text, an instant, or the words of a
+``Literal``.
 """
 
 from __future__ import annotations
@@ -172,6 +174,20 @@ INSTANT = Kind(
 )
 
 
+#: Kinds of fields, by their types.
+_KINDS = {bool: flag(), str: TEXT, datetime: INSTANT}
+
+
+def _kind_of(value_type: Any) -> Kind:
+    """Return the kind of a field whose annotation is a type alone."""
+    parts = get_args(value_type) or (value_type,)
+    for known_type, kind in _KINDS.items():
+        # freezegun puts a subclass in place of datetime.
+        if any(isinstance(part, type) and issubclass(part, known_type) for part in parts):
+            return kind
+    return choice(*parts)  # the words of a Literal
+
+
 class Field(NamedTuple):
     """Field of a class.
 
@@ -268,14 +284,15 @@ class Model(Struct, frozen=True):
 def fields_of(model: type[Model]) -> Mapping[str, Field]:
     """Return the fields of a class by name."""
     hints = get_type_hints(model, include_extras=True)
+    types = get_type_hints(model)
     fields = {}
     for info in structs.fields(model):
-        hint = hints[info.name]
-        kind, *words = hint.__metadata__
+        value_type = types[info.name]
+        kind, *words = getattr(hints[info.name], "__metadata__", ()) or (_kind_of(value_type),)
         default = info.default
         if info.default_factory is not NODEFAULT:
             default = info.default_factory()
         path = f"{model.path}.{info.name}".lstrip(".")
-        optional = type(None) in get_args(hint.__origin__)
+        optional = type(None) in get_args(value_type)
         fields[info.name] = Field(path, kind, default, optional, *words)
     return fields

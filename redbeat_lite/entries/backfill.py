@@ -13,7 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Annotated, Any, ClassVar
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.fields import INSTANT, TEXT, Kind, Model, flag, require, whole
+from .._base.fields import Kind, Model, require, whole
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
 from ..rules import At, Every, Question, Rule, next_ms
@@ -95,26 +95,26 @@ class Backfill(Model, frozen=True):
 
     forms: ClassVar[str] = "an object"
 
-    id: Annotated[str, TEXT]
+    id: str
     name: Annotated[str, NAME]
-    start: Annotated[datetime, INSTANT]
-    end: Annotated[datetime, INSTANT]
+    start: datetime
+    end: datetime
     max_active: Annotated[int | None, whole(1, 1000)]
     rate: Annotated[float, _RATE]
     again: Annotated[int, whole(0, 10**6)]
-    note: Annotated[str, TEXT]
-    actor: Annotated[str, TEXT]
-    at: Annotated[datetime, INSTANT]
-    generation: Annotated[str, TEXT]
+    note: str
+    actor: str
+    at: datetime
+    generation: str
     number: Annotated[int, _COUNT] = 0
     skip: Annotated[Ranges, _RANGES] = ()
     total: Annotated[int, _COUNT] = 0
     sent: Annotated[int, _COUNT] = 0
-    paused: Annotated[bool, flag()] = False
-    ended: Annotated[str, TEXT] = ""
+    paused: bool = False
+    ended: str = ""
     active: Annotated[Sequence[int], _INSTANTS] = ()
     cursor: Annotated[int, whole(MIN_MS, MAX_MS)] = 0
-    feed: Annotated[str, TEXT] = ""
+    feed: str = ""
     attempts: Annotated[int, _COUNT] = 0
 
     @property

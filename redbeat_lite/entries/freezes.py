@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.fields import INSTANT, TEXT, Model
+from .._base.fields import Model
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import to_ms
@@ -45,11 +45,11 @@ class Freeze(Model, frozen=True):
     name: Annotated[str, PATTERN]
     tag: Annotated[str | None, TAG]
     task: Annotated[str, PATTERN]
-    since: Annotated[datetime, INSTANT]
-    until: Annotated[datetime, INSTANT]
-    note: Annotated[str, TEXT] = ""
-    actor: Annotated[str, TEXT] = ""
-    thawed: Annotated[datetime | None, INSTANT] = None
+    since: datetime
+    until: datetime
+    note: str = ""
+    actor: str = ""
+    thawed: datetime | None = None
 
     @property
     def selection(self) -> Selection:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import INSTANT, Model, checked_kind, flag, whole
+from .._base.fields import INSTANT, Model, checked_kind, whole
 from .._base.text import shorten, storable
 from .._base.times import iso, to_ms
 from ..entries.backfill import Backfill
@@ -243,7 +243,7 @@ class StateRecord(Model, frozen=True, kw_only=True):
     count: Annotated[int, _COUNT]
     skipped: Annotated[int, _COUNT]
     version: Annotated[int, _COUNT]
-    paused: Annotated[bool, flag()]
+    paused: bool
     note: Annotated[str, _NOTE]
     error: Annotated[str, _NOTE]
     generation: Annotated[str, _GENERATION]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from .._base.errors import CorruptEntry, UnsupportedFormat
-from .._base.fields import Kind, Model, choice, fields_of, flag, length, require, whole
+from .._base.fields import Kind, Model, fields_of, length, require, whole
 from .._base.ids import named_uuid
 from ..policies import MIN_LEASE
 from ..store.json_values import dumps, loads, pack, unpack
@@ -34,7 +34,6 @@ MAX_TTL = 36_525 * 86_400.0
 #: Policy for an entry that starts a run while its run before has not ended: start it all the same,
 #: leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
-OVERLAPS = get_args(Overlap)
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
@@ -88,10 +87,10 @@ class Definition(Model, frozen=True):
 
     stages: Annotated[tuple[tuple[Step, ...], ...], _STAGES]
     params: Annotated[Mapping[str, Any], _PARAMS]
-    revoke_siblings: Annotated[bool, flag()] = False
+    revoke_siblings: bool = False
     ttl: Annotated[float, _LIFE] = TTL
     process: Annotated[Mapping[str, Any] | None, _PROCESS] = None
-    overlap: Annotated[Overlap, choice(*OVERLAPS)] = "allow"
+    overlap: Overlap = "allow"
     deadline: Annotated[float | None, _LIFE] = None
     at_once: Annotated[int | None, whole(1)] = None
 
