@@ -14,7 +14,8 @@ one that every month has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
@@ -126,9 +127,6 @@ class Cron(SpreadSchedule):
     def _resolve(self, name: str) -> str:
         return resolve(self.expression, self.seconds, name)
 
-    def _key(self) -> tuple[object, ...]:
-        return self.expression.lower(), self.tz_name, self.seconds
-
     def __repr__(self) -> str:
         arguments = [repr(self.expression)]
         if self.zone is not None:
@@ -140,13 +138,22 @@ class Cron(SpreadSchedule):
 
 @dataclass(frozen=True)
 class Field:
-    """One column of an expression: its bounds, and the names of its values."""
+    """One column of an expression: its bounds, and the names of its values.
+
+    An error of a field shows the wrong part; `_shown_in` adds the expression.
+    """
 
     name: str
     column: int
     low: int
     high: int
     words: tuple[str, ...] = ()
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Numbers by name, whole or its first three letters."""
+        numbers = {word: self.low + index for index, word in enumerate(self.words)}
+        return numbers | {word[:3]: number for word, number in numbers.items()}
 
     def cycle(self, first: int, last: int) -> list[int]:
         """Return the values from ``first`` to ``last``, also beyond the end of the field."""
@@ -155,11 +162,49 @@ class Field:
             last += size
         return [self.low + (value - self.low) % size for value in range(first, last + 1)]
 
-    @cached_property
-    def numbers(self) -> dict[str, int]:
-        """Numbers by name, whole or its first three letters."""
-        numbers = {word: self.low + index for index, word in enumerate(self.words)}
-        return numbers | {word[:3]: number for word, number in numbers.items()}
+    def values(self, text: str) -> tuple[int, ...]:
+        """Return the values of a comma list in ascending order."""
+        return tuple(sorted({value for item in text.split(",") for value in self.item(item)}))
+
+    def item(self, item: str) -> Iterable[int]:
+        """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
+
+        ``5/15`` goes on to the end of the field.
+        """
+        match = _ITEM.fullmatch(item)
+        step = int(match[3] or 1) if match else 0
+        if match is None or step == 0 or (match[1] == "*" and match[2]):
+            self.refuse(item, _hint(item, self))
+        first = self.low
+        last = self.high
+        if match[1] != "*":
+            first = self.number(match[1], item)
+            if match[2] or not match[3]:
+                last = self.number(match[2] or match[1], item)
+        if self is WEEKDAY and first == 7:
+            first = 0
+            last %= 7
+        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
+        if first >= last:
+            return self.cycle(first, last)[::step]
+        # The minutes of an expression may have the values of every field.
+        values: list[Any] = croniter.expand(f"{first}-{last}/{step} * * * *")[0][0]
+        return range(60) if values == ["*"] else values
+
+    def number(self, text: str, part: str) -> int:
+        """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
+        outside = -1  # no field has this number, so it is refused below
+        number = int(text) if text.isdecimal() else self.numbers.get(text, outside)
+        highest = 7 if self is WEEKDAY else self.high
+        if not self.low <= number <= highest:
+            self.refuse(part, _hint(part, self))
+        return number
+
+    def refuse(self, part: str, hint: str | None) -> NoReturn:
+        expected = f"{self.name} of {self.low} to {7 if self is WEEKDAY else self.high}"
+        if self.words:
+            expected += f" or {self.words[0][:3]} to {self.words[-1][:3]}"
+        raise InvalidEntry("schedule", expected, part, hint=hint)
 
 
 SECOND = Field("seconds", 5, 0, 59)
@@ -169,6 +214,16 @@ DAY = Field("day of month", 2, 1, 31)
 MONTH = Field("month", 3, 1, 12, MONTHS)
 WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS)
 _FIELDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
+
+
+@contextmanager
+def _shown_in(expression: str) -> Iterator[None]:
+    """Add the whole expression to the error of a field."""
+    try:
+        yield
+    except InvalidEntry as exc:
+        hint = "; ".join(filter(None, (f'in "{expression}"', exc.hint)))
+        raise InvalidEntry(exc.field, exc.expected, exc.value, hint=hint) from None
 
 
 @lru_cache(maxsize=2048)
@@ -184,20 +239,21 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
     Raises:
         InvalidEntry: the expression is malformed, or matches no day at all.
     """
+    shown = written or expression
     second, minute, hour, day, month, weekday = split(expression, seconds)
-    parser = Parser(written or expression)
-    times = WallTimes(
-        # People read the minutes first, so errors name the first wrong field in this order.
-        minutes=parser.values(minute, MINUTE),
-        hours=parser.values(hour, HOUR),
-        seconds=parser.values(second, SECOND),
-        days=parser.days(day, month, weekday),
-        running=runs_every_hour(hour, lambda text: parser.values(text, HOUR)),
-    )
+    with _shown_in(shown):
+        times = WallTimes(
+            # People read the minutes first, so errors name the first wrong field in this order.
+            minutes=MINUTE.values(minute),
+            hours=HOUR.values(hour),
+            seconds=SECOND.values(second),
+            days=_days(day, month, weekday),
+            running=runs_every_hour(hour, HOUR.values),
+        )
     if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
         expected = "an expression that matches some day"
         hint = "to run by hand only, write manual()"
-        raise InvalidEntry("schedule", expected, parser.expression, hint=hint)
+        raise InvalidEntry("schedule", expected, shown, hint=hint)
     return times
 
 
@@ -227,12 +283,10 @@ def split(expression: str, seconds: str) -> list[str]:
     texts = ALIASES.get(lowered, lowered).split()
     if len(texts) == 5:
         return ["0", *texts]
-    if len(texts) == 6 and seconds == "first":
-        return texts
-    if len(texts) == 6:
-        return [texts[5], *texts[:5]]
-    expected = "a cron expression of five or six fields"
-    raise InvalidEntry("schedule", expected, expression, hint=_length_hint(lowered))
+    if len(texts) != 6:
+        expected = "a cron expression of five or six fields"
+        raise InvalidEntry("schedule", expected, expression, hint=_length_hint(lowered))
+    return texts if seconds == "first" else [texts[5], *texts[:5]]
 
 
 def _length_hint(text: str) -> str:
@@ -248,105 +302,52 @@ def _length_hint(text: str) -> str:
     return near or f'for example "0 3 * * *"; the short forms are {", ".join(ALIASES)}'
 
 
-class Parser:
-    """Parser of the fields of one expression, which its errors show."""
+def _days(day: str, month: str, weekday: str) -> Days:
+    """Return the days that the three day fields of an expression choose."""
+    nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
+    nearest_weekday = 0
+    if nearest:
+        number = nearest[1] or nearest[2]
+        nearest_weekday = DAY.number(number, number)
+    return Days(
+        MONTH.values(month),
+        month_days=() if nearest else _month_days(day),
+        nearest_weekday=nearest_weekday,
+        weekdays=_weekdays(weekday),
+        either=_is_restricted(day) and _is_restricted(weekday),
+    )
 
-    def __init__(self, expression: str) -> None:
-        self.expression = expression
 
-    def values(self, text: str, field: Field) -> tuple[int, ...]:
-        """Return the values of a comma list in ascending order."""
-        return tuple(
-            sorted({value for item in text.split(",") for value in self.item(item, field)})
-        )
+def _month_days(text: str) -> tuple[int, ...]:
+    """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
+    parts = ["*" if text == "?" else part for part in text.split(",")]
+    if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
+        DAY.refuse(text, _AS_RECURRENCE)
+    if "w" in text:
+        DAY.refuse(text, "W stands alone, with one day: 15W")
+    plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
+    last_day = (-1,) if "l" in parts else ()
+    return last_day + (DAY.values(",".join(plain)) if plain else ())
 
-    def item(self, item: str, field: Field) -> Iterable[int]:
-        """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
 
-        ``5/15`` goes on to the end of the field.
-        """
-        match = _ITEM.fullmatch(item)
-        step = int(match[3] or 1) if match else 0
-        if match is None or step == 0 or (match[1] == "*" and match[2]):
-            self.refuse(field, item, _hint(item, field))
-        first = field.low
-        last = field.high
-        if match[1] != "*":
-            first = self.number(match[1], field, item)
-            if match[2] or not match[3]:
-                last = self.number(match[2] or match[1], field, item)
-        if field is WEEKDAY and first == 7:
-            first = 0
-            last %= 7
-        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
-        if first >= last:
-            return field.cycle(first, last)[::step]
-        columns = ["*"] * 6
-        columns[field.column] = f"{first}-{last}/{step}"
-        values: list[Any] = croniter.expand(" ".join(columns))[0][field.column]
-        return field.cycle(field.low, field.high) if values == ["*"] else values
+def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the day-of-week field as pairs of a weekday and its number in the month.
 
-    def number(self, text: str, field: Field, part: str) -> int:
-        """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
-        outside = -1  # no field has this number, so it is refused below
-        number = int(text) if text.isdecimal() else field.numbers.get(text, outside)
-        highest = 7 if field is WEEKDAY else field.high
-        if not field.low <= number <= highest:
-            self.refuse(field, part, _hint(part, field))
-        return number
-
-    def days(self, day: str, month: str, weekday: str) -> Days:
-        """Return the days that the three day fields of an expression choose."""
-        nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
-        nearest_weekday = 0
-        if nearest:
-            number = nearest[1] or nearest[2]
-            nearest_weekday = self.number(number, DAY, number)
-        return Days(
-            self.values(month, MONTH),
-            month_days=() if nearest else self.month_days(day),
-            nearest_weekday=nearest_weekday,
-            weekdays=self.weekdays(weekday),
-            either=_is_restricted(day) and _is_restricted(weekday),
-        )
-
-    def month_days(self, text: str) -> tuple[int, ...]:
-        """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
-        parts = ["*" if text == "?" else part for part in text.split(",")]
-        if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
-            self.refuse(DAY, text, _AS_RECURRENCE)
-        if "w" in text:
-            self.refuse(DAY, text, "W stands alone, with one day: 15W")
-        plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
-        last_day = (-1,) if "l" in parts else ()
-        return last_day + (self.values(",".join(plain), DAY) if plain else ())
-
-    def weekdays(self, text: str) -> tuple[tuple[int, int], ...]:
-        """Return the day-of-week field as pairs of a weekday and its number in the month.
-
-        The field has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the
-        last Friday. In a pair, Monday is 0. Number -1 is the last one, and number 0 is every one.
-        """
-        weekdays: set[tuple[int, int]] = set()
-        for part in ["*"] if text == "?" else text.split(","):
-            last = re.fullmatch(r"l([0-7]|[a-z]{3,9})|([0-7]|[a-z]{3,9})l", part)
-            days, hash_sign, nth = part.partition("#")
-            if last:
-                days = last[1] or last[2]
-                nth = "-1"
-            elif hash_sign and not re.fullmatch("[1-5]", nth):
-                self.refuse(WEEKDAY, part, "the number after # is 1 to 5")
-            # Sunday is 0 here, and 6 in a pair.
-            numbers = self.item(days, WEEKDAY)
-            weekdays.update(((number - 1) % 7, int(nth or 0)) for number in numbers)
-        return tuple(sorted(weekdays))
-
-    def refuse(self, field: Field, text: str, hint: str | None = None) -> NoReturn:
-        expected = f"{field.name} of {field.low} to {7 if field is WEEKDAY else field.high}"
-        if field.words:
-            expected += f" or {field.words[0][:3]} to {field.words[-1][:3]}"
-        place = f'in "{self.expression}"'
-        raise InvalidEntry("schedule", expected, text, hint=f"{place}; {hint}" if hint else place)
+    The field has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the last
+    Friday. In a pair, Monday is 0. Number -1 is the last one, and number 0 is every one.
+    """
+    weekdays: set[tuple[int, int]] = set()
+    for part in ["*"] if text == "?" else text.split(","):
+        last = re.fullmatch(r"l([0-7]|[a-z]{3,9})|([0-7]|[a-z]{3,9})l", part)
+        days, hash_sign, nth = part.partition("#")
+        if last:
+            days = last[1] or last[2]
+            nth = "-1"
+        elif hash_sign and not re.fullmatch("[1-5]", nth):
+            WEEKDAY.refuse(part, "the number after # is 1 to 5")
+        # Sunday is 0 here, and 6 in a pair.
+        weekdays.update(((number - 1) % 7, int(nth or 0)) for number in WEEKDAY.item(days))
+    return tuple(sorted(weekdays))
 
 
 def _is_restricted(text: str) -> bool:
@@ -378,11 +379,11 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
     Raises:
         InvalidEntry: an ``H`` is malformed, or there are not five or six fields.
     """
-    parser = Parser(expression)
-    texts = []
-    for field, text in zip(_FIELDS, split(expression, seconds), strict=True):
-        parts = [_resolve_item(part, field, parser, name) for part in text.split(",")]
-        texts.append(",".join(parts))
+    texts = split(expression, seconds)
+    with _shown_in(expression):
+        for index, field in enumerate(_FIELDS):
+            parts = [_resolve_item(part, field, name) for part in texts[index].split(",")]
+            texts[index] = ",".join(parts)
     if len(expression.split()) == 5:
         return " ".join(texts[1:])
     if seconds == "last":
@@ -390,7 +391,7 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
     return " ".join(texts)
 
 
-def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> str:
+def _resolve_item(part: str, field: Field, name: str | None) -> str:
     """Replace an ``H`` item by the values that the name of the entry draws.
 
     Parameters:
@@ -400,17 +401,17 @@ def _resolve_item(part: str, field: Field, parser: Parser, name: str | None) -> 
         return part
     match = _H_ITEM.fullmatch(part)
     if match is None:
-        parser.refuse(field, part, "H is written H, H/15, H(0-29) or H(0-29)/10")
+        field.refuse(part, "H is written H, H/15, H(0-29) or H(0-29)/10")
     first = field.low
     last = 28 if field is DAY else field.high  # no month has fewer days
     if match[1]:
-        first = parser.number(match[1], field, part)
-        last = parser.number(match[2], field, part)
+        first = field.number(match[1], part)
+        last = field.number(match[2], part)
     # A range of weekdays may name Sunday twice, as 0 and as 7.
     values = list(dict.fromkeys(field.cycle(first, last)))
     step = min(int(match[3] or len(values)), len(values))
     if step == 0:
-        parser.refuse(field, part, "a step is a number from 1 on")
+        field.refuse(part, "a step is a number from 1 on")
     if name is None:
         step = 1
     else:

@@ -137,9 +137,6 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def _resolve(self, name: str) -> int:
         return drawn(f"spread:{name}", self.ms)
 
-    def _key(self) -> tuple[object, ...]:
-        return self.ms, self.align, self.spread
-
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
         return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"
@@ -158,9 +155,6 @@ class At(RuleSchedule):
     def next_ms(self, ms: int) -> int | None:
         return self.ms if ms < self.ms else None
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.ms,)
-
     def __repr__(self) -> str:
         return f"at(datetime.fromisoformat({self.instant.isoformat()!r}))"
 
@@ -170,9 +164,6 @@ class Manual(RuleSchedule):
 
     def next_ms(self, ms: int) -> int | None:
         return None
-
-    def _key(self) -> tuple[object, ...]:
-        return ()
 
     def __repr__(self) -> str:
         return "manual()"

@@ -106,9 +106,6 @@ class RRule(RuleSchedule):
             expected = "a recurrence that matches something"
             raise InvalidEntry("schedule", expected, self.text, hint=hint)
 
-    def _key(self) -> tuple[object, ...]:
-        return self.text.upper(), self.tz_name, self.start
-
     def __repr__(self) -> str:
         arguments = [repr(self.text)]
         if self.zone is not None:

@@ -7,13 +7,13 @@ future occurrences there, and nothing else.
 from __future__ import annotations
 
 import re
-from datetime import timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, available_timezones
 
 from .._base.errors import InvalidEntry
 
-_FIXED = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
+_FIXED = re.compile(r"[+-]([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 # These zones exist as files, but differ between machines, or count leap seconds.
 _NOT_PORTABLE = re.compile(r"localtime|posixrules|Factory|posix/.*|right/.*")
 
@@ -58,10 +58,9 @@ def portable(zone: tzinfo) -> tzinfo:
 
 def _named(name: str, field: str) -> tzinfo:
     """Return the zone of a name or of a fixed offset such as ``+02:00``."""
-    fixed = _FIXED.fullmatch(name)
-    if fixed and int(fixed[2]) < 24 and int(fixed[3]) < 60:
-        offset = timedelta(hours=int(fixed[2]), minutes=int(fixed[3]))
-        return timezone(-offset if fixed[1] == "-" else offset)
+    if _FIXED.fullmatch(name):
+        instant = datetime.fromisoformat(f"2000-01-01T00:00{name}")
+        return instant.tzinfo  # type: ignore[return-value]  # it is aware
     if len(name) > 64 or _NOT_PORTABLE.fullmatch(name):
         raise InvalidEntry(field, "the name of a time zone", name)
     try:
