@@ -95,7 +95,6 @@ class ScheduleClock:
     ) -> None:
         self._zone = zone
         self._now = start
-        self._entries = entries
         for entry in entries.values():
             _begin(entry, to_ms(start), app_zone)
         due_entries = [entry for entry in entries.values() if entry.due is not None]
@@ -137,11 +136,11 @@ class ScheduleClock:
             raise ValueError(
                 f"until: expected an instant that is still to come, got {until!r} at {self.now}"
             )
-        while self._ahead is not None and self._ahead.at < end:
-            upcoming = self._ahead
+        while self._ahead is not None and self._ahead[0].at < end:
+            upcoming, entry = self._ahead
             self._ahead = next(self._stream, None)
             self._stand_at(upcoming.at)
-            yield self._fired(upcoming)
+            yield self._fired(upcoming, entry)
         self._stand_at(end)
 
     def __enter__(self) -> ScheduleClock:
@@ -165,8 +164,7 @@ class ScheduleClock:
         if self._frozen is not None:
             self._frozen.move_to(instant)
 
-    def _fired(self, upcoming: Upcoming) -> Fired:
-        entry = self._entries[upcoming.name]
+    def _fired(self, upcoming: Upcoming, entry: Entry) -> Fired:
         return Fired(
             entry.name,
             entry.task,

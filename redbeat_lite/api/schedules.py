@@ -15,6 +15,7 @@ from collections.abc import (
 from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
+from itertools import islice, takewhile
 from typing import Any, Unpack
 
 from celery import Celery
@@ -30,7 +31,7 @@ from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
-from ..entries.preview import Upcoming, upcoming
+from ..entries.preview import Upcoming, walk
 from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..entries.stored_entry import removal
@@ -217,7 +218,7 @@ class Schedules(MutableMapping[str, Entry]):
             limit: maximum number of occurrences.
             freezes: all stored freezes, if the caller has read them.
         """
-        return self._upcoming(until, limit, freezes)
+        return [occurrence for occurrence, _ in self._upcoming(until, limit, freezes)]
 
     def soonest(
         self, until: datetime, limit: int = 100, *, freezes: Freezes | None = None
@@ -226,19 +227,12 @@ class Schedules(MutableMapping[str, Entry]):
 
         Unlike in :meth:`upcoming`, an entry that fires every second does not hide the others.
         """
-        entries = dict[str, Entry]()
-
-        def keep(entry: Entry) -> Entry:
-            """Note an entry when its occurrences are calculated."""
-            return entries.setdefault(entry.name, entry)
-
-        occurrences = self._upcoming(until, limit, freezes, once=True, ahead=keep)
-        return [(occurrence, entries[occurrence.name]) for occurrence in occurrences]
+        return [*self._upcoming(until, limit, freezes, once=True)]
 
     def _upcoming(
-        self, until: datetime, limit: int, freezes: Freezes | None, **options: Any
-    ) -> Occurrences:
-        """Return the next occurrences; see :meth:`upcoming`."""
+        self, until: datetime, limit: int, freezes: Freezes | None, *, once: bool = False
+    ) -> Iterator[tuple[Upcoming, Entry]]:
+        """Yield the next occurrences, or with ``once`` the next one of each entry."""
         check_count("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()
@@ -246,16 +240,11 @@ class Schedules(MutableMapping[str, Entry]):
             freezes = Freezes.of(self._store.freezes())
         frozen_until = freezes.until(now)
         if frozen_until is not None and frozen_until > last:
-            return []
-        return upcoming(
-            self._reader.readable(self._store.ranked()),
-            now=now,
-            until=last,
-            limit=limit,
-            zone=self._reader.zone,
-            freezes=freezes,
-            **options,
-        )
+            return iter(())
+        entries = self._reader.readable(self._store.ranked())
+        first_ones = takewhile(lambda entry: entry.due is None or entry.due <= last, entries)
+        runs = walk(first_ones, now=now, zone=self._reader.zone, freezes=freezes, once=once)
+        return islice(takewhile(lambda run: run[0].at <= until, runs), limit)
 
     def runs(
         self,

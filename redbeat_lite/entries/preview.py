@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, tzinfo
-from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,32 +36,18 @@ class Upcoming(NamedTuple):
     nominal: datetime
 
 
-def upcoming(
-    entries: Iterable[Entry], *, now: int, until: int, limit: int, **how: Any
-) -> list[Upcoming]:
-    """Return the occurrences of these entries in order, at most ``limit``.
-
-    Parameters:
-        entries: as for :func:`walk`.
-        now, until: first and last instant, in epoch ms.
-        how: further parameters of :func:`walk`.
-    """
-    last = times.from_ms(until)
-    entries = takewhile(lambda entry: entry.due is not None and entry.due <= until, entries)
-    occurrences = walk(entries, now=now, **how)
-    return [*islice(takewhile(lambda occurrence: occurrence.at <= last, occurrences), limit)]
-
-
 def walk(
     entries: Iterable[Entry],
     *,
     now: int,
     zone: tzinfo,
     freezes: Freezes = _NONE,
-    ahead: Callable[[Entry], Entry] | None = None,
+    ahead: Callable[[Entry], Entry] = lambda entry: entry,
     once: bool = False,
-) -> Iterator[Upcoming]:
+) -> Iterator[tuple[Upcoming, Entry]]:
     """Yield the occurrences of these entries from ``now`` (epoch ms) on, in order, maybe endlessly.
+
+    With each occurrence comes its entry.
 
     A user's schedule is asked in advance. If it does not name its next occurrence, the occurrences
     of its entry end there.
@@ -82,7 +68,7 @@ def walk(
         # An entry has no occurrence before its due time, and neither have the entries after it. So
         # the heap needs the entries whose due time is not after the first item, and no more.
         while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
-            entry = coming if ahead is None else ahead(coming)
+            entry = ahead(coming)
             if entry.due is not None:
                 heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.known_state))
             coming = next(waiting, None)
@@ -100,9 +86,10 @@ def walk(
         if held is not None:
             heapq.heappush(queue, (held, held, name, entry, state))
             continue
+        # Nobody needs the number of missed occurrences, and each may take long to find.
         plan = lifecycle.plan(entry, state, at, zone, most_counted=1)
         for nominal in plan.emit[:1] if once else plan.emit:
-            yield Upcoming(times.from_ms(at), name, times.from_ms(nominal))
+            yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
         after = lifecycle.dispatched(state, plan, 0)
         due = lifecycle.due_time(entry, after, zone)
         if due is not None and not (once and plan.emit):

@@ -176,7 +176,7 @@ class Shadow:
         # too.
         since = now if foreign.since is None else times.to_ms(foreign.since)
         ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
-        stream = (times.to_ms(run.at) for run in ahead)
+        stream = (times.to_ms(run.at) for run, _ in ahead)
         return _Track(foreign, carried, carried.entry.rule(self._zone), stream, now)
 
     def _compare(

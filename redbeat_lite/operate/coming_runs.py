@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -61,21 +62,12 @@ def runs_between(
         zone: time zone of the app.
         shown_zone: time zone in which all runs are shown; by default the zone of each entry.
     """
-    start = to_ms(first)
-    entry_by_name: dict[str, Entry] = {}
-
-    def advance(entry: Entry) -> Entry:
-        entry_by_name[entry.name] = _advanced(entry, start, zone)
-        return entry_by_name[entry.name]
-
+    advance = partial(_advanced, start=to_ms(first), zone=zone)
     now = to_ms(datetime.now(UTC))
-    # walk() calls advance() for each entry before it yields the entry's runs.
-    runs = walk(entries, now=now, zone=zone, freezes=freezes, ahead=advance)
-    for run in runs:
+    for run, entry in walk(entries, now=now, zone=zone, freezes=freezes, ahead=advance):
         if run.at > last:
             return
         if run.at >= first:
-            entry = entry_by_name[run.name]
             change = hazard(entry.rule(zone), to_ms(run.nominal))
             own_zone = entry.zone(zone)
             yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from math import ceil, log1p
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.preview import upcoming
+from ..entries.preview import walk
 from .call import Call, EntryFilter, SharedParts
 from .http import Response
 
@@ -149,15 +149,10 @@ def _lane(
     """Return the lane of one entry."""
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
-    runs = upcoming(
-        [entry],
-        now=window.now,
-        until=window.start + window.span,
-        limit=_NEXT,
-        zone=site.zone,
-        freezes=freezes,
-    )
-    places = [window.place(to_ms(run.at)) for run in runs]
+    end = window.start + window.span
+    runs = walk([entry], now=window.now, zone=site.zone, freezes=freezes)
+    instants = (to_ms(run.at) for run, _ in islice(runs, _NEXT))
+    places = [window.place(ms) for ms in takewhile(lambda ms: ms <= end, instants)]
     # SVG: "M" moves the pen, "V" and "H" draw a vertical and a horizontal line.
     path = "".join(f"M{place} 6V14" for place in places)
     if len(places) == _NEXT:
