@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,6 @@ from .._base.celery_app import own_options
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import delay_ms
-from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
 from ..entries.sendable import check_arguments, misfit, serializer_of
@@ -23,6 +23,7 @@ from ..once.canvas import CANVAS
 from ..once.claims import call_key, give_back, headers, queue_of, take
 from ..once.lock_store import Claim, LockStore
 from ..policies import Once
+from ..rules.occurrences import occurrences
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..store.changes import line_of
@@ -134,10 +135,12 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:
     """Return the life of the message in ms; ``None`` if it does not end with the next run."""
-    if not expires_with_gap(entry):
+    if not expires_with_gap(entry) or entry.known_state.finished:
         return None
-    gap = lifecycle.gap_ms(entry, entry.known_state.nominal, now, reader.zone)
-    return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms
+    next_two = [*islice(occurrences(entry.rule(reader.zone), now), 2)]
+    if len(next_two) < 2:
+        return None
+    return max(next_two[1] - next_two[0], _SHORTEST) + reader.settings.slack_ms
 
 
 def _claim(entry: Entry, once: Once, task_id: str, task: Any, now: int, life: int | None) -> Claim:

@@ -9,15 +9,13 @@ itself from its own configuration.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule, schedstate
 
 from .._base.errors import InvalidEntry
 from .._base.text import shorten, storable
-from ..rules import resolved_text, schedule_text
 from ..store.json_values import MAX_BYTES, dumps
 from ..store.keys import FORMAT
 from .model import FIELDS
@@ -36,25 +34,6 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 #: Fields whose default depends on the settings of the app, so they are always shown.
 _ALWAYS = ("expires", "misfire")
-
-#: Attributes of an entry that are not part of its definition.
-_READ = (
-    "source",
-    "status",
-    "paused_note",
-    "frozen_until",
-    "next_run_at",
-    "last_run_at",
-    "total_run_count",
-    "skipped_count",
-    "last_task_id",
-    "last_error",
-    "version",
-    "generation",
-    "last_run",
-    "last_success_at",
-    "failures_in_a_row",
-)
 
 
 def encode(entry: Entry, *, placeholders: bool = False) -> str:
@@ -118,28 +97,6 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     if unstored:
         fields["unstored"] = unstored
     return fields
-
-
-def as_json(entry: Entry) -> dict[str, Any]:
-    """Return everything about an entry, as :meth:`Entry.as_dict` does."""
-    attributes = {name: _plain(getattr(entry, name)) for name in _READ}
-    if entry.last_run is not None:
-        attributes["last_run"] = {
-            name: _plain(value) for name, value in asdict(entry.last_run).items()
-        }
-    return {
-        "name": entry.name,
-        **entry_fields(entry, defaults=True),
-        "schedule_text": schedule_text(entry.schedule),
-        "resolved": resolved_text(entry.schedule),
-        **attributes,
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return value
 
 
 class UnstoredSchedule(BaseSchedule):  # type: ignore[misc]  # Celery ships no types

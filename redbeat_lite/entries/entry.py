@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, tzinfo
+from dataclasses import asdict
+from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
@@ -13,11 +14,19 @@ from msgspec import structs
 from .._base import times
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from ..rules import Manual, Rule, SpreadSchedule, rule_of, schedule_identity
+from ..rules import (
+    Manual,
+    Rule,
+    SpreadSchedule,
+    resolved_text,
+    rule_of,
+    schedule_identity,
+    schedule_text,
+)
 from ..rules.calendars import Calendar, without
 from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
 from ..store.changes import Change
-from .definition import as_json
+from .definition import entry_fields
 from .model import (
     FIELDS,
     NAME,
@@ -44,6 +53,13 @@ else:
 #: States of an entry, as users see them.
 Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
 STATUSES = get_args(Status)
+
+#: Attributes of an entry that are not part of its definition.
+_READ = (
+    *("source", "status", "paused_note", "frozen_until", "next_run_at", "last_run_at"),
+    *("total_run_count", "skipped_count", "last_task_id", "last_error", "version", "generation"),
+    *("last_run", "last_success_at", "failures_in_a_row"),
+)
 
 #: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
 #: be made again.
@@ -329,7 +345,17 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         An entry that was read asks the server for its last runs, as :attr:`last_run` does.
         """
-        return as_json(self)
+        read = {name: _plain(getattr(self, name)) for name in _READ}
+        if self.last_run is not None:
+            fields = asdict(self.last_run)
+            read["last_run"] = {field: _plain(value) for field, value in fields.items()}
+        return {
+            "name": self.name,
+            **entry_fields(self, defaults=True),
+            "schedule_text": schedule_text(self.schedule),
+            "resolved": resolved_text(self.schedule),
+            **read,
+        }
 
     def replace(self, **changes: Unpack[Changes]) -> Entry:
         """Return a new entry with these fields changed, checked as a whole, without state.
@@ -408,3 +434,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         self.__dict__.update(attributes)
         if "schedule" in attributes or "calendar" in attributes:
             self.__dict__["_rule"] = None
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as a JSON value; an instant becomes a text in UTC."""
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value

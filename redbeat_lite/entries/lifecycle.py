@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime, tzinfo
 from functools import partial
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -12,16 +13,29 @@ from .._base.errors import InvalidEntry
 from .._base.text import describe
 from .._base.times import MAX_MS, from_ms
 from ..policies import Expect
-from ..rules import Manual, Question, first_ms, gap_over, next_ms, shortest_gap_ms
+from ..rules import (
+    At,
+    Every,
+    Manual,
+    Question,
+    Rule,
+    first_ms,
+    gap_over,
+    next_ms,
+    shortest_gap_ms,
+)
 from ..rules.celery_schedules import ForeignRule
-from ..rules.misfire import MOST_COUNTED, Plan, ahead_ms, plan_misfires, pull_back, unsent
-from ..rules.occurrences import offset_ms
+from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
+from ..rules.occurrences import occurrences, offset_ms
 from .definition import readable_text
 from .entry import Entry
 from .state import EntryState, and_sent
 
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
+
+#: If a clock was set back by at most so many ms, every entry waits for it and repeats no run.
+_LITTLE_MS = 60_000
 
 
 def check(
@@ -136,10 +150,17 @@ def resumed(
 
 def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
     """Return the next occurrence that is not past, in the phase that the entry already has."""
-    if state.nominal is None:
-        return None
-    upcoming = ahead_ms(entry.rule(zone), state.nominal, now)
-    return None if beyond(entry, upcoming) else upcoming
+    nominal = state.nominal
+    if nominal is not None and nominal <= now:
+        rule = entry.rule(zone)
+        following = None
+        if isinstance(rule, ForeignRule):
+            # A user's schedule may have a phase, too. It is lost if the walk would be too long.
+            walk = islice(occurrences(rule, nominal), MOST_COUNTED)
+            following = next((ms for ms in walk if ms > now), None)
+        since = rule.last_ms(nominal, now) if isinstance(rule, Every) else now
+        nominal = following or next_ms(rule, since)
+    return None if beyond(entry, nominal) else nominal
 
 
 def plan(
@@ -148,7 +169,7 @@ def plan(
     """Decide which occurrences to emit for an entry whose due time has come.
 
     Parameters:
-        most_counted: missed occurrences that are counted one by one; 1 if nobody needs the number.
+        most_counted: maximum number of missed occurrences that a rule without arithmetic counts.
     """
     if (
         state.nominal is None
@@ -166,7 +187,7 @@ def plan(
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
-    plan = planned(now, delay=_offset(entry, state.nominal, zone))
+    plan = planned(now - _offset(entry, state.nominal, zone))
     last = plan.emit[-1] if plan.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
@@ -193,26 +214,6 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
         error="",
         deltas=and_sent(state.deltas, state.last, done.emit, history),
     )
-
-
-def gap_ms(entry: Entry, nominal: int | None, now: int, zone: tzinfo) -> int | None:
-    """Return the milliseconds from the next run after ``now`` to the one after it.
-
-    ``None`` if one of them does not exist, or if the schedule has to be asked for it.
-
-    Parameters:
-        nominal: next planned occurrence, which may be past if there is a backlog.
-    """
-    if nominal is None:
-        return None
-    rule = entry.rule(zone)
-    upcoming = ahead_ms(rule, nominal, now)
-    if upcoming is None or isinstance(upcoming, Question):
-        return None
-    after = next_ms(rule, upcoming)
-    if after is None or isinstance(after, Question):
-        return None
-    return after - upcoming
 
 
 def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
@@ -259,12 +260,23 @@ def within(entry: Entry, instant: datetime) -> bool:
 def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
     """Return the state after the wall clock was set back to ``now``.
 
-    It is the same object if no earlier occurrence has to be planned.
+    Otherwise the entry would wait until the clock is as far again. An interval keeps its phase, so
+    entries that were spread stay spread. The state is the same object if no earlier occurrence has
+    to be planned.
     """
     if state.nominal is None:
         return state
-    nominal = pull_back(entry.rule(zone), state.nominal, now, last=state.last, start=entry.start_ms)
-    return state if nominal == state.nominal else state.moved(nominal)
+    rule = entry.rule(zone)
+    if isinstance(rule, Every) and not rule.on_grid:
+        earliest = max(now + 1, entry.start_ms or now + 1)
+        periods = max(0, (state.nominal - earliest) // rule.ms)
+        following: int | None = state.nominal - periods * rule.ms
+    else:
+        following = first_ms(rule, now, entry.start_ms)
+    following = _unsent(rule, following, now, state.last)
+    if following is None or following >= state.nominal:
+        return state
+    return state.moved(following)
 
 
 def rezoned(
@@ -309,11 +321,31 @@ def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
 
 def _first_unsent(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
     """Return the first occurrence after ``now`` (epoch ms) that was not sent yet."""
-    nominal = first(entry, now, zone)
-    if nominal is None or state.last is None:
-        return nominal
-    nominal = unsent(entry.rule(zone), nominal, now, state.last)
+    rule = entry.rule(zone)
+    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, state.last)
     return None if beyond(entry, nominal) else nominal
+
+
+def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
+    """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
+
+    A rule that names times of day names times again that were sent, if the clock was set back. The
+    entry waits for the first unsent one if the clock gets there within one occurrence, or within a
+    minute, because clocks of two beats differ by less. An entry that would wait longer starts over.
+
+    Parameters:
+        following: next occurrence after ``now``, if any.
+        last: last nominal time that was sent, if any. All in epoch ms.
+    """
+    if following is None or last is None or following > last:
+        return following
+    after = next_ms(rule, last)
+    if following == last:
+        return after
+    names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)
+    gap = 0 if after is None else after - last
+    is_near = last - now <= max(gap, _LITTLE_MS)
+    return after if names_times and is_near else following
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

@@ -11,7 +11,7 @@ from .._base.text import nearest_hint
 from .._base.times import from_ms
 from ..rules import encode_schedule
 from ..rules.calendars import Calendar, CalendarRule
-from ..rules.misfire import Plan, Range
+from ..rules.misfire import Plan
 from . import lifecycle
 from .entry import Entry
 from .state import EntryState
@@ -113,7 +113,7 @@ def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> 
     rule = entry.rule(zone)
     if not isinstance(rule, CalendarRule):
         return plan
-    ranges = [Range(*left_out) for left_out in rule.left_out(state.last, plan.emit[-1])]
+    ranges = [*rule.left_out(state.last, plan.emit[-1])]
     skipped = plan.skipped + sum(left_out.number for left_out in ranges)
     return plan._replace(skipped=skipped, ranges=(*plan.ranges, *ranges))
 

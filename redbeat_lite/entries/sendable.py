@@ -64,18 +64,9 @@ def check_arguments(entry: Entry, serializer: Any) -> None:
     """
     if serializer == "json" and all_plain(entry.args, entry.kwargs):
         return
-    try:
-        # One call for all arguments is cheap. Only after an error are they tried one by one.
-        arguments = (entry.args, entry.kwargs)
-        dump_message(arguments, serializer=serializer)  # type: ignore[no-untyped-call]
-    except Exception:  # noqa: BLE001 - whatever a serializer raises
-        _check_each_argument(entry, serializer)
-
-
-def _check_each_argument(entry: Entry, serializer: Any) -> None:
-    named = [(f"args[{index}]", value) for index, value in enumerate(entry.args)]
-    named += [(f"kwargs.{key}", value) for key, value in entry.kwargs.items()]
-    for field, value in named:
+    arguments = {f"args[{index}]": value for index, value in enumerate(entry.args)}
+    arguments |= {f"kwargs.{key}": value for key, value in entry.kwargs.items()}
+    for field, value in arguments.items():
         try:
             dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]
         except Exception as exc:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Annotated, Any
 from uuid import UUID
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from .._base.errors import CorruptEntry, InvalidEntry
@@ -45,7 +45,7 @@ _Deltas = Annotated[str, Meta(pattern=r"\A(0(,[0-9a-f]{1,12}(\*[0-9]{1,4})?)*)?\
 
 
 # A frozen object would take longer to create.
-class EntryState(Struct):
+class EntryState(Struct, omit_defaults=True):
     """State of an entry. No code changes a state; it makes another one. Instants are in epoch ms.
 
     Parameters:
@@ -127,11 +127,9 @@ class EntryState(Struct):
 
     def encode(self) -> str:
         """Return the compact text."""
-        kept: dict[str, Any] = {}
-        for name, default in _KEPT.items():
-            value = getattr(self, name)
-            if value != default:
-                kept[name] = value
+        kept: dict[str, Any] = to_builtins(self, enc_hook=int)  # for a Question
+        for field in ("version", "generation", "nominal"):
+            del kept[field]  # The guard has it.
         if isinstance(self.nominal, Question):
             kept["asked"] = self.nominal.asked
         return self.guard + dumps(kept)
@@ -157,10 +155,6 @@ class EntryState(Struct):
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
-
-
-#: Defaults of the fields in the JSON part of the text.
-_KEPT = dict(zip(EntryState.__struct_fields__[3:], EntryState.__struct_defaults__, strict=True))
 
 
 def storable_note(name: str | None, note: object, least: int = 0) -> str:

@@ -19,7 +19,7 @@ from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.public import public
 from .._base.times import from_ms, to_ms
 from .clock_changes import CountedRule, ZonedRule, first_passing
-from .misfire import MOST_COUNTED, missed_of
+from .misfire import MOST_COUNTED, Range, missed_of
 from .rule import Rule
 
 #: Maximum number of days of one calendar, because each of its entries stores them.
@@ -145,7 +145,7 @@ class CalendarRule(ZonedRule):
         """Return the begin of a day in the zone, in milliseconds since 1970."""
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
-    def left_out(self, after: int, until: int) -> Iterator[tuple[int, int, int]]:
+    def left_out(self, after: int, until: int) -> Iterator[Range]:
         """Yield the occurrences in ``(after, until)`` that the calendar leaves out.
 
         Consecutive days of the calendar form one block. Each block gives its first and its last
@@ -158,8 +158,8 @@ class CalendarRule(ZonedRule):
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)
             if first is not None and first < end:
-                missed = missed_of(self.rule, first, end - 1)
-                yield first, missed.last, missed.number
+                missed = missed_of(self.rule, first, end - 1).range
+                yield missed
                 left -= 0 if isinstance(self.rule, CountedRule) else missed.number
             if left <= 0:
                 return

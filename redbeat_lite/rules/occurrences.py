@@ -11,7 +11,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from .._base.times import YEAR
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
-from .forms import coerce_schedule, schedule_identity
+from .forms import schedule_identity
 from .intervals import At, Every, interval_ms
 from .rule import Question, Rule, RuleSchedule, drawn
 from .zones import portable
@@ -24,12 +24,11 @@ _SAMPLE = 17
 _LOOKS = 1010
 
 
-def rule_of(value: BaseSchedule | float | timedelta, zone: tzinfo) -> Rule:
+def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
     """Return the rule of a schedule; ``zone`` is for schedules that have no zone.
 
-    Raises InvalidEntry: not a schedule, or an interval out of bounds.
+    Raises InvalidEntry: an interval is out of bounds.
     """
-    schedule_ = coerce_schedule(value)
     if isinstance(schedule_, RuleSchedule):
         return schedule_.in_zone(zone)
     if type(schedule_) is crontab:

@@ -38,7 +38,7 @@ HOUR = timedelta(hours=1)
 
 @together("value", [30, 30.0, timedelta(seconds=30), schedule(30), schedule(30, relative=True), every(30)])
 def test_numbers_timedeltas_and_intervals_are_one_rule(value: Any) -> None:
-    assert rule_of(value, BERLIN).next_after(T) == T + timedelta(seconds=30)
+    assert rule_of(coerce_schedule(value), BERLIN).next_after(T) == T + timedelta(seconds=30)
 
 
 def test_a_fraction_of_a_millisecond_in_a_config_is_rounded() -> None:
@@ -48,7 +48,7 @@ def test_a_fraction_of_a_millisecond_in_a_config_is_rounded() -> None:
 @together("value", [0, -1, schedule(0), schedule(timedelta.max), float("nan")])
 def test_an_interval_out_of_bounds_is_refused(value: Any) -> None:
     with pytest.raises(InvalidEntry, match="schedule"):
-        rule_of(value, UTC)
+        rule_of(coerce_schedule(value), UTC)
 
 
 @together(

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, schedule
 
+from redbeat_lite import Entry
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
+from redbeat_lite.entries.lifecycle import ahead
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules import at, cron, every, next_ms, rrule, rule_of
-from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, ahead_ms, plan_misfires, pull_back
+from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, plan_misfires
 from tests.support.cases import together
+from tests.support.rules import pull_back
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
 MINUTE = 60_000
@@ -73,11 +77,6 @@ def test_one_that_is_skipped_is_a_range_of_one(rule: Any) -> None:
     assert plan_misfires(rule, T, T + hour, Misfire()) == Plan((T + hour,), T + 2 * hour, 1, (Range(T, T, 1),))
     done = plan_misfires(rule, T, T + 4 * hour, Misfire("all", grace=3 * 3600, limit=3))
     assert done.ranges == (Range(T, T, 1), Range(T + 4 * hour, T + 4 * hour, 1))
-
-
-def test_a_delay_by_jitter_is_not_late() -> None:
-    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip"), delay=90_000).emit == (T,)
-    assert plan_misfires(HOURLY, T, T + 90_000, Misfire("skip")).emit == ()
 
 
 def test_what_all_has_no_room_for_is_left_to_the_next_round() -> None:
@@ -171,8 +170,8 @@ def test_a_limit_holds_for_a_rule_that_cannot_count() -> None:
 def test_a_clock_set_back_delays_nothing_by_more_than_its_interval() -> None:
     now = T - 2 * 3_600_000
     assert pull_back(every(10), T, now) == now + 10_000
-    assert pull_back(HOURLY, T, now) == now + 3_600_000
-    assert pull_back(HOURLY, T, T - 5) == T
+    assert pull_back(cron("0 * * * *"), T, now) == now + 3_600_000
+    assert pull_back(cron("0 * * * *"), T, T - 5) == T
 
 
 @together("back", [0, 1, 9_999, 10_000, 10_001, 30_000, 7_200_000])
@@ -192,16 +191,19 @@ def test_a_clock_set_back_repeats_no_run_of_an_interval_within_one_occurrence() 
 def test_a_clock_set_back_lets_nothing_run_before_its_start() -> None:
     assert pull_back(every(10), T, T - 3_600_000, start=T) == T
     assert pull_back(every(10), T + 50_000, T - 3_600_000, start=T) == T
-    assert pull_back(HOURLY, T, T - 3_600_000, start=T - 1) == T
+    assert pull_back(cron("0 * * * *"), T, T - 3_600_000, start=T - 1) == T
     assert pull_back(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T - 5, start=None) == T
 
 
 def test_looking_ahead_keeps_the_phase_of_an_interval() -> None:
-    assert ahead_ms(every(10), T, T + 25_000) == T + 30_000
-    assert ahead_ms(every(10), T, T) == T + 10_000
-    assert ahead_ms(every(10), T, T - 1) == T
-    assert ahead_ms(rule_of(rrule("FREQ=SECONDLY"), UTC), T, T + YEAR) == T + YEAR + 1000
-    assert ahead_ms(at(datetime(2026, 1, 1, tzinfo=UTC)), T, T) is None
+    def from_t(schedule: Any, now: int) -> int | None:
+        return ahead(Entry("a", "t", schedule), EntryState.new(T), now, UTC)
+
+    assert from_t(every(10), T + 25_000) == T + 30_000
+    assert from_t(every(10), T) == T + 10_000
+    assert from_t(every(10), T - 1) == T
+    assert from_t(rrule("FREQ=SECONDLY"), T + YEAR) == T + YEAR + 1000
+    assert from_t(at(datetime(2026, 1, 1, tzinfo=UTC)), T) is None
 
 
 def test_a_users_schedule_is_asked_once_and_makes_up_for_one_run() -> None:

@@ -22,9 +22,9 @@ from redbeat_lite.operate.why_occurrences import is_fixed
 from redbeat_lite.rules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
 from redbeat_lite.rules.celery_schedules import familiar
 from redbeat_lite.rules.cron import parse
-from redbeat_lite.rules.misfire import pull_back
 from tests.support.cases import together
 from tests.support.examples import examples
+from tests.support.rules import pull_back
 
 NAMES = [f"tenant:{number}" for number in range(10_000)]
 START = to_ms(datetime(2026, 5, 4, tzinfo=UTC))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
+from redbeat_lite import Entry
+from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.lifecycle import pulled_back
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules import Rule
 
 
@@ -14,3 +19,10 @@ def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:
     while len(found) < count and (instant := rule.next_after(instant)) is not None:
         found.append(instant)
     return found
+
+
+def pull_back(schedule: Any, nominal: int, now: int, *, last: int | None = None, start: int | None = None) -> int:
+    """The nominal time for which an entry waits after the clock was set back to ``now``."""
+    entry = Entry("nightly", "t", schedule, start_at=None if start is None else from_ms(start))
+    state = EntryState(version=1, generation="g", nominal=nominal, last=last)
+    return pulled_back(entry, state, now, UTC).nominal or 0
