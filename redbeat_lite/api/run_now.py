@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from ..once.canvas import CANVAS
 from ..once.claims import call_key, give_back, headers, queue_of, take
 from ..once.lock_store import Claim, LockStore
 from ..policies import Once
-from ..rules.occurrences import occurrences
+from ..rules import shortest_gap_ms
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunStore
 from ..store.changes import line_of
@@ -137,10 +136,8 @@ def _life(reader: Reader, entry: Entry, now: int) -> int | None:
     """Return the life of the message in ms; ``None`` if it does not end with the next run."""
     if not expires_with_gap(entry) or entry.known_state.finished:
         return None
-    next_two = [*islice(occurrences(entry.rule(reader.zone), now), 2)]
-    if len(next_two) < 2:
-        return None
-    return max(next_two[1] - next_two[0], _SHORTEST) + reader.settings.slack_ms
+    gap = shortest_gap_ms(entry.rule(reader.zone), now, among=2)
+    return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms
 
 
 def _claim(entry: Entry, once: Once, task_id: str, task: Any, now: int, life: int | None) -> Claim:

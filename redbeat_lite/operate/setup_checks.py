@@ -17,11 +17,11 @@ from .._base.clock import CLOCK_OFF
 from .._base.times import message_ms
 from ..beat.dispatch.publisher import unconfirmed
 from ..entries.entry import Entry
-from ..entries.lifecycle import gap_ms
 from ..entries.message import expires_with_gap, may_lose_retries
 from ..entries.sendable import queue_of
 from ..entries.words import counted, listed
 from ..once.worker_reports import read_clock
+from ..rules import shortest_gap_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
 from ..store.json_values import loads_as
 from ..store.redis_values import text
@@ -347,7 +347,7 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
     """Return the seconds until the next message of an entry expires."""
     nominal = entry.known_state.nominal
     if expires_with_gap(entry) and nominal is not None:
-        gap = gap_ms(entry, nominal, nominal - 1, zone)
+        gap = shortest_gap_ms(entry.rule(zone), nominal - 1, among=2)
         return math.inf if gap is None else gap / 1000 + slack
     expires = entry.options.get("expires", entry.expires)
     if isinstance(expires, str | datetime):

@@ -94,12 +94,13 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
     return drawn(f"{nominal_ms}:{name}", highest + 1)
 
 
-def shortest_gap_ms(rule: Rule, from_ms: int) -> int | None:
+def shortest_gap_ms(rule: Rule, from_ms: int, among: int = _SAMPLE) -> int | None:
     """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
 
-    It is the shortest among the first 17 occurrences after ``from_ms``.
+    Parameters:
+        among: number of occurrences after ``from_ms`` that are compared.
     """
-    first_ones = islice(occurrences(rule, from_ms), _SAMPLE)
+    first_ones = islice(occurrences(rule, from_ms), among)
     return min((later - earlier for earlier, later in pairwise(first_ones)), default=None)
 
 
