@@ -160,6 +160,9 @@ class Outage:
         if missing_for >= self._stall_timeout:
             self._without_broker_since = None
             self._leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
+            # The network may have cut old connections to Redis, too. A command over one of them
+            # would wait for a timeout when this beat tries to lead again.
+            self._start_over()
         return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:

@@ -320,6 +320,27 @@ def test_runs_that_become_due_while_the_broker_is_connected_count_as_missed() ->
     assert max(later - earlier for earlier, later in pairwise(sent)) > 8000
 
 
+def test_a_beat_that_gave_up_the_lead_tries_again_over_new_connections() -> None:
+    """Found by seed 501803: the first command waited for a timeout, over a connection that was cut long before."""
+    scenario = quiet(1, lease=10.0, stall_timeout=6.0, work=replace(ALONE, is_broker_apart=True))
+    broker = scenario.broker.network
+
+    def stop_broker() -> None:
+        broker.is_up = False
+        broker.cut_all()
+
+    def cut_off_silently() -> None:
+        assert any("giving up the lead" in line for line in scenario.story.lines)
+        broker.is_up = True
+        scenario.network.make_half_open(scenario.beats[0])
+
+    at(scenario, 10.0, stop_broker)
+    at(scenario, 20.0, cut_off_silently)
+    story = scenario.run()
+    assert not [line for line in story.lines if "cannot use" in line]
+    assert silences(story) == []
+
+
 def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
     """Seed 5236 ended before one of three slow beats could lead, and found the configuration missing."""
     scenario = quiet(1)
