@@ -19,7 +19,7 @@ These threads run beside the main loop:
 
 Only the main loop dispatches entries. The other threads have their own connections. They share only
 plain values with the main loop: :class:`.beat_state.BeatState`, and a few flags of the leader and
-of :class:`.dispatch.deadlines.Deadlines`.
+of :class:`.dispatch.entry_steps.Deadlines`.
 
 States of a beat
 ================

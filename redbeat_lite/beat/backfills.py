@@ -214,15 +214,13 @@ class Backfills:
     def _take_step(self, stored: Stored, backfill: Backfill | None, now: int) -> None:
         """Send the next runs of a backfill; quarantine it if it is unreadable (``None``)."""
         term = self._leader.term
+        self._sender.connect(term)
         if backfill is None:
             bad = quarantined(stored, CorruptEntry("it is no backfill"), now)
             self._sender.send(term, now, Batch(bad=[bad]))
             return
         job = self._plan(stored, backfill, now, self._state.freezes)
-        batch = Batch([job])
-        if not self._sender.send(term, now, batch):
-            # The plan is still right, because all runs of a backfill are past.
-            self._sender.send(term, now, batch)
+        self._sender.send(term, now, Batch([job]))
 
     def _plan(self, stored: Stored, backfill: Backfill, now: int, freezes: Freezes) -> BackfillJob:
         """Return the next step of a backfill at ``now``, in epoch ms.

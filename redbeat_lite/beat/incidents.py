@@ -28,14 +28,13 @@ from ..policies import Expect
 from ..runs.incident import Key, Kind
 from ..runs.incident_fold import Deadline, Seen, Watched, fold
 from ..runs.incident_store import IncidentStore, Look
-from ..runs.run_store import RunKeys
 from ..settings import Settings
 from ..store.changes import decode_change, decode_last, line_of
 from ..store.records import PAGE, Edit, Lost, Stored, Term
 from ..store.redis_values import UNREADABLE, newest_first
 from ..store.store import Store
 from .beat_state import BeatState
-from .dispatch.deadlines import Deadlines
+from .dispatch.entry_steps import Deadlines
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -99,9 +98,7 @@ class IncidentWatch:
         self._leader = leader
         self._state = state
         #: Deadlines of runs, which the dispatcher stores.
-        self.deadlines = Deadlines(
-            RunKeys(settings.key_prefix).deadlines, settings.expect, app.timezone, settings.history
-        )
+        self.deadlines = Deadlines(settings.expect, app.timezone, settings.history)
         #: Queues that workers with ``install()`` consume.
         self._queues: set[str] = set()
         #: Count of the looks so far.

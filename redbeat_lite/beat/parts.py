@@ -25,7 +25,6 @@ from .dispatch.batch_log import BatchLog
 from .dispatch.batch_sender import BatchSender
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.entry_steps import EntrySteps
-from .dispatch.once_locks import OnceLocks
 from .dispatch.planner import Planner
 from .dispatch.publisher import Emitter, Publisher
 from .heartbeat import heartbeat_file
@@ -107,17 +106,30 @@ def build_parts(
         slack=settings.slack_ms,
         progress=leader.progress,
     )
-    once_locks = OnceLocks(locks)
-    steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone, log)
-    sender = BatchSender(store, leader, publisher, freezing, once_locks, log, steps)
-    dispatcher = Dispatcher(leader, freezing, planner, sender, settings.batch_size)
+    steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone)
+    sender = BatchSender(
+        store,
+        leader,
+        publisher,
+        freezing,
+        locks,
+        log,
+        advance=steps.advance,
+        report_advanced=log.report_advanced,
+    )
+    dispatcher = Dispatcher(leader, freezing, planner, publisher, sender)
 
     backfill_store = LeaderStore(backend, store.keys.of_backfills)
-    # If another task has the lock, a backfill waits. No run is skipped, so there is nothing to log.
-    once_locks = OnceLocks(locks, logs_held=False)
     backfill_steps = BackfillSteps(store, state)
     sender = BatchSender(
-        backfill_store, leader, publisher, freezing, once_locks, log, backfill_steps
+        backfill_store,
+        leader,
+        publisher,
+        freezing,
+        locks,
+        log,
+        advance=backfill_steps.advance,
+        report_advanced=backfill_steps.report_advanced,
     )
     backfills = Backfills(
         store, backfill_store, leader, state, planner, backfill_steps, sender, zone

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
+
+import msgspec
 
 from .._base.actors import BEAT
 from .._base.ids import random_hex
@@ -23,13 +23,9 @@ from .records import (
     score_of,
 )
 from .redis_values import text
+from .scripts import packed_text
 from .store import Store
 from .transact import Step
-
-# Bytes of all texts in one reply to the leader, about. The server needs several times as many while
-# it makes the reply.
-_REPLY_BYTES = 16_000_000
-
 
 # Values: name, definition, state, record.
 _SET_ASIDE = """
@@ -62,7 +58,7 @@ class LeaderStore(Store):
         Due entries come from both ends: the oldest, the newest, the second oldest, and so on.
 
         Parameters:
-            limit: maximum number of entries. Fewer are returned if they are large.
+            limit: maximum number of entries.
             revision: revision of the freezes that the caller knows.
 
         Raises:
@@ -76,7 +72,6 @@ class LeaderStore(Store):
             term=term.number,
             now=now,
             limit=limit,
-            most_bytes=_REPLY_BYTES,
             revision=revision,
         )
         check_term(reply)
@@ -87,16 +82,11 @@ class LeaderStore(Store):
         return [], score_of(next_entry[1]) if next_entry else None
 
     def commit(
-        self,
-        term: Term,
-        advances: Sequence[Advance],
-        deadlines: str = "",
-        revision: bytes = ANY_REVISION,
+        self, term: Term, advances: Sequence[Advance], revision: bytes = ANY_REVISION
     ) -> list[bool | str]:
         """Advance entries.
 
         Parameters:
-            deadlines: key under which the deadlines of the advances are stored.
             revision: revision of the freezes under which the entries were planned.
 
         Returns:
@@ -106,32 +96,24 @@ class LeaderStore(Store):
         Raises:
             Refrozen: the freezes have another revision, so nothing was advanced.
         """
-        # Key that an advance writes -> its place among the script's keys, from 1.
-        others: dict[str, int] = {}
-        new_deadlines = [advance.deadlines for advance in advances]
-        has_deadlines = any(new_deadlines)
-        if has_deadlines:
-            others[deadlines] = 1
-        args: list[Any] = []
-        for name, guard, state, score, commands, ranges, _ in advances:
-            args += (name, f"{due_of(score)} {len(commands) + len(ranges)} {guard}", state or "")
-            for command, target, value in (*commands, *ranges):
-                if command == "publish":
-                    args += (f"publish {target}", value)
-                    continue
-                place = others.setdefault(target, len(others) + 1)
-                args += (f"{command} {place}", value)
+        # Key that a command writes -> its place among the script's keys, from 1.
+        places: dict[str, int] = {}
+        packed = []
+        for name, guard, state, score, commands in advances:
+            placed = []
+            for kind, target, value in commands:
+                place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
+                placed.append((kind, place, value))
+            packed.append((packed_text(name), guard, state or "", due_of(score), placed))
         reply = self.backend.scripts.run(
             "schedule/commit",
             self.keys,
-            others=list(others),
+            others=list(places),
             token=term.token,
             term=term.number,
             call=random_hex(),
-            deadlines="1" if has_deadlines else "",
-            new_deadlines=json.dumps(new_deadlines) if has_deadlines else "",
             revision=revision,
-            advances=args,
+            advances=msgspec.msgpack.encode(packed),
         )
         check_term(reply)
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]

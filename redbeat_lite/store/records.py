@@ -31,9 +31,8 @@ PARKED = "+inf"
 #: cannot hold them any more.
 ANY_REVISION = b"|"
 
-#: One command of a commit: ``("lpush" | "pexpire" | "publish", key or channel, value)`` for the
-#: broker, ``("range" | "recorded", key, value)`` for the record of runs; see
-#: ``schedule/commit.lua``.
+#: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the key or channel that
+#: it is for, and a value.
 Command = tuple[str, str, Any]
 
 _T = TypeVar("_T")
@@ -75,9 +74,7 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    If ``state`` is ``None``, the entry is removed. The same step sends ``commands``, records
-    ``ranges``, as :func:`redbeat_lite.beat.dispatch.entry_steps.range_command` makes them, and
-    sets ``deadlines``, as ``schedule/commit.lua`` takes them.
+    If ``state`` is ``None``, the entry is removed.
     """
 
     name: bytes
@@ -85,8 +82,6 @@ class Advance(NamedTuple):
     state: str | None
     score: int | None
     commands: Sequence[Command] = ()
-    ranges: Sequence[Command] = ()
-    deadlines: Sequence[int] = ()
 
 
 class Bad(NamedTuple):
@@ -196,20 +191,6 @@ def entries_of(reply: Any) -> list[Stored]:
         return []
     scores = map(score_of, ranked[1::2])
     return list(map(Stored._make, zip(ranked[::2], scores, reply[1], reply[2], strict=True)))
-
-
-def entries_read(
-    names: Sequence[str | bytes],
-    definitions: Any,
-    states: Any,
-    scores: Any,
-) -> list[Stored]:
-    """Return the entries of these names from their parts, each in the order of the names."""
-    entries = []
-    for name, score, definition, state in zip(names, scores, definitions, states, strict=True):
-        raw_name = name.encode() if isinstance(name, str) else name
-        entries.append(Stored(raw_name, score_of(score), definition, state))
-    return entries
 
 
 def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:

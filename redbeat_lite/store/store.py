@@ -5,7 +5,6 @@ Calls that only the leader may make are in :mod:`.leader_store`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +30,6 @@ from .records import (
     chunks,
     due_of,
     entries_of,
-    entries_read,
 )
 from .redis_values import text
 from .scripts import Call, checked
@@ -153,8 +151,7 @@ class Store:
             return []
         # A script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
-        parts = self.backend.scripts.run("schedule/read", self.keys, names=names)
-        return entries_read(names, *parts)
+        return entries_of(self.backend.scripts.run("schedule/read", self.keys, names=names))
 
     def read_with_change(
         self,
@@ -171,8 +168,8 @@ class Store:
             ("HGET", self.keys.changed, name),
         )
         replies = self.backend.scripts.together([*own, *asked])
-        parts, freezes, changed = checked(replies[: len(own)])
-        [stored] = entries_read([name], *parts)
+        entries, freezes, changed = checked(replies[: len(own)])
+        [stored] = entries_of(entries)
         return stored, changed, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
@@ -223,16 +220,6 @@ class Store:
         """
         pairs = self._client.zscan_iter(self.keys.due, count=PAGE)
         return cast(Iterator[tuple[bytes, float]], pairs)
-
-    def names_beginning(self, beginning: str, limit: int) -> Iterator[str]:
-        """Yield names that begin with a text, in no order, among about ``limit`` stored names."""
-        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", beginning) + "*"
-        cursor = 0
-        for _ in range(0, limit, PAGE):
-            cursor, pairs = self._client.zscan(self.keys.due, cursor, pattern, PAGE)
-            yield from (text(name) for name, _ in pairs)
-            if not cursor:
-                return
 
     def names(self) -> list[bytes]:
         """Return all names in due order, and by name if they are due at the same instant."""

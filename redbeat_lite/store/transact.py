@@ -22,16 +22,16 @@ whole call does nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from itertools import chain
 from typing import Any, NamedTuple
+
+import msgspec
 
 from .._base.ids import random_hex
 from .changes import Line, fields_by_change
 from .keys import Keys
 from .records import Lost, Term
 from .redis_values import text
-from .scripts import Scripts
+from .scripts import Scripts, packed_text
 
 _IN_OFFICE = """
     IF HGET leader token IS $1
@@ -53,15 +53,33 @@ class GuardFailed(Exception):
     """A guard does not hold, and nothing was done. The argument is the guard."""
 
 
-@cache
-def _key_names(statement: str) -> list[str]:
-    """Return the names of the keys of a statement."""
-    names = []
-    for row in statement.splitlines():
-        command, _, rest = row.strip().removeprefix("IF ").partition(" ")
-        if command and command not in ("CHANGED", "NAMED"):
-            names.append(rest.split()[0])
-    return names
+def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
+    """Return the checks and the commands of a statement, and ``CHANGED`` or ``NAMED`` if it names.
+
+    Parameters:
+        places: name of a key -> its place among the keys of the call. New ones are added.
+    """
+    checks: list[Any] = []
+    commands: list[Any] = []
+    naming = None
+    for row in filter(None, map(str.split, statement.splitlines())):
+        words: list[str | int] = [_parse_word(word) for word in row]
+        if row[0] in ("CHANGED", "NAMED"):
+            naming = row[0]
+        elif row[0] == "IF":
+            words[2] = places.setdefault(row[2], len(places) + 1)
+            checks.append((words[1:-2], words[-1]))
+        else:
+            words[1] = places.setdefault(row[1], len(places) + 1)
+            commands.append(words)
+    return checks, commands, naming
+
+
+def _parse_word(word: str) -> str | int:
+    """Return a word as the script takes it: for a value, its place in the step."""
+    if word.startswith("$"):
+        return int(word[1:]) + 2  # Before the values, a step has the numbers of statement and line.
+    return "" if word == "NONE" else word
 
 
 def transact(
@@ -93,15 +111,17 @@ def transact(
     if term is not None:
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
-    statements = dict.fromkeys(step.statement for step in every_step)
+    places: dict[str, int] = {}
+    statements = list(dict.fromkeys(step.statement for step in every_step))
+    parsed = [_parse(statement, places) for statement in statements]
     statement_numbers = {statement: number for number, statement in enumerate(statements, 1)}
     lines = fields_by_change(step.line for step in every_step)
     line_numbers = {change: number for number, change in enumerate(lines, 1)}
-    words: list[Any] = [*statements, *chain.from_iterable(lines.items())]
+    packed_steps = []
     for step in every_step:
         line = line_numbers[step.line.change] if step.line else 0
-        words += (statement_numbers[step.statement], line, *step.values)
-    names = dict.fromkeys(chain.from_iterable(map(_key_names, statements)))
+        values = map(packed_text, step.values)
+        packed_steps.append((statement_numbers[step.statement], line, *values))
     is_done, reply = scripts.run(
         "schedule/transact",
         keys,
@@ -109,12 +129,9 @@ def transact(
         changes=keys.changes if lines else None,
         changed=keys.changed if lines else None,
         due=keys.due if wakes else None,
-        targets=[getattr(others, name, None) or getattr(keys, name) for name in names],
-        key_names=" ".join(names),
+        targets=[getattr(others, name, None) or getattr(keys, name) for name in places],
         guards=len(guards),
-        statement_count=len(statements),
-        line_count=len(lines),
-        words=words,
+        packed=msgspec.msgpack.encode((parsed, list(lines.items()), packed_steps)),
     )
     if not is_done:
         if term is not None and reply == 1:

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, every, locks
+from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import Setup, exactly_once
 from tests.support.beats import KEYS
@@ -44,7 +45,7 @@ def test_what_befalls_a_beat_before_the_second_commit_loses_and_doubles_nothing(
 ) -> None:
     setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,), once=once) for number in range(HERD))
     setup.beat.run_due()
-    setup.beat._parts.dispatcher._batch_size = BATCH
+    monkeypatch.setattr(Publisher, "batch_size", BATCH)
     commit, commits = LeaderStore.commit, list[int]()
 
     def befallen(store: LeaderStore, *args: Any) -> Any:

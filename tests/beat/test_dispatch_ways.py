@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, every, locks
+from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.store.records import Lost
 from tests.beat.ways import SENDERS, WAYS, Setup, every_way, exactly_once
 from tests.support.frozen import Clock
@@ -21,8 +22,10 @@ from tests.support.server import Server
 class TestEveryWay:
     @every_way
     @pytest.mark.parametrize("count", [70, pytest.param(700, marks=pytest.mark.soak)])
-    def test_sends_each_occurrence_once(self, setup: Setup, clock: Clock, count: int) -> None:
-        setup.beat._parts.dispatcher._batch_size = count * 5 // 7  # They do not fit into one batch.
+    def test_sends_each_occurrence_once(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch, count: int
+    ) -> None:
+        monkeypatch.setattr(Publisher, "batch_size", count * 5 // 7)  # They do not fit into one batch.
         setup.schedules.add_many(Entry(f"e{number}", "t", every(10), (number,)) for number in range(count))
         for _ in range(3):
             clock.forward(10)

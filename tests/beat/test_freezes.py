@@ -265,7 +265,7 @@ def test_while_all_is_frozen_a_turn_reads_nothing(turns: Turns, server: Server) 
     with commands(server) as seen:
         turns.until(20)
     assert len(seen) == 10
-    assert all(each.startswith("EVALSHA") and " 0 16000000" in each for each in seen), seen[0]
+    assert all(each.startswith("EVALSHA") and each.split()[-2] == "0" for each in seen), seen[0]
     with commands(server) as seen:
         turns.until(99)
     assert turns.client.llen("celery") == 0

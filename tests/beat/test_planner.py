@@ -40,7 +40,7 @@ def planner(**instead: Any) -> Planner:
 
 
 def planned(own: Planner, due: Stored) -> Entry:
-    batch = own.plan([due], NOW, Freezes())
+    batch = own.plan([due], NOW, Freezes(), 500)
     assert batch.bad == []
     [job] = batch.jobs
     return job.entry
@@ -72,14 +72,3 @@ def test_large_definitions_do_not_fill_the_memory() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 64_000_000
-
-
-def test_long_messages_make_short_batches() -> None:
-    """Each is there several times over until it is sent: in this process, on its way, in the script, in the queue."""
-    own = planner()
-    due = [stored(f"e{number}", size=50_000, misfire="all") for number in range(50)]
-    batch = own.plan(due, NOW + 99 * 60_000, Freezes())
-    assert batch.bad == []
-    assert 1 < len(batch.jobs) < 10
-    assert {len(job.plan.emit) for job in batch.jobs} == {100}
-    assert len(own.plan(due, NOW, Freezes()).jobs) == 50

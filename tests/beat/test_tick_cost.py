@@ -50,11 +50,8 @@ class TestCost:
         clock: Clock,
         client: redis.Redis,
         server: Server,
-        monkeypatch: pytest.MonkeyPatch,
         dispatch: str,
     ) -> None:
-        # A slow machine has smaller batches.
-        monkeypatch.setattr("redbeat_lite.beat.dispatch.batch_sender._BATCH", 60)
         seen = asked_for(1000, make_app(redbeat_lite_dispatch=dispatch), make_beat, clock, server)
         assert client.llen("celery") == 2000
         # Two batches of a peek and a commit, and the peek that finds nothing more.

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
+
+import msgspec
 
 from redbeat_lite.store.keys import Keys
+from redbeat_lite.store.transact import _parse
 from tests.simulation.server import ModelServer
 
 KEYS = Keys.of("t")
@@ -103,17 +107,11 @@ class Arguments:
     def flag(self) -> str:
         return self._choice("0", "1")
 
-    def third(self) -> str:
-        return "3"
-
     def nothing(self) -> str:
         return ""
 
     def format(self) -> str:
         return self._mostly("2", "1", "3")
-
-    def bytes(self) -> str:
-        return self._choice("60", "64", "1000", "100000")
 
     def word(self) -> str:
         return self._choice("host", "worker@x", "a b", "ü", "")
@@ -162,23 +160,26 @@ class Arguments:
     def score(self) -> str:
         return self._choice(self.now(), "+inf", "1.5")
 
-    def transaction(self) -> list[str]:
+    def transaction(self) -> list[bytes]:
         """The arguments of a call of transact, some of whose steps have a line."""
         return self._transaction(lines=2)
 
-    def unrecorded(self) -> list[str]:
+    def unrecorded(self) -> list[bytes]:
         return self._transaction(lines=0)
 
-    def _transaction(self, lines: int) -> list[str]:
+    def _transaction(self, lines: int) -> list[bytes]:
         statements = [*STATEMENTS]
         guards = [statement for statement in statements[:2] if self._random.random() < 0.3]
-        steps = guards + self._random.choices(statements[2:], k=self._random.randint(1, 4))
-        words = [*statements, *(word for _ in range(lines) for word in (self.change(), self.fields()))]
-        for step in steps:
-            line = "0" if step in guards else str(self._random.randint(0, lines))
-            words += (str(statements.index(step) + 1), line)
-            words += [getattr(self, word)() for word in STATEMENTS[step].split()]
-        return [TARGETS, str(len(guards)), str(len(statements)), str(lines), *words]
+        chosen = guards + self._random.choices(statements[2:], k=self._random.randint(1, 4))
+        places = {name: number for number, name in enumerate(TARGETS.split(), 1)}
+        parsed = [_parse(statement, places) for statement in statements]
+        steps = []
+        for statement in chosen:
+            line = 0 if statement in guards else self._random.randint(0, lines)
+            values = [getattr(self, word)() for word in STATEMENTS[statement].split()]
+            steps.append([statements.index(statement) + 1, line, *values])
+        packed = (parsed, [(self.change(), self.fields()) for _ in range(lines)], steps)
+        return [b"%d" % len(guards), msgspec.msgpack.encode(packed)]
 
     def defined(self) -> str:
         return self._stored(KEYS.entries, self._entry) or ""
@@ -196,31 +197,27 @@ class Arguments:
     def uuid(self) -> str:
         return f"{self._random.getrandbits(64):016x}"
 
-    def advance(self) -> str:
-        state = self._stored(KEYS.state, self._entry) or ""
-        return f"{self.now()} 3 {state[: self._random.choice((1, 3, 64))]}"
+    def advances(self) -> bytes:
+        """Entries of a commit."""
+        return msgspec.msgpack.encode([self._advance() for _ in range(self._random.randint(0, 2))])
 
-    def lone(self) -> str:
-        return f"{self.now()} 0 {self._stored(KEYS.state, self._entry) or ''}"
-
-    def push(self) -> str:
-        return self._mostly("lpush 1", "publish c", "recorded 2")
-
-    def keep(self) -> list[str]:
-        return ["pexpire 6", self.lease()]
-
-    def uuid_push(self) -> str:
-        return self._choice("range 2", "recorded 2")
-
-    def range(self) -> str:
-        if self._random.random() < 0.5:
-            return f"{self.now()}|{self._random.choice(NAMES)}"
+    def _advance(self) -> list[Any]:
+        name = self.name()
+        state = self._stored(KEYS.state, name) or ""
+        guard = state[: self._random.choice((1, 3, 64))]
+        run = f"{self.now()}|{name}"
         first, length = self._random.randint(0, 9), self._random.randint(1, 9)
-        return f"2 {self.lease()} {self._random.randint(0, 9)} |m|{first:x}|{length:x}|2|"
-
-    def runs(self) -> str:
-        runs = [int(self.now()), *self._random.choice(([0, 0], [99, 0], [99, 999], [0, 999, 5]))]
-        return json.dumps([runs])
+        row = f"2 {self.lease()} {self._random.randint(0, 9)} |m|{first:x}|{length:x}|2|"
+        deadlines = [int(self.now()), f"start|{run}", 999, f"finish|{run}", 5, f"success||{name}"]
+        commands = [
+            [*self._random.choice((("lpush", 1), ("lpush", 1), ("publish", "c"))), self.json()],
+            ["pexpire", 1, int(self.lease())],
+            ["range", 2, row],
+            ["deadlines", 3, deadlines[: self._random.choice((2, 4, 6))]],
+            ["recorded", 2, run],
+        ]
+        kept = [command for command in commands if self._random.random() < 0.7]
+        return [name, guard, self.after(), self._random.choice((int(self.now()), "+inf")), kept]
 
     def kind(self) -> str:
         return self._choice("hash", "zset", "stream", "string")

@@ -82,14 +82,15 @@ def decode(text: bytes) -> Any:
         value = json.loads(text.decode("utf-8", "surrogateescape"), strict=False)
     except ValueError as exc:
         raise JsonError(f"Expected value but found invalid token at character 1 ({exc})") from None
-    return _with_bytes(value)
+    return with_bytes(value)
 
 
-def _with_bytes(value: Any) -> Any:
+def with_bytes(value: Any) -> Any:
+    """Return a value with bytes in place of its texts."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     if isinstance(value, list):
-        return [_with_bytes(item) for item in value]
+        return [with_bytes(item) for item in value]
     if isinstance(value, dict):
-        return {_with_bytes(name): _with_bytes(item) for name, item in value.items()}
+        return {with_bytes(name): with_bytes(item) for name, item in value.items()}
     return value

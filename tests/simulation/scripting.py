@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import msgspec
 from lupa import lua51  # type: ignore[import-untyped]
 
 from tests.simulation import cjson
@@ -17,7 +18,7 @@ from tests.simulation.values import CommandError, Database
 
 #: The part of the scripting environment that is simplest in Lua: errors are tables there.
 _PRELUDE = """
-local run, encode, decode = ...
+local run, encode, decode, unpack_message = ...
 local call = pcall
 local function flatten(is_done, ...)
   local why = ...
@@ -61,6 +62,10 @@ function cjson.decode(text)
     error(why, 2)
   end
   return value
+end
+cmsgpack = {}
+function cmsgpack.unpack(text)
+  return unpack_message(text)
 end
 setmetatable(_G, {
   __index = function(_, name)
@@ -114,7 +119,7 @@ class Interpreter:
         self._compiled: dict[bytes, Any] = {}
         #: The server whose script runs.
         self.server: Scripting
-        self.lua.execute(_PRELUDE, self._run_command, self._encode, self._decode)
+        self.lua.execute(_PRELUDE, self._run_command, self._encode, self._decode, self._unpack)
         self.run = self.lua.eval(_RUN)
         self.unpack = self.lua.eval(_UNPACK)
         self._load = self.lua.eval("function(text) return loadstring(text, '@user_script') end")
@@ -170,6 +175,9 @@ class Interpreter:
             return self._from_json(cjson.decode(text)), None
         except cjson.JsonError as exc:
             return None, str(exc).encode()
+
+    def _unpack(self, text: bytes) -> Any:
+        return self._from_json(cjson.with_bytes(msgspec.msgpack.decode(text)))
 
     def _from_json(self, value: Any) -> Any:
         if isinstance(value, list):

@@ -431,7 +431,11 @@ class Mutation(NamedTuple):
 MUTATIONS = {
     "a commit does not compare the state": Mutation(
         "schedule/commit",
-        {"if stored and string.find(stored, guards[n], 1, true) == 1 then": "if stored then"},
+        {
+            "if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then": (
+                "if redis.call('HEXISTS', state, name) == 1 then"
+            )
+        },
         "request late",
     ),
     "freezes are not looked at": Mutation(
@@ -441,7 +445,7 @@ MUTATIONS = {
     ),
     "edits do not compare": Mutation(
         "schedule/transact",
-        {"~= fill(check.expected)[1] then": "~= fill(check.expected)[1] and false then"},
+        {"~= fill(check[2], step) then": "~= fill(check[2], step) and false then"},
         "reply late",
     ),
 }

@@ -179,7 +179,7 @@ class Model:
         as_known = self.known == self.freezes
         try:
             revision = self.known[:-3]
-            results = self.store.commit(Term("leader", 1), self.advances(), "deadlines", revision)
+            results = self.store.commit(Term("leader", 1), self.advances(), revision)
         except Refrozen:
             assert not as_known
             return
@@ -208,7 +208,7 @@ class Model:
 
     def commit_stale(self, _: str) -> None:
         with pytest.raises(Lost):
-            self.store.commit(Term("leader", 0), self.advances(), "deadlines")
+            self.store.commit(Term("leader", 0), self.advances())
 
     def turn(self, name: str) -> None:
         """A peek, and at once its commit."""
@@ -224,9 +224,7 @@ class Model:
                 before.guard,
                 None if is_last(before) else after_run(before).encode(),
                 score(name, after_run(before)),
-                () if decided_against(before) else sending(name, before),
-                [range_command(RUNS.rows(name), row, before.last, HISTORY)] if (row := decided_against(before)) else (),
-                () if decided_against(before) else deadlines_of(before),
+                commands_of(name, before),
             )
             for name, before in self.planned.items()
         ]
@@ -266,13 +264,16 @@ def ends(ranked: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
 def sending(name: str, state: EntryState) -> tuple[Command, ...]:
     nominal = state.nominal or 0
     run = f"{nominal}|{name}"
-    sent = ("lpush", "sent", f"{name} {nominal}")
-    return (sent, ("recorded", f"told:{name}", run)) if told_before(state) else (sent,)
+    times = [nominal + 1, f"start|{run}", nominal + 2, f"finish|{run}", nominal + 3, f"success||{name}"]
+    sent = (("lpush", "sent", f"{name} {nominal}"), ("deadlines", "deadlines", times))
+    return (*sent, ("recorded", f"told:{name}", run)) if told_before(state) else sent
 
 
-def deadlines_of(state: EntryState) -> list[int]:
-    nominal = state.nominal or 0
-    return [nominal, nominal + 1, nominal + 2, nominal + 3]
+def commands_of(name: str, state: EntryState) -> tuple[Command, ...]:
+    row = decided_against(state)
+    if row is None:
+        return sending(name, state)
+    return (range_command(RUNS.rows(name), row, state.last, HISTORY),)
 
 
 def after_edit(state: EntryState) -> EntryState:

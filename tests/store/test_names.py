@@ -1,4 +1,4 @@
-"""Names that begin with a text are found within a bound, and errors of a dead address say what to do."""
+"""The first entries are read alone, and errors of a dead address say what to do."""
 
 from __future__ import annotations
 
@@ -9,30 +9,9 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.settings import Settings
-from redbeat_lite.store.store import Store
 from tests.support.cases import together
 from tests.support.in_process import MakeApp
 from tests.support.server import free_port
-
-
-def test_names_are_found_by_their_beginning(make_app: MakeApp) -> None:
-    app = make_app()
-    schedules = Schedules(app)
-    for name in ("report:1", "report:2", "rep*rt", "other"):
-        schedules.add(name, "t", every(60))
-    store = Store.of(Settings.from_app(app))
-    assert sorted(store.names_beginning("report", 1000)) == ["report:1", "report:2"]
-    assert [*store.names_beginning("rep*", 1000)] == ["rep*rt"]
-    assert len([*store.names_beginning("", 1000)]) == 4
-
-
-def test_the_search_for_names_ends_though_none_matches(make_app: MakeApp, client: redis.Redis) -> None:
-    client.zadd("{redbeat-lite}:due", {f"entry:{number}": number for number in range(20_000)})
-    store = Store.of(Settings.from_app(make_app()))
-    calls = _scans(client)
-    assert [*store.names_beginning("none", 3000)] == []
-    assert 0 < _scans(client) - calls <= 3
 
 
 def test_the_first_entries_are_read_without_the_names_of_all(make_app: MakeApp, client: redis.Redis) -> None:

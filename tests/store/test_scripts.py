@@ -165,20 +165,6 @@ class TestPeek:
         client.zadd(KEYS.due, {b"\xff\xfe": 5})
         assert store.peek(leading, 10, 10)[0] == [Stored(b"\xff\xfe", 5, None, None)]
 
-    def test_leaves_large_entries_to_the_next_look(self, store: LeaderStore, leading: Term) -> None:
-        large = "d" * 60_000
-        edits = [Edit(f"e{n:04}", None, EntryState.new(n).encode(), large, n) for n in range(1000)]
-        assert all(store.put(edits))
-        due, _ = store.peek(leading, 1000, 1000)
-        assert sum(len(stored.definition or b"") for stored in due) < 20_000_000
-        half = len(due) // 2
-        assert [stored.score for stored in due[::2]] == [*range(half)]
-        assert [stored.score for stored in due[1::2]] == [*range(999, 999 - half, -1)]
-        assert {stored.definition for stored in due} == {large.encode()}
-        assert all(EntryState.decode(stored.state or b"").nominal == stored.score for stored in due)
-        store.put(Edit(stored.name, stored.state, None) for stored in due)
-        assert store.peek(leading, 1000, 1000)[0][0].score == half
-
 
 class TestCommit:
     def advance(self, name: str, state: EntryState, *, nominal: int, commands: tuple = ()) -> Advance:  # type: ignore[type-arg]
@@ -200,7 +186,7 @@ class TestCommit:
         told = [range_command(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
         told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
-        assert store.commit(leading, [step._replace(ranges=told)]) == [True]
+        assert store.commit(leading, [step._replace(commands=(*step.commands, *told))]) == [True]
         assert client.llen("queue") == client.zcard("rows-1000") == 1
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 

@@ -19,7 +19,7 @@ from redbeat_lite.pipeline.pipeline_store import Ref
 from redbeat_lite.runs.run_store import RunKeys as RecordKeys
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Term
-from redbeat_lite.store.scripts import _FILES, Call, _head, source
+from redbeat_lite.store.scripts import _FILES, Call, _names, source
 from tests.support.cases import together
 
 _LOOK = """
@@ -43,8 +43,7 @@ def test_no_script_is_looked_for_at_its_first_use() -> None:
 
 def names_of(script: str) -> list[str]:
     """The names of KEYS and ARGS."""
-    head = _head(script)
-    return [*head.keys.names, *head.args.names]
+    return [marked.rstrip("?.") for kind in ("KEYS", "ARGS") for marked in _names(script, kind)]
 
 
 @together("script", NAMED)

@@ -42,10 +42,8 @@ the two ends half of the messages of a batch. So a backlog delays no new entry, 
 most twice the time that it would take alone. An entry that sends many missed runs is planned in
 several batches. After each, it is requeued behind all that are due.
 
-A batch is bounded by the number of its messages and by their bytes. The number follows the speed of
-the broker, so that publishing takes 0.15 s::
-
-    most messages = 0.15 s * messages of the last batch / seconds that it took
+A batch takes at most ``batch_size`` entries, and no further one from as many messages on. If each
+message is sent by itself, which may take long, these are at most 100.
 
 No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
 user's own schedule class may take any time to answer. So entries with such a class are planned when
@@ -60,8 +58,8 @@ Races
 - An entry is edited after peek. Its state has another version then, and the commit leaves it alone.
   A message that the commit would have sent is not sent.
 - Another leader takes over after peek. The commit compares token and term, and does nothing.
-- The broker connection has to be opened after peek, and that takes seconds. More runs may be due by
-  then, so nothing is sent, and the next peek brings the entries again.
+- The broker connection has to be opened when entries are due, and that takes seconds. More runs may
+  be due by then, so peek and plan come after it.
 - The freezes change after peek. Peek and commit compare the revision, and do nothing until the
   leader has read them.
 
@@ -73,6 +71,6 @@ Failures
 - A broker that cannot be reached ends the turn. Messages that were sent before are committed, the
   others stay due (:mod:`.outage`).
 - A user of Redis who may not write to a queue makes the commit fail before it has done anything.
-  The messages are then sent as the broker's user, before a second commit.
+  The messages of the next batches are sent as the broker's user, before the commit.
 - Once-locks of runs that were not sent are released at the end of the batch.
 """

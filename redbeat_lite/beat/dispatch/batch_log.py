@@ -17,7 +17,7 @@ from ...events import Dispatched, Event, Failed, Misfired, Quarantined, Skipped
 from ...store.records import Bad
 from ..beat_state import BeatState
 from ..server_clock import ServerClock
-from .deadlines import Deadlines
+from .entry_steps import Deadlines
 from .planner import Job
 
 logger = get_logger(f"celery.{__name__}")
@@ -94,6 +94,12 @@ class BatchLog:
                 missed,
                 len(plan.emit),
                 policy,
+            )
+        if job.left_out:
+            logger.info(
+                "beat: %r is left out while its once-lock is held: a run is queued or running, "
+                "or no worker with install() gives the lock back",
+                name,
             )
         if plan.next is None:
             logger.info("beat: %r has finished", name)

@@ -7,49 +7,35 @@ sent before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
-from ..._base.clock import elapsed
 from ..._base.text import describe, text_of
 from ...entries.message import Occurrence
 from ...once.claims import headers as once_headers
-from ...runs.run_store import RunKeys
+from ...once.lock_store import LockStore
 from ...store.leader_store import LeaderStore
 from ...store.records import ANY_REVISION, Advance, Bad, Command, Lost, Refrozen, Term
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog
-from .once_locks import OnceLocks
-from .planner import LEAST, MAX_ERROR, MOST, Batch, Job
+from .once_locks import acquire_locks, release_unsent
+from .planner import MAX_ERROR, Batch, Job
 from .publisher import BrokerDown, Publisher
 from .redis_batch import refused_for_all
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds that publishing a batch should take. An entry that becomes due meanwhile waits for its
-#: end.
-_BATCH = 0.15
-
-#: Seconds after which a plan is too old to be sent, because more runs may be due since.
-_OLD_PLAN = 1.0
-
-
-class Steps(Protocol):
-    """Next steps of entries, or of backfills."""
-
-    def advance(self, job: Job, now: int) -> Advance:
-        """Return what the commit writes for a job."""
-
-    def report_advanced(self, jobs: Sequence[Job]) -> None:
-        """Report jobs whose advance was committed."""
-
 
 class BatchSender:
-    """Sends planned batches, and notes the result of each job."""
+    """Sends planned batches, and notes the result of each job.
+
+    Parameters:
+        advance: returns what the commit writes for a job at an instant, in epoch ms.
+        report_advanced: reports jobs whose advance was committed.
+    """
 
     def __init__(
         self,
@@ -57,9 +43,11 @@ class BatchSender:
         leader: Leader,
         publisher: Publisher,
         freezing: Freezing,
-        locks: OnceLocks,
+        locks: LockStore,
         log: BatchLog,
-        steps: Steps,
+        *,
+        advance: Callable[[Job, int], Advance],
+        report_advanced: Callable[[Sequence[Job]], None],
     ) -> None:
         self._store = store
         self._leader = leader
@@ -67,26 +55,23 @@ class BatchSender:
         self._freezing = freezing
         self._locks = locks
         self._log = log
-        self._steps = steps
-        self._deadlines_key = RunKeys(store.keys.prefix).deadlines
-        #: Maximum number of messages of the next batch, by the time that the last one took.
-        self.most = MOST
+        self._advance = advance
+        self._report_advanced = report_advanced
 
-    def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
-        """Put entries that cannot be used in quarantine, unless they have changed meanwhile."""
-        if bad:
-            results = self._store.quarantine(term, bad)
-            self._log.report_quarantined(
-                entry for entry, is_done in zip(bad, results, strict=True) if is_done
-            )
+    def connect(self, term: Term) -> bool:
+        """Open the broker connection, if it is not open. Return whether it was opened.
 
-    def send(self, term: Term, now: int, batch: Batch) -> bool:
+        Raises:
+            BrokerDown: the broker cannot be reached.
+            Lost: another process leads.
+        """
+        self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
+        return self._publisher.connect(self._store, term)
+
+    def send(self, term: Term, now: int, batch: Batch) -> None:
         """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
 
-        Entries that cannot be used are quarantined.
-
-        Returns ``False`` if opening the broker connection took so long that the batch must be
-        planned again. Nothing was sent then.
+        The broker connection must be open. Entries that cannot be used are quarantined.
 
         Raises:
             BrokerDown: the broker cannot be reached; what was not sent stays due.
@@ -94,21 +79,10 @@ class BatchSender:
             Lost: another process leads.
         """
         self._quarantine(term, batch.bad)
-        jobs = batch.jobs
-        messages = sum(len(job.plan.emit) for job in jobs)
-        if not messages:
-            self.commit(term, now, jobs)
-            return True
-        planned = elapsed()
         try:
-            self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
-            is_new = self._publisher.connect(self._store, term)
-            began = elapsed()
-            if is_new and began - planned > _OLD_PLAN:
-                return False
-            self._locks.acquire(jobs)
+            acquire_locks(self._locks, batch.jobs)
             # Sent messages are committed before any other is sent.
-            self.commit(term, now, self.make_messages(term, now, jobs))
+            self.commit(term, now, self.make_messages(term, now, batch.jobs))
         except BrokerDown:
             # A channel that was shut stays so as long as the connection is kept, and so does a
             # server that has become a replica.
@@ -117,10 +91,15 @@ class BatchSender:
         finally:
             if self._publisher.is_broken:
                 self._publisher.close()
-            self._locks.release_unsent(jobs)
-        in_time = messages * _BATCH / max(elapsed() - began, _BATCH / MOST)
-        self.most = max(LEAST, min(MOST, int(in_time)))
-        return True
+            release_unsent(self._locks, batch.jobs)
+
+    def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
+        """Put entries that cannot be used in quarantine, unless they have changed meanwhile."""
+        if bad:
+            results = self._store.quarantine(term, bad)
+            self._log.report_quarantined(
+                entry for entry, is_done in zip(bad, results, strict=True) if is_done
+            )
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -233,32 +212,21 @@ class BatchSender:
             # Also if the commit fails: its reply may be all that was lost.
             job.is_sent = not job.error
         try:
-            results = self._advance(term, now, jobs, self._publisher.one_step)
-        except (Lost, Refrozen):
-            for job in jobs:
-                was_left_to_the_commit = bool(job.commands)
-                job.is_sent = not job.error and not was_left_to_the_commit
-            raise
-        except NoPermissionError as exc:
-            if not any(job.commands for job in jobs):
+            results = self._commit(term, now, jobs)
+        except (Lost, Refrozen, NoPermissionError) as exc:
+            # Nothing was done. The server checks the rights before it runs a script.
+            left_to_the_commit = [job for job in jobs if job.commands]
+            for job in left_to_the_commit:
+                job.is_sent = False
+            if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
                 raise
-            self._commit_apart(term, now, jobs, exc)
-            return
+            self._publisher.send_apart("the schedule's user may not write to a queue")
+            logger.warning(
+                "beat: the schedule's user may not write to a queue, so the broker's will: %s",
+                text_of(exc),
+            )
+            return  # These entries stay due, for the next batch.
         self._note_results(term, now, jobs, results)
-
-    def _commit_apart(self, term: Term, now: int, jobs: list[Job], exc: NoPermissionError) -> None:
-        """Send the messages as the broker's user, then commit as the schedule's user."""
-        # The server checks the rights before it runs a script, so nothing has been sent or
-        # advanced.
-        for job in jobs:
-            job.is_sent = False
-        logger.warning(
-            "beat: the schedule's user may not write to a queue, so the broker's will: %s",
-            text_of(exc),
-        )
-        self._publisher.send_apart("the schedule's user may not write to a queue")
-        self._send_apart(term, now, jobs)
-        self.commit(term, now, jobs)
 
     def _note_results(
         self, term: Term, now: int, jobs: list[Job], results: list[bool | str]
@@ -275,17 +243,17 @@ class BatchSender:
                 advanced.append(job)
             elif job.commands:
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
-        self._advance(term, now, refused, one_step=False)
-        self._steps.report_advanced(advanced)
+        self._report_advanced(advanced)
+        self._commit(term, now, refused)
 
-    def _advance(
-        self, term: Term, now: int, jobs: Sequence[Job], one_step: bool
-    ) -> list[bool | str]:
+    def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
         if not jobs:
             return []
-        advances = [self._steps.advance(job, now) for job in jobs]
-        revision = self._freezing.known.revision if one_step else ANY_REVISION
-        return self._store.commit(term, advances, self._deadlines_key, revision)
+        advances = [self._advance(job, now) for job in jobs]
+        revision = ANY_REVISION
+        if self._publisher.one_step:
+            revision = self._freezing.known.revision
+        return self._store.commit(term, advances, revision)
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:

@@ -11,27 +11,28 @@ from ..freezing import Freezing
 from ..leader import Leader
 from .batch_sender import BatchSender
 from .planner import Planner
+from .publisher import Publisher
 
 #: Seconds after which due entries wait until the beat has done its other work.
 _TURN = 10.0
 
 
 class Dispatcher:
-    """Dispatches due entries, at most ``batch_size`` in a round trip."""
+    """Dispatches due entries."""
 
     def __init__(
         self,
         leader: Leader,
         freezing: Freezing,
         planner: Planner,
+        publisher: Publisher,
         sender: BatchSender,
-        batch_size: int,
     ) -> None:
         self._leader = leader
         self._freezing = freezing
         self._planner = planner
+        self._publisher = publisher
         self._sender = sender
-        self._batch_size = batch_size
         #: Entries of the last batch that lack a part. If the next batch has them again, they are
         #: quarantined.
         self._torn: set[bytes] = set()
@@ -52,19 +53,27 @@ class Dispatcher:
             term = self._leader.term
             now = self._leader.clock.now_ms()
             self._leader.progress("looking for due entries")
-            limit = min(self._batch_size, self._sender.most)
-            due, upcoming = self._freezing.peek(term, now, limit)
+            most = self._publisher.batch_size
+            due, upcoming = self._freezing.peek(term, now, most)
             if not due:
                 return upcoming
             if elapsed() - began > _TURN or self._lost_parts(due):
                 return now
-            freezes = self._freezing.known
-            batch = self._planner.plan(due, now, freezes, self._sender.most)
+            if self._sender.connect(term):
+                continue  # Opening the connection may have taken seconds, so more runs may be due.
+            batch = self._planner.plan(due, now, self._freezing.known, most)
             with suppress(Refrozen):  # The next peek brings the new freezes.
-                is_sent = self._sender.send(term, now, batch)
-                if is_sent and batch.asking:
-                    now = self._leader.clock.now_ms()
-                    self._sender.send(term, now, self._planner.ask(batch.asking, now, freezes))
+                self._sender.send(term, now, batch)
+                if batch.asking:
+                    self._ask(batch.asking)
+
+    def _ask(self, entries: Sequence[Stored]) -> None:
+        """Dispatch entries with a user's own schedule class, now that the others are sent."""
+        term = self._leader.term
+        self._sender.connect(term)
+        now = self._leader.clock.now_ms()
+        batch = self._planner.ask(entries, now, self._freezing.known)
+        self._sender.send(term, now, batch)
 
     def _lost_parts(self, due: Sequence[Stored]) -> bool:
         """Return whether the schedule must be mended first, because an entry lacks a part."""

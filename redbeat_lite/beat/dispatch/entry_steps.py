@@ -2,30 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from itertools import groupby
 from operator import itemgetter
 
+from ..._base.times import delay_ms
 from ...entries import lifecycle
+from ...entries.entry import Entry
+from ...entries.lifecycle import expected_of
 from ...entries.on_calendar import with_left_out
+from ...policies import Expect
 from ...rules.misfire import Plan, Range
 from ...runs.run import LIFE_MS, Outcome, Row
 from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
-from .batch_log import BatchLog
-from .deadlines import Deadlines
 from .planner import Job
+
+#: Maximum number of deadlines of one kind that an entry has at once, about. If its runs are closer,
+#: only some have one.
+_AT_ONCE = 100
+
+
+class Deadlines:
+    """Makes the deadlines of runs, by their entry's expectation or the default one."""
+
+    def __init__(self, default: Expect | None, zone: tzinfo, history: int) -> None:
+        self._default = default
+        self._zone = zone
+        self._history = history
+        #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A
+        #: new leader sends the backlog before it knows, and sets deadlines until then.
+        self.recorded = True
+        #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one
+        #: records.
+        self.needed_at: int | None = None
+
+    def kept(self, entry: Entry) -> tuple[int, Expect | None]:
+        """Return how many of an entry's runs are kept on record, and what is expected of them."""
+        expect = expected_of(entry, self._default)
+        history = self._history if entry.history is None else entry.history
+        return history or int(bool(expect or entry.on_failure)), expect
+
+    def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
+        """Return the deadlines of runs that are sent at ``now``, in epoch ms.
+
+        Each is an instant in epoch ms, followed by its member, as the commit takes them.
+        """
+        self.needed_at = now
+        if not self.recorded:
+            return []
+        entry = job.entry
+        allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
+        put_off = entry.jitter_ms + delay_ms(entry.options, now)
+        deadlines: list[int | str] = []
+        before = job.state.last
+        for nominal in job.plan.emit:
+            for what, allowed in allowed_ms.items():
+                if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
+                    at = max(self.due(entry, nominal, now) + allowed, now)
+                    deadlines += (at, f"{what}|{nominal}|{entry.name}")
+            before = nominal
+        if expect.success_ms is not None:
+            deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
+        return deadlines
+
+    def due(self, entry: Entry, nominal: int, now: int) -> int:
+        """Return when a run is due whose message is sent at ``now``, both in epoch ms."""
+        due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
+        return due + delay_ms(entry.options, now)
+
+
+def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
+    """Return whether a run has a deadline: one run in each hundredth of the allowed time has."""
+    return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
 class EntrySteps:
     """Next steps of entries: state, due time, messages, deadlines, and records of unsent runs."""
 
-    def __init__(self, prefix: str, deadlines: Deadlines, zone: tzinfo, log: BatchLog) -> None:
+    def __init__(self, prefix: str, deadlines: Deadlines, zone: tzinfo) -> None:
         self._keys = RunKeys(prefix)
         self._deadlines = deadlines
         self._zone = zone
-        self._log = log
 
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms)."""
@@ -39,40 +97,37 @@ class EntrySteps:
             return Advance(name, state.guard, after.encode(), retry)
         if job.frozen:
             return Advance(name, state.guard, state.encode(), job.due)
-        commands = job.commands
+        commands = [*job.commands]
         history, expect = self._deadlines.kept(entry)
-        deadlines: Sequence[int] = ()
-        if expect is not None and plan.emit:
-            deadlines = self._deadlines.of(job, expect, now)
-            if deadlines and not commands:
-                commands = self._record_sent(entry.name, plan.emit)
-        elif entry.on_failure and plan.emit:
+        if plan.emit and expect is not None:
+            commands += self._deadline_commands(job, expect, now)
+        elif plan.emit and entry.on_failure:
             self._deadlines.needed_at = now
         # An occurrence whose lock was held counts as left out only now, so no event is sent twice.
         plan = with_left_out(entry, state, plan, self._zone)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
-        ranges: Sequence[Command] = ()
         if history and (plan.skipped or job.left_out):
-            ranges = self._record_unsent(job, plan, history)
+            key = self._keys.rows(entry.name)
+            rows = unsent_rows(job, plan)[-history:]
+            commands += [range_command(key, row, sent, history) for row, sent in rows]
         # The record of a config entry stays. Without it, the next reading of the configuration
         # would take the entry for a new one and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
-            return Advance(name, state.guard, None, None, commands, ranges)
-        return Advance(name, state.guard, after.encode(), job.due, commands, ranges, deadlines)
+            return Advance(name, state.guard, None, None, commands)
+        return Advance(name, state.guard, after.encode(), job.due, commands)
 
-    def report_advanced(self, jobs: Sequence[Job]) -> None:
-        self._log.report_advanced(jobs)
-
-    def _record_sent(self, name: str, nominals: Iterable[int]) -> list[Command]:
-        """Return the commands that record runs which were sent before the commit."""
-        return [("recorded", self._keys.rows(name), f"{nominal}|{name}") for nominal in nominals]
-
-    def _record_unsent(self, job: Job, plan: Plan, history: int) -> list[Command]:
-        key = self._keys.rows(job.entry.name)
-        return [
-            range_command(key, row, sent, history)
-            for row, sent in unsent_rows(job, plan)[-history:]
-        ]
+    def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
+        """Return the commands that set the deadlines of runs."""
+        deadlines = self._deadlines.of(job, expect, now)
+        if not deadlines:
+            return []
+        commands: list[Command] = [("deadlines", self._keys.deadlines, deadlines)]
+        if not job.commands:
+            # The messages were sent already, so a worker may have recorded the runs.
+            name = job.entry.name
+            rows = self._keys.rows(name)
+            commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
+        return commands
 
 
 def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Hashable
-from datetime import UTC, timedelta
+from collections.abc import Callable, Hashable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -52,9 +51,6 @@ COPIED_OPTIONS = frozenset(
         "time_limit",
     }
 )
-
-#: Headers that differ between messages of a kind, so a user's own header must not replace them.
-_CHANGED_HEADERS = frozenset({"argsrepr", "kwargsrepr", "expires", "id", "root_id"})
 
 #: Maximum number of templates, some 10 MB. With more kinds, all are dropped, because the oldest
 #: would be the next to be needed.
@@ -114,33 +110,36 @@ class Templates:
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         """Keep a message that was made in full as the template of its kind, if it can be one."""
         try:
-            self._learn(occurrence, commands)
+            kind = _kind(occurrence)
+            if kind in self._templates:
+                return
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            # If this fails, entries of the same kind need not try again.
+            self._templates[kind] = None
+            self._templates[kind] = self._make_template(occurrence, commands)
         except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
             logger.debug("beat: no template for messages of %r: %r", occurrence.entry.name, exc)
 
-    def _learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
+    def _make_template(self, occurrence: Occurrence, commands: list[Command]) -> Template | None:
+        """Return the template of a message, if a copy of it can be the message itself."""
         entry = occurrence.entry
-        kind = _kind(occurrence)
-        if kind in self._templates:
-            return
-        if len(self._templates) >= _MAX_TEMPLATES:
-            self._templates.clear()
-        self._templates[kind] = None  # If this fails, entries of the same kind need not try again.
-        if not _has_copied_options(entry) or not self._is_plain(entry.task):
-            return
+        if not _has_copied_options(entry.options) or not self._is_plain(entry.task):
+            return None
         [(name, queue, text)] = commands  # A queue that expires needs another command.
         message = json.loads(text)
         properties = message["properties"]
-        if name != "lpush" or not self._is_one_queue(properties["delivery_info"]):
-            return
+        # The queues that are bound to an exchange may change.
+        if name != "lpush" or properties["delivery_info"]["exchange"]:
+            return None
         is_traced = message["headers"].get("traceparent") == traceparent(occurrence.id)
         template = Template(queue, message, is_traced)
         own_part = self._make_own_part(entry)
-        # The lifetime of this message has begun earlier, so it is compared without.
         [(_, _, copied)] = self._fill(template, own_part, occurrence, properties["delivery_tag"])
-        if _without_expiry(json.loads(copied)) == _without_expiry(message):
-            self._templates[kind] = template
-            entry.own_part = own_part
+        if _without_lifetime(json.loads(copied)) != _without_lifetime(message):
+            return None
+        entry.own_part = own_part
+        return template
 
     def _fill(
         self, template: Template, own_part: OwnPart, occurrence: Occurrence, tag: str
@@ -148,38 +147,22 @@ class Templates:
         """Make the command that sends the message of an occurrence."""
         body, own_headers = own_part
         task_id = occurrence.id
-        expires, expiration = self._expiry(occurrence)
+        life = _life_ms(occurrence)
         headers = {**template.message["headers"], **own_headers, **(occurrence.extra or {})}
         headers["id"] = task_id
         headers["root_id"] = task_id
         headers["scheduled_at"] = iso(occurrence.nominal)
-        headers["expires"] = expires
+        headers["expires"] = None
         if template.is_traced:
             headers["traceparent"] = traceparent(task_id)
         properties = {**template.message["properties"]}
         properties["delivery_tag"] = tag
         properties["correlation_id"] = task_id
-        if expiration is not None:
-            properties["expiration"] = expiration
+        if life is not None:
+            headers["expires"] = iso(min(self._now + life, MAX_MS))
+            properties["expiration"] = str(life)
         message = {**template.message, "body": body, "headers": headers, "properties": properties}
         return [("lpush", template.queue, json.dumps(message))]
-
-    def _expiry(self, occurrence: Occurrence) -> tuple[str | None, str | None]:
-        """Return when a message expires, and its life in ms if the template has no fixed one."""
-        entry = occurrence.entry
-        if expires_with_gap(entry):
-            life = occurrence.life
-            if life is None:
-                return None, None
-            return iso(min(self._now + life, MAX_MS)), str(life)
-        seconds = entry.options.get("expires", entry.expires)
-        if seconds is None:
-            return None, None
-        # In UTC and back, because adding to local time ignores its changes; Celery has a helper
-        # since 5.6.
-        now = self._app.now()
-        expires = now.astimezone(UTC) + timedelta(seconds=seconds)
-        return expires.astimezone(now.tzinfo).isoformat(), None
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
         """Make the body and the headers that all messages of an entry have in common.
@@ -203,14 +186,6 @@ class Templates:
             "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels),
         }
         return base64.b64encode(body.encode()).decode(), headers
-
-    def _is_one_queue(self, to: dict[str, Any]) -> bool:
-        """Return whether a destination is one queue, which is declared once per connection.
-
-        The queues that are bound to an exchange may change.
-        """
-        queue = self._app.amqp.queues.get(to["routing_key"])
-        return not to["exchange"] and queue is not None and queue.can_cache_declaration
 
     def _is_plain(self, name: str) -> bool:
         """Return whether Celery's own functions make the messages of a task from its arguments."""
@@ -241,25 +216,37 @@ def _kind(occurrence: Occurrence) -> Hashable:
     )
 
 
-def _without_expiry(message: dict[str, Any]) -> dict[str, Any]:
-    headers = {**message["headers"], "expires": None}
-    properties = {**message["properties"], "expiration": None}
+def _has_copied_options(options: Mapping[str, Any]) -> bool:
+    # A user's own header would be replaced by the lifetime of a copy.
+    has_own_lifetime = "expires" in (options.get("headers") or {})
+    return options.keys() <= COPIED_OPTIONS and not has_own_lifetime
+
+
+def _life_ms(occurrence: Occurrence) -> int | None:
+    """Return the life of a message in ms; ``None`` for a life without end."""
+    entry = occurrence.entry
+    if expires_with_gap(entry):
+        return occurrence.life
+    seconds = entry.options.get("expires", entry.expires)
+    return None if seconds is None else int(1000 * seconds)
+
+
+def _without_lifetime(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without the instant at which it expires.
+
+    Its life has begun before the life of its copy.
+    """
+    expires = message["headers"]["expires"] is not None
+    headers = {**message["headers"], "expires": expires}
+    properties = {**message["properties"], "expiration": "expiration" in message["properties"]}
     return {**message, "headers": headers, "properties": properties}
-
-
-def _has_copied_options(entry: Entry) -> bool:
-    options = entry.options
-    expires = options.get("expires")
-    has_instant = expires is not None and not isinstance(expires, (int, float))
-    changed = _CHANGED_HEADERS & (options.get("headers") or {}).keys()
-    return options.keys() <= COPIED_OPTIONS and not has_instant and not changed
 
 
 def _makes_plain_messages(task: Any) -> bool:
     making = (task.apply_async, task.shadow_name, task._get_exec_options)
     takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
     is_celerys_own = all(written_in(function, celery.app.task) for function in making)
-    return is_celerys_own and task.expires is None and not takes_models
+    return is_celerys_own and not takes_models
 
 
 def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str | None:

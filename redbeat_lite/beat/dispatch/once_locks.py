@@ -5,80 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from celery.utils.log import get_logger
-
 from ...once.claims import give_back, take
 from ...once.lock_store import DOWN, Claim, LockStore
 from .planner import Job
 
-logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of locks that are remembered as logged. Entries that are removed meanwhile would
-#: stay for ever.
-_LOGGED = 10_000
+def acquire_locks(locks: LockStore, jobs: Iterable[Job]) -> None:
+    """Acquire the once-locks of a batch in one round trip.
 
-
-class OnceLocks:
-    """Acquires and releases the once-locks of jobs.
-
-    Parameters:
-        logs_held: whether to log an occurrence that is left out because its lock is held.
+    An occurrence whose lock is held is left out.
     """
-
-    def __init__(self, locks: LockStore, *, logs_held: bool = True) -> None:
-        self._locks = locks
-        self._logs_held = logs_held
-        #: Entries and keys whose held lock is in the log, until it is acquired for them again.
-        self._logged: set[tuple[str, str]] = set()
-
-    def acquire(self, jobs: Iterable[Job]) -> None:
-        """Acquire the once-locks of a batch in one round trip.
-
-        An occurrence whose lock is held is left out.
-        """
-        requests = [
-            (job, nominal, claim)
-            for job in jobs
-            for nominal, claim in zip(job.plan.emit, job.claims, strict=False)
-        ]
-        if not requests:
-            return
-        give_back(self._locks, list(_overtaken(jobs)))
-        taken = take(self._locks, [claim for *_, claim in requests])
-        for (job, nominal, claim), is_taken in zip(requests, taken, strict=True):
-            if is_taken:
-                job.acquired = (*job.acquired, claim)
-                self._logged.discard((job.entry.name, claim.key))
-                continue
+    requests = [
+        (job, nominal, claim)
+        for job in jobs
+        for nominal, claim in zip(job.plan.emit, job.claims, strict=False)
+    ]
+    if not requests:
+        return
+    give_back(locks, list(_overtaken(jobs)))
+    taken = take(locks, [claim for *_, claim in requests])
+    for (job, nominal, claim), is_taken in zip(requests, taken, strict=True):
+        if is_taken:
+            job.acquired = (*job.acquired, claim)
+        else:
             _leave_out(job, nominal)
-            if self._logs_held:
-                self._log_held(job.entry.name, claim.key)
 
-    def _log_held(self, name: str, key: str) -> None:
-        """Log it once, and not at each run: a lock may be held for hours."""
-        if (name, key) in self._logged:
-            return
-        if len(self._logged) >= _LOGGED:
-            self._logged.clear()
-        self._logged.add((name, key))
-        logger.info(
-            "beat: %r is left out while its once-lock is held: a run is queued or running, "
-            "or no worker with install() gives the lock back",
-            name,
-        )
 
-    def release_unsent(self, jobs: Iterable[Job]) -> None:
-        """Release the locks of runs that were not published.
+def release_unsent(locks: LockStore, jobs: Iterable[Job]) -> None:
+    """Release the locks of runs that were not published.
 
-        The next try may be of a later occurrence.
-        """
-        claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
-        if claims:
-            with suppress(*DOWN):
-                give_back(self._locks, claims)
+    The next try may be of a later occurrence.
+    """
+    claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
+    if claims:
+        with suppress(*DOWN):
+            give_back(locks, claims)
 
 
 def _leave_out(job: Job, left_out: int) -> None:
+    """Take an occurrence out of a plan."""
     job.left_out = (*job.left_out, left_out)
     emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
     job.plan = job.plan._replace(emit=emit)

@@ -34,17 +34,6 @@ from ..decoded_entries import DecodedEntries
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Maximum number of messages of one batch. An entry that sends many missed occurrences takes
-#: several batches.
-MOST = 2_000
-
-#: Maximum number of messages of one batch if they take very long.
-LEAST = 100
-
-#: Maximum number of bytes of definitions for the messages of half a batch. Several copies of the
-#: arguments exist, here and in the server, until the batch is sent.
-_MAX_BYTES = 8_000_000
-
 #: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
 _ASKING = 0.05
 
@@ -120,11 +109,14 @@ class Planner:
         self._progress = progress
         self._decoded = DecodedEntries(lambda entry: check_destination(entry.options, prefix))
 
-    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int = MOST) -> Batch:
-        """Plan a batch at ``now`` (epoch ms) with at most so many messages; the rest stays due.
+    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int) -> Batch:
+        """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
         ``due`` has the oldest and the newest due entries in turn. Each of the two gets half of the
         messages, so that neither waits for the other.
+
+        Parameters:
+            most: number of messages from which on no further entry is planned.
         """
         self._progress("planning")
         batch = Batch()
@@ -140,11 +132,10 @@ class Planner:
     def _plan_half(
         self, due: Sequence[Stored], now: int, freezes: Freezes, most: float, batch: Batch
     ) -> int:
-        """Plan entries until so many messages are planned; return the number of entries."""
+        """Plan entries until there are ``most`` messages; return the number of planned entries."""
         messages = 0
-        size = 0
         for number, stored in enumerate(due):
-            if messages >= most or size >= _MAX_BYTES:
+            if messages >= most:
                 return number
             try:
                 job = self._plan_entry(stored, now, freezes, may_ask=False)
@@ -156,7 +147,6 @@ class Planner:
                 continue
             batch.jobs.append(job)
             messages += len(job.plan.emit)
-            size += len(job.plan.emit) * len(stored.definition or b"")
         return len(due)
 
     def ask(self, entries: Sequence[Stored], now: int, freezes: Freezes) -> Batch:

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 from celery import Celery
 from celery.result import denied_join_result
-from celery.utils.log import get_logger
 from kombu.common import Broadcast
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from ..._base.celery_app import broker_connection, publish_timeouts
+from ..._base.celery_app import TWICE, broker_connection, publish_timeouts
 from ..._base.clock import elapsed
 from ..._base.text import text_of
 from ...entries.entry import Entry
@@ -29,12 +28,14 @@ from ...entries.message import Occurrence, emission
 from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
-from ...store.records import Command, Lost, Term
+from ...store.records import Command, Lost, Mark, Term
 from ..server_clock import ServerClock
 from .message_templates import Templates, obstacle
-from .redis_batch import RedisBatch, puts_as_kombu
+from .redis_batch import RedisBatch, takes_batches
 
-logger = get_logger(f"celery.{__name__}")
+#: Maximum number of messages of a batch if each is sent by itself. A run that becomes due meanwhile
+#: waits until they are sent.
+_ONE_BY_ONE = 100
 
 
 class BrokerDown(Exception):
@@ -53,8 +54,8 @@ class Publisher:
 
     Parameters:
         settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to collect messages
-            if the transport can, ``"auto"`` to also fill in prepared messages, if the result is
-            provably the same.
+            if the transport can, ``"auto"`` to also copy messages, if the result is provably the
+            same.
         scheduler: publishes an entry in the way that Celery's tools know.
         module: the module in which our scheduler is written.
     """
@@ -68,18 +69,14 @@ class Publisher:
         module: ModuleType,
     ) -> None:
         self._app = app
+        self._settings = settings
         self._clock = clock
         self._scheduler = scheduler
         self._module = module
-        self._timeout = settings.publish_timeout
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
         self.gives_up_after = 2 * settings.publish_timeout
-        self._collect = settings.dispatch != "plain"
-        self._prepare = settings.dispatch == "auto"
-        self._traced = settings.traceparent
-        self._expect = settings.expect
         self._templates: Templates | None = None
-        #: Why the messages of this batch are made in full, although they might be prepared.
+        #: Why the messages of this batch are made in full, although they might be copied.
         self._in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
@@ -88,10 +85,10 @@ class Publisher:
         self.one_step = False
         #: Whether the connection failed, so that it must be closed after the commit.
         self.is_broken = False
+        #: Why the commit does not send the messages of this connection, if it does not.
         self._why_apart = ""
-        self._unconfirmed = False
-        #: Names of entries whose messages found no queue over this connection.
-        self._astray: set[str] = set()
+        #: Why no commit of this process may send messages, if the server has refused one.
+        self._refusal = ""
         self._next_look = 0.0
 
     @property
@@ -103,17 +100,12 @@ class Publisher:
             promise = f"at least once, with stable ids; {self._why_apart}"
             return f"in batches apart from the schedule ({promise}), {self._making}"
         why = "redbeat_lite_dispatch is 'plain'"
-        if self._collect:
+        if self._settings.dispatch != "plain":
             why = "its transport knows no batches"
-        if self._unconfirmed:
+        if unconfirmed(self._connection):
             lost = "what the broker does not take is lost, as confirm_publish is not set"
             return f"one by one (with stable ids; {lost}; {why})"
         return f"one by one (at least once, with stable ids; {why})"
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a message has been sent when the function that publishes it returns."""
-        return self._batch is None
 
     @property
     def _making(self) -> str:
@@ -122,6 +114,18 @@ class Publisher:
         if self._in_full is None:
             return "prepared"
         return f"each made in full, because {self._in_full}"
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a message has been sent when the function that publishes it returns."""
+        return self._batch is None
+
+    @property
+    def batch_size(self) -> int:
+        """Number of due entries, and of messages, from which on a batch takes no further entry."""
+        if self.at_once:
+            return min(self._settings.batch_size, _ONE_BY_ONE)
+        return self._settings.batch_size
 
     def connect(self, store: LeaderStore, term: Term) -> bool:
         """Open the broker connection, if it is not open. Return whether it was opened.
@@ -136,34 +140,36 @@ class Publisher:
             self._follow()
             return False
         mark = store.mark(term)
-        connection = None
         try:
-            connection = self._open()
-            connection.ensure_connection(
-                max_retries=1, interval_start=0, interval_step=0, reraise_as_library_errors=False
-            )
-            producer = self._app.amqp.Producer(connection, auto_declare=False)
+            self._connection = self._open()
+            producer = self._app.amqp.Producer(self._connection, auto_declare=False)
             _declare_broadcasts(self._app, producer.channel)
-            batch = _redis_batch(producer) if self._collect else None
-            why_apart = batch.stranger_to(mark) if batch is not None else ""
+            why_apart = self._collect_messages(producer, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
             # tries again.
-            if connection is not None:
-                _release(connection)
+            self.close()
             raise BrokerDown(text_of(exc)) from exc
-        self._connection = connection
-        self._producer = producer
-        self._batch = batch
-        self._unconfirmed = unconfirmed(connection)
         if why_apart and not store.bears(mark):
             # Another leader has replaced the mark, and the broker may have shown us that one.
+            self.close()
             raise Lost
-        self.one_step = batch is not None and not why_apart
+        self._producer = producer
         self._why_apart = why_apart
-        if self._prepare and batch is not None:
-            self._templates = Templates(self._app, batch.next_tag)
+        self.one_step = self._batch is not None and not why_apart
         return True
+
+    def _collect_messages(self, producer: Any, mark: Mark) -> str:
+        """Let a producer collect messages, if its transport and the setting allow it.
+
+        Returns why the commit cannot send collected messages, if it cannot.
+        """
+        if self._settings.dispatch == "plain" or not takes_batches(producer):
+            return ""
+        self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
+        if self._settings.dispatch == "auto":
+            self._templates = Templates(self._app, self._batch.next_tag)
+        return self._refusal or self._batch.stranger_to(mark)
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""
@@ -177,20 +183,21 @@ class Publisher:
 
     def answers(self) -> bool:
         """Return whether the broker answers; if so, a failed publish is the entry's fault."""
-        connection = None
         try:
-            connection = self._open()
-            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+            _release(self._open())
         except Exception:  # noqa: BLE001 - any failure to answer is the answer
             return False
-        finally:
-            if connection is not None:
-                _release(connection)
         return True
 
     def _open(self) -> Any:
+        """Return an open connection to the broker; raise whatever its transport raises."""
         connection = broker_connection(self._app)
-        connection.transport_options |= publish_timeouts(connection, self._timeout)
+        connection.transport_options |= publish_timeouts(connection, self._settings.publish_timeout)
+        try:
+            connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
+        except Exception:
+            _release(connection)
+            raise
         return connection
 
     @contextmanager
@@ -229,8 +236,9 @@ class Publisher:
             raise BrokerDown(text_of(exc)) from exc
 
     def send_apart(self, why: str) -> None:
-        """Send messages before the commit, as long as this connection lasts."""
+        """Send messages before the commit from now on."""
         self.one_step = False
+        self._refusal = why
         self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
@@ -243,56 +251,27 @@ class Publisher:
         return commands
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
-        commands, astray = self._make_message(occurrence)
-        name = occurrence.entry.name
-        if not astray or name in self._astray:
-            return commands
-        # The server may have lost which queue is bound to the exchange.
-        assert self._batch is not None
-        self._batch.declare_again()
-        _declare_broadcasts(self._app, self._producer.channel)
-        commands, astray = self._make_message(occurrence)
-        if astray:
-            self._astray.add(name)
-            text = "beat: %r goes nowhere, as in Celery: no queue is bound to %s"
-            logger.warning(text, name, astray)
-        return commands
-
-    def _make_message(self, occurrence: Occurrence) -> tuple[list[Command], str]:
-        """Make a message; return its commands, and its destination if no queue is bound to it."""
+        """Have Celery make and publish a message. Return its commands if they were collected."""
+        settings = self._settings
+        now = self._clock.now_ms()
+        commands: list[Command] = []
         try:
-            emitted = emission(
-                occurrence, self._clock.now_ms(), expect=self._expect, traced=self._traced
-            )
+            emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
             self._scheduler.emit(emitted, self._producer)
-            return self._take()
-        except BaseException:
-            self._take()  # Drop the part of the message that was made before it failed.
-            raise
-
-    def _take(self) -> tuple[list[Command], str]:
-        return ([], "") if self._batch is None else self._batch.take()
+        finally:
+            # After a failure, this drops the part of the message that was made before it.
+            if self._batch is not None:
+                commands = self._batch.take()
+        return commands
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection = self._connection
-        self._connection = None
-        self._producer = self._batch = self._templates = None
-        self._astray.clear()
+        self._connection = self._producer = self._batch = self._templates = None
         self.one_step = False
         self.is_broken = False
         if connection is not None:
             _release(connection)
-
-
-def _redis_batch(producer: Any) -> RedisBatch | None:
-    """Return the batch that collects messages; ``None`` without batches, as before kombu 5.7."""
-    channel = producer.channel
-    if not getattr(producer, "supports_batch_publish", False):
-        return None
-    if not hasattr(channel, "create_publish_batch") or not puts_as_kombu(type(channel)):
-        return None
-    return RedisBatch(channel)
 
 
 def unconfirmed(connection: Any) -> bool:
@@ -311,6 +290,17 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
             queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
+
+
+def _declare_queues(app: Celery, producer: Any) -> None:
+    """Declare all queues of the app again, because the server may have lost them."""
+    transport = producer.channel.connection
+    transport.client.declared_entities.clear()
+    transport.state.clear()
+    _declare_broadcasts(app, producer.channel)
+    for queue in app.amqp.queues.values():
+        if not isinstance(queue, Broadcast):
+            queue(producer.channel).declare()
 
 
 def _release(connection: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, islice
 from typing import Any
 
 import kombu.transport.redis
 import redis
+from celery.utils.log import get_logger
 from redis.exceptions import (
     ClusterDownError,
     NoPermissionError,
@@ -19,6 +20,8 @@ from redis.exceptions import (
 
 from ..._base.ids import random_hex
 from ...store.records import Command, Mark
+
+logger = get_logger(f"celery.{__name__}")
 
 #: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.
 #: If one answers a command in a pipeline, as when kombu declares a queue, redis-py names that
@@ -33,14 +36,17 @@ def refused_for_all(error: BaseException | None) -> bool:
     )
 
 
-def puts_as_kombu(channel: type) -> bool:
-    """Return whether a class of channels puts messages into queues by kombu's own functions.
+def takes_batches(producer: Any) -> bool:
+    """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    Another function may send each message by itself and ignore the batch. Tracing libraries only
-    wrap kombu's functions, and hand the batch on.
+    Before kombu 5.7, no transport has batches. A class of channels may put messages into queues by
+    a function of its own, which may send each message by itself and ignore the batch. Tracing
+    libraries only wrap kombu's functions, and hand the batch on.
     """
+    channel = type(producer.channel)
     own = kombu.transport.redis
-    if not issubclass(channel, own.Channel):
+    collects = getattr(producer, "supports_batch_publish", False)
+    if not collects or not issubclass(channel, own.Channel):
         return False
     owners = (
         next(each for each in channel.__mro__ if name in vars(each))
@@ -54,16 +60,21 @@ class RedisBatch:
 
     After a failure, kombu's own cannot say which messages of the batch have arrived.
     A channel of kombu's Redis transport uses it for each of its batches.
+
+    Parameters:
+        declare: declares all queues again, in case the server has lost which queues are bound to
+            an exchange.
     """
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, declare: Callable[[], None]) -> None:
         self.channel = channel
+        self._declare = declare
         # Not channel.client: with a global_keyprefix it would put that before every key.
         self._client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
-        #: Destination of a message since the last :meth:`take` that no queue is bound to.
-        self._astray = ""
+        #: Names of entries whose messages found no queue.
+        self._astray: set[str] = set()
         channel.create_publish_batch = lambda max_size: self
         self._drawn = random_hex(12)
         self._numbers = count()
@@ -89,30 +100,44 @@ class RedisBatch:
             replies = iter(pipe.execute(raise_on_error=False))
         return [_refusal(commands, list(islice(replies, len(commands)))) for commands in messages]
 
-    def publish(self, message: Any, **kwargs: Any) -> Any:
-        before = len(self._commands)
-        result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-        if len(self._commands) == before:
-            exchange = kwargs.get("exchange")
-            self._astray = f"exchange {exchange!r} with routing key {kwargs.get('routing_key')!r}"
-        return result
+    def publish(self, message: Any, **destination: Any) -> None:
+        """Collect the commands that put a message into its queues.
 
-    def declare_again(self) -> None:
-        """Make kombu declare everything again, because the server may have lost it."""
-        transport = self.channel.connection
-        transport.client.declared_entities.clear()
-        transport.state.clear()
+        A message that no queue is bound to goes nowhere, as in Celery, and the log says so once.
+        """
+        name = message["headers"].get("periodic_task_name")
+        if self._collect(message, destination) or name in self._astray:
+            return
+        self._declare()
+        if self._collect(message, destination):
+            return
+        self._astray.add(name)
+        exchange = destination.get("exchange")
+        routing_key = destination.get("routing_key")
+        logger.warning(
+            "beat: %r goes nowhere, as in Celery: no queue is bound to exchange %r with routing "
+            "key %r",
+            name,
+            exchange,
+            routing_key,
+        )
+
+    def _collect(self, message: Any, destination: Any) -> bool:
+        """Collect the commands of a message; return whether there are any."""
+        before = len(self._commands)
+        # Kombu encodes the body of the message that it gets, so this one stays as it is.
+        self.channel.basic_publish({**message}, _publish_batch=self, **destination)
+        return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
         # Kombu's client adds the prefix only when it sends.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
-    def take(self) -> tuple[list[Command], str]:
-        """Return the collected commands, and a destination that no queue is bound to, if any."""
-        taken = self._commands, self._astray
+    def take(self) -> list[Command]:
+        """Return the collected commands, and forget them."""
+        commands = self._commands
         self._commands = []
-        self._astray = ""
-        return taken
+        return commands
 
     def flush(self) -> None:
         """Do nothing: every message was taken right after it was published."""

@@ -92,6 +92,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+import msgspec
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
@@ -106,6 +107,8 @@ _OPTIONAL = "?"
 # Ending of the last name, if it takes all the rest.
 _TAIL = "..."
 
+_MARKS = "?."
+
 _MISSING = object()
 
 # Text of every file, by folder and name without ".lua". The files are read when this module is
@@ -119,33 +122,11 @@ _FILES = {
 }
 
 
-class _Names(NamedTuple):
-    """Names of KEYS or of ARGS; ``marked`` has them with their endings ``?`` and ``...``."""
-
-    names: tuple[str, ...]
-    marked: tuple[str, ...]
-    has_tail: bool
-
-
-class _Head(NamedTuple):
-    """Names of a script's KEYS and ARGS."""
-
-    keys: _Names
-    args: _Names
-
-
 @cache
-def _head(script: str) -> _Head:
-    """Return the names that the first comment of ``lua/<script>.lua`` lists."""
-    found: dict[str, list[str]] = {"KEYS": [], "ARGS": []}
-    for kind, line in re.findall(r"^-- (KEYS|ARGS): (.*)$", _FILES[script], re.MULTILINE):
-        found[kind] += line.split()
-    parts = []
-    for marked in found.values():
-        names = tuple(name.rstrip(_OPTIONAL + _TAIL) for name in marked)
-        has_tail = bool(marked) and marked[-1].endswith(_TAIL)
-        parts.append(_Names(names, tuple(marked), has_tail))
-    return _Head(*parts)
+def _names(script: str, kind: str) -> tuple[str, ...]:
+    """Return the names of a script's ``KEYS`` or ``ARGS``, with their endings ``?`` and ``...``."""
+    lists = re.findall(rf"^-- {kind}: (.*)$", _FILES[script], re.MULTILINE)
+    return tuple(" ".join(lists).split())
 
 
 def source(name: str) -> str:
@@ -160,14 +141,15 @@ def source(name: str) -> str:
     if first_line.startswith(_NEEDS):
         needed = first_line.removeprefix(_NEEDS).split()
     shared = "".join(source(f"shared/{part}") for part in needed)
-    head = _head(name)
-    return _locals("KEYS", head.keys) + _locals("ARGV", head.args) + shared + text
+    head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
+    return head + shared + text
 
 
-def _locals(table: str, head: _Names) -> str:
+def _locals(table: str, names: Sequence[str]) -> str:
     """Return the Lua that names the items of a table."""
     lines = []
-    for place, (name, marked) in enumerate(zip(head.names, head.marked, strict=True), 1):
+    for place, marked in enumerate(names, 1):
+        name = marked.rstrip(_MARKS)
         item = f"{table}[{place}]"
         if marked.endswith(_OPTIONAL):
             item += f" ~= {table}[1] and {item} or nil"
@@ -183,20 +165,31 @@ def _sha(name: str) -> str:
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
-def _take(head: _Names, sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
+def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
     """Return the items of these names: from ``values``, which loses them, or the first source."""
     items: list[Any] = []
-    for name in head.names:
+    for marked in names:
+        name = marked.rstrip(_MARKS)
         item = values.pop(name, _MISSING)
         for source in sources:
             if item is _MISSING:
                 item = getattr(source, name, _MISSING)
         if item is _MISSING:
             raise KeyError(name)
-        items.append("" if item is None else item)
-    if head.has_tail:
-        items += items.pop()
+        if marked.endswith(_TAIL):
+            items += item
+        else:
+            items.append("" if item is None else item)
     return items
+
+
+def packed_text(value: Any) -> msgspec.Raw:
+    """Return a value as text in MessagePack.
+
+    Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
+    """
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    return msgspec.Raw(b"\xdb" + len(raw).to_bytes(4, "big") + raw)
 
 
 class Call(NamedTuple):
@@ -219,10 +212,9 @@ class Call(NamedTuple):
         Raises:
             TypeError: a name is missing, or the script takes none of this name.
         """
-        head = _head(script)
         try:
-            keys = _take(head.keys, sources, values)
-            args = _take(head.args, sources, values)
+            keys = _take(_names(script, "KEYS"), sources, values)
+            args = _take(_names(script, "ARGS"), sources, values)
         except KeyError as exc:
             raise TypeError(f"{script} lacks {exc}") from None
         if values:

@@ -1,24 +1,26 @@
--- needs chunks leads now
--- Advance planned entries, each only if its state is still the one that was planned. If broker and schedule share a
--- database, send their messages in the same step. Record the runs that the plan decides against.
+-- needs now leads
+-- Advance planned entries, each only if its state is still the one that was planned. If broker and
+-- schedule share a database, send their messages in the same step. Record the runs that the plan
+-- decides against.
 -- KEYS: leader due entries state meta changed others...
---   others: queues, rows of runs and the deadlines
--- ARGS: token term call deadlines new_deadlines revision advances...
---   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats the call gets it again
---   deadlines: place of their key among the others, or ''
---   new_deadlines: JSON, or ''; for each entry a list of numbers. Each run has three: its nominal time, by when it begins,
---     and by when it ends, in ms, or 0 for no deadline. One number more is by when some run succeeds
+--   others: queues, rows of runs, and the deadlines
+-- ARGS: token term call revision advances
+--   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats
+--     the call gets it again
 --   revision: of the freezes that this was planned under; '|' if another one does not matter
---   advances: for each entry, none of them twice: its name; 'new-due-time number-of-commands guard', where its state must
---     begin with the guard; its new state, or '' to remove it; and two for each command:
---       'lpush place-among-the-others' message | 'pexpire place' ms | 'publish channel' message
---       | 'range place' 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'
---       | 'recorded place' 'nominal-time|entry': of a message that was sent before this call; drop the deadlines that its
---         rows answer
---     Few long texts, because each argument costs the beat more than the parsing here.
+--   advances: a list in MessagePack, one long text being less work for the beat than many short
+--     ones. For each entry, none of them twice, it has: name; guard, with which its state must
+--     begin; new state, or '' to remove it; new due time; and a list of commands:
+--       {'lpush', place among the others, message} | {'pexpire', place, ms}
+--       | {'publish', channel, message}
+--       | {'deadlines', place, {ms, member, ...}}
+--       | {'range', place, 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'}
+--       | {'recorded', place, 'nominal-time|entry'}: of a message that was sent before this call;
+--         drop the deadlines that its rows answer
 -- returns {0} this term is over
 --       | {-2, freezes} the freezes have another revision; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, a text: why its messages were refused
+--       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, a text: why its messages were
+--         refused
 local known = redis.call('HMGET', meta, 'commit', 'freezes')
 local last, freezes = known[1] or '', known[2] or ''
 if string.find(last, call, 1, true) == 1 then
@@ -33,167 +35,122 @@ end
 -- This is written first: a server that takes no writes says so before any message is sent.
 redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))
 
--- Of each entry: its name, new due time, guard, new state, and where its commands begin and end.
-local names, dues, guards, afters, begins, ends = {}, {}, {}, {}, {}, {}
-local i = 1
-while i <= #advances do
-  local n, score, count, guard = #names + 1, string.match(advances[i + 1], '^(%S+) (%d+) (.*)$')
-  names[n], dues[n], guards[n], afters[n] = advances[i], score, guard, advances[i + 2]
-  begins[n], ends[n] = i + 3, i + 2 * count + 2
-  i = ends[n] + 1
-end
+local messages = {} -- by their queue
+local deadlines -- their key, as soon as one is set
+local states, scores, gone, later = {}, {}, {}, {}
 
-local function states_from(n)
-  return redis.call('HMGET', state, unpack(names, n, math.min(n + CHUNK - 1, #names)))
-end
-
-local kinds, payloads, states, scores, gone, later, ranges, recorded, promised = {}, {}, {}, {}, {}, {}, {}, {}, {}
-local where = others[tonumber(deadlines)]
-local set = new_deadlines ~= '' and cjson.decode(new_deadlines) or {}
-
--- The name of the command at c, and the key or the channel that it is for; few differ.
-local words = {}
-local function command(c)
-  local known = words[advances[c]]
-  if not known then
-    local name, target = string.match(advances[c], '^(%l+) (.*)$')
-    known = {name, name == 'publish' and target or others[tonumber(target)]}
-    words[advances[c]] = known
-  end
-  return known[1], known[2]
-end
-
-local function note_deadline(at, member)
-  if at ~= 0 then
-    promised[#promised + 1], promised[#promised + 2] = at, member
+-- Return why a queue takes no messages, or nothing.
+local function refusal(queue)
+  if not messages[queue] then
+    local kind = redis.call('TYPE', queue)['ok']
+    if kind ~= 'list' and kind ~= 'none' then
+      return 'the queue is a ' .. kind .. ', not a list'
+    end
+    messages[queue] = {}
   end
 end
 
-local function note_deadlines(name, times)
-  for i = 1, #times - 2, 3 do
-    local run = string.format('|%.0f|', times[i]) .. name
-    note_deadline(times[i + 1], 'start' .. run)
-    note_deadline(times[i + 2], 'finish' .. run)
-  end
-  if #times % 3 == 1 then
-    note_deadline(times[#times], 'success||' .. name)
-  end
-end
-
-local function refused(n)
-  for c = begins[n], ends[n], 2 do
-    local name, list = command(c)
-    if name == 'lpush' then
-      if not kinds[list] then
-        kinds[list] = redis.call('TYPE', list)['ok']
-        payloads[list] = {}
-      end
-      if kinds[list] ~= 'list' and kinds[list] ~= 'none' then
-        return 'the queue is a ' .. kinds[list] .. ', not a list'
-      end
+-- Collect or run the commands of an entry. Return why its messages are refused, or nothing.
+local function take(commands)
+  for _, command in ipairs(commands) do
+    local reason = command[1] == 'lpush' and refusal(others[command[2]])
+    if reason then
+      return reason
     end
   end
-end
-
--- A message on a channel cannot be taken back, so it is sent when nothing else of its entry can be refused.
-local function published(n)
-  for c = begins[n], ends[n], 2 do
-    local name, channel = command(c)
-    if name == 'publish' then
-      local reply = redis.pcall('PUBLISH', channel, advances[c + 1])
+  for _, command in ipairs(commands) do
+    local kind, target, value = unpack(command)
+    if kind == 'lpush' then
+      local queue = messages[others[target]]
+      queue[#queue + 1] = value
+    elseif kind == 'publish' then
+      local reply = redis.pcall('PUBLISH', target, value)
       if type(reply) == 'table' then
         return reply['err']
       end
+    elseif kind == 'deadlines' then
+      -- If another program uses this key, the script ends before a message is put into a queue.
+      deadlines = others[target]
+      redis.call('ZADD', deadlines, 'NX', unpack(value))
+    else
+      later[#later + 1] = command
     end
   end
 end
 
-local function send(n)
-  for c = begins[n], ends[n], 2 do
-    local name, target = command(c)
-    if name == 'lpush' then
-      local queue = payloads[target]
-      queue[#queue + 1] = advances[c + 1]
-    elseif name == 'pexpire' then
-      later[#later + 1] = c
-    elseif name == 'range' then
-      ranges[#ranges + 1] = c
-    elseif name == 'recorded' then
-      recorded[#recorded + 1] = c
-    end
-  end
-end
-
--- The letter, first nominal time, length and number of a row that is a range.
+-- Return the letter, first nominal time, length and number of a row that is a range.
 local function read_range(row)
   local letter, first, length, number = string.match(row, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
   return letter, tonumber(first or 0, 16), tonumber(length or 0, 16), tonumber(number or 0, 16)
 end
 
+-- Commands that follow when the messages are sent. If one fails, the others are made.
+local follow = {}
+
+function follow.pexpire(queue, ms)
+  redis.call('PEXPIRE', queue, ms)
+end
+
 -- Record a range of unsent runs. It is joined with the newest row if the two adjoin.
-local function put_down(key, value)
-  local keep, life, sent, row = string.match(value, '^(%d+) (%d+) (%-?%d+) (.*)$')
+function follow.range(rows, text)
+  local keep, life, sent, row = string.match(text, '^(%d+) (%d+) (%-?%d+) (.*)$')
   local letter, first, length, number = read_range(row or '')
   if not letter then
     return
   end
-  local newest = redis.call('ZREVRANGE', key, 0, 0)
-  local same, begins, span, more = read_range(newest[1] or '')
-  if same == letter and begins + span > tonumber(sent) and begins + span < first then
-    redis.call('ZREM', key, newest[1])
-    row = string.format('|%s|%x|%x|%x|', letter, begins, first + length - begins, number + more)
-    first = begins
+  local newest = redis.call('ZREVRANGE', rows, 0, 0)[1] or ''
+  local same, begin, span, more = read_range(newest)
+  if same == letter and begin + span > tonumber(sent) and begin + span < first then
+    redis.call('ZREM', rows, newest)
+    row = string.format('|%s|%x|%x|%x|', letter, begin, first + length - begin, number + more)
+    first = begin
   end
-  redis.call('ZADD', key, first, row)
-  redis.call('ZREMRANGEBYRANK', key, 0, -1 - keep)
-  redis.call('PEXPIRE', key, life)
+  redis.call('ZADD', rows, first, row)
+  redis.call('ZREMRANGEBYRANK', rows, 0, -1 - keep)
+  redis.call('PEXPIRE', rows, life)
 end
 
--- A worker may have recorded the run before this call, when there were no deadlines to drop.
-local function drop_recorded(rows, run)
+-- Drop the deadlines of a run that a worker has recorded before this call set them.
+function follow.recorded(rows, run)
   local nominal = string.match(run, '^%-?%d+')
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
     local letter = string.match(row, '|(%a)|%x*|%x*|%x+|[%d-]*$') or 'l'
     if letter ~= 'l' then
-      redis.call('ZREM', where, 'start|' .. run)
+      redis.call('ZREM', deadlines, 'start|' .. run)
     end
     if not string.find('ryl', letter, 1, true) then
-      redis.call('ZREM', where, 'finish|' .. run)
+      redis.call('ZREM', deadlines, 'finish|' .. run)
     end
   end
 end
 
-local results, before = {1}, nil
-for n, name in ipairs(names) do
-  if n % CHUNK == 1 then
-    before = states_from(n)
-  end
-  local stored = before[(n - 1) % CHUNK + 1]
+local results = {1}
+for n, advance in ipairs(cmsgpack.unpack(advances)) do
+  local name, guard, after, at, commands = unpack(advance)
   local result = 0
-  if stored and string.find(stored, guards[n], 1, true) == 1 then
-    local reason = refused(n) or published(n)
-    result = reason or 1
-    if not reason then
-      send(n)
-      note_deadlines(name, set[n] or {})
-      if afters[n] == '' then
-        gone[#gone + 1] = name
-      else
-        states[#states + 1], states[#states + 2] = name, afters[n]
-        scores[#scores + 1], scores[#scores + 2] = dues[n], name
-      end
-    end
+  if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then
+    result = take(commands) or 1
+  end
+  if result == 1 and after == '' then
+    gone[#gone + 1] = name
+  elseif result == 1 then
+    states[#states + 1], states[#states + 2] = name, after
+    scores[#scores + 1], scores[#scores + 2] = at, name
   end
   results[n + 1] = result
 end
 
--- If another program uses the key of the deadlines, this fails before anything is sent.
-for n = 1, #promised, CHUNK do
-  redis.call('ZADD', where, 'NX', unpack(promised, n, math.min(n + CHUNK - 1, #promised)))
+-- Give a command all of these values, 1,000 at a time: a call costs more than a value, and unpack()
+-- takes no more than some thousands.
+local function write(command, key, values)
+  for n = 1, #values, 1000 do
+    redis.call(command, key, unpack(values, n, math.min(n + 999, #values)))
+  end
 end
+
 -- Messages are sent before entries advance: nothing may advance that was not sent.
-for list, queue in pairs(payloads) do
-  write('LPUSH', list, queue)
+for queue, texts in pairs(messages) do
+  write('LPUSH', queue, texts)
 end
 write('HSET', state, states)
 write('ZADD', due, scores)
@@ -201,19 +158,11 @@ write('HDEL', state, gone)
 write('HDEL', entries, gone)
 write('ZREM', due, gone)
 for _, name in ipairs(gone) do
-  redis.pcall('HDEL', changed, name) -- the messages are sent, so another program's key must not end the script
+  -- The messages are sent, so a key of another program must not end the script.
+  redis.pcall('HDEL', changed, name)
 end
-for _, c in ipairs(later) do
-  local _, list = command(c)
-  redis.pcall('PEXPIRE', list, advances[c + 1])
-end
-for _, c in ipairs(ranges) do
-  local _, rows = command(c)
-  pcall(put_down, rows, advances[c + 1])
-end
-for _, c in ipairs(recorded) do
-  local _, rows = command(c)
-  pcall(drop_recorded, rows, advances[c + 1])
+for _, command in ipairs(later) do
+  pcall(follow[command[1]], others[command[2]], command[3])
 end
 redis.call('HSET', meta, 'commit', call .. cjson.encode(results))
 return results

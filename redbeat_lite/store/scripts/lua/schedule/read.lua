@@ -3,9 +3,9 @@
 -- KEYS: entries state due
 -- ARGS: names...
 --   names: at least one
--- returns {{definition, ...}, {state, ...}, {score, ...}}, nil for what is not there
-return {
-  redis.call('HMGET', entries, unpack(names)),
-  redis.call('HMGET', state, unpack(names)),
-  redis.call('ZMSCORE', due, unpack(names)),
-}
+-- returns {{name, score, ...}, {definition, ...}, {state, ...}}, nil for what is not there
+local ranked = {}
+for n, score in ipairs(redis.call('ZMSCORE', due, unpack(names))) do
+  ranked[2 * n - 1], ranked[2 * n] = names[n], score
+end
+return {ranked, redis.call('HMGET', entries, unpack(names)), redis.call('HMGET', state, unpack(names))}
