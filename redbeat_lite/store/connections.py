@@ -276,8 +276,9 @@ def _master_client(
     if own.get("ssl"):
         sentinel_options |= _host_check(own)
     name = options.pop("master_name")
-    make_manager: Any = Sentinel  # Untyped in redis-py.
-    manager = make_manager([], sentinel_kwargs=sentinel_options, **options)
+    manager: Any = Sentinel(  # type: ignore[no-untyped-call]
+        [], sentinel_kwargs=sentinel_options, **options
+    )
     manager.sentinels = [_Sentinel(host, port, **sentinel_options) for host, port in sentinels]
     connection = _SecureMasterConnection if options.get("ssl") else _MasterConnection
     client = manager.master_for(name, redis_class=_Master, connection_class=connection)
@@ -407,8 +408,10 @@ def _open_cluster(
         module: Any = redis.cluster
         if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
             module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
-    make_node: Any = ClusterNode  # Untyped in redis-py.
-    startup_nodes = [make_node(host, port) for host, port in nodes]
+    startup_nodes = [
+        ClusterNode(host, port)  # type: ignore[no-untyped-call]
+        for host, port in nodes
+    ]
     return _ClusterClient(startup_nodes=startup_nodes, **options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,6 @@ from .records import (
     ANY_REVISION,
     Advance,
     Bad,
-    Mark,
     Stored,
     Term,
     check_term,
@@ -133,15 +133,19 @@ class LeaderStore(Store):
             steps.append(Step(_SET_ASIDE, values, line))
         return self._edit(steps, term)
 
-    def mark(self, term: Term) -> Mark:
+    def mark(self, term: Term) -> bytes:
         """Write a random value into the database, which no other database has.
 
         A copy of the database that was made before lacks the value as well.
         """
         value = random_hex()
         self.remember("mark", value, term)
-        return Mark(self.keys.meta, "mark", value.encode())
+        return value.encode()
 
-    def bears(self, mark: Mark) -> bool:
-        """Return whether this mark is still there; the next leader replaces it."""
-        return bool(self._client.hget(mark.key, mark.field) == mark.value)
+    def is_marked(self, mark: bytes, client: Any = None) -> bool:
+        """Return whether the database of a client has this mark. The next leader replaces it.
+
+        Parameters:
+            client: client of the broker; by default, the one of this store.
+        """
+        return bool((client or self._client).hget(self.keys.meta, "mark") == mark)

@@ -103,17 +103,6 @@ class Term(NamedTuple):
     number: int
 
 
-class Mark(NamedTuple):
-    """Field that a leader has just written into its schedule.
-
-    If the leader can read it over another connection, both connections lead to one database.
-    """
-
-    key: str
-    field: str
-    value: bytes
-
-
 class Lost(Exception):
     """The term is over: another beat leads, or the lease has expired."""
 

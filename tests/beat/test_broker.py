@@ -14,9 +14,8 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from redbeat_lite import Scheduler, Schedules, every
-from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from redbeat_lite.store.connections import FAULTS
-from redbeat_lite.store.records import Mark
+from redbeat_lite.store.leader_store import LeaderStore
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.kombus import needs_batches
@@ -83,15 +82,15 @@ class TestOwnDatabase:
         beat, other = make_beat(app), make_beat(app)
         Schedules(app).add("a", "t", every(10))
         clock.forward(10)
-        stranger_to = RedisBatch.stranger_to
+        is_marked = LeaderStore.is_marked
 
-        def late(collector: RedisBatch, mark: Mark) -> str:
+        def late(store: LeaderStore, *args: Any) -> bool:
             client.delete(beat.store.keys.leader)
             other.leader.acquire()
             other.store.mark(other.leader.term)
-            return stranger_to(collector, mark)
+            return is_marked(store, *args)
 
-        with mock.patch.object(RedisBatch, "stranger_to", late):
+        with mock.patch.object(LeaderStore, "is_marked", late):
             assert beat.run_due() == 0.0
         assert beat._parts.state.dispatch == ""
         assert beat._parts.publisher._producer is None

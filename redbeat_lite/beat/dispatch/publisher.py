@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from celery import Celery
 from celery.result import denied_join_result
 from kombu.common import Broadcast
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from ..._base.celery_app import TWICE, broker_connection, publish_timeouts
@@ -28,7 +28,7 @@ from ...entries.message import Occurrence, emission
 from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
-from ...store.records import Command, Lost, Mark, Term
+from ...store.records import Command, Lost, Term
 from ..server_clock import ServerClock
 from .message_templates import Templates, obstacle
 from .redis_batch import RedisBatch, takes_batches
@@ -144,13 +144,13 @@ class Publisher:
             self._connection = self._open()
             producer = self._app.amqp.Producer(self._connection, auto_declare=False)
             _declare_broadcasts(self._app, producer.channel)
-            why_apart = self._collect_messages(producer, mark)
+            why_apart = self._collect_messages(producer, store, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
             # tries again.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        if why_apart and not store.bears(mark):
+        if why_apart and not store.is_marked(mark):
             # Another leader has replaced the mark, and the broker may have shown us that one.
             self.close()
             raise Lost
@@ -159,7 +159,7 @@ class Publisher:
         self.one_step = self._batch is not None and not why_apart
         return True
 
-    def _collect_messages(self, producer: Any, mark: Mark) -> str:
+    def _collect_messages(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
         """Let a producer collect messages, if its transport and the setting allow it.
 
         Returns why the commit cannot send collected messages, if it cannot.
@@ -169,7 +169,13 @@ class Publisher:
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
         if self._settings.dispatch == "auto":
             self._templates = Templates(self._app, self._batch.next_tag)
-        return self._refusal or self._batch.stranger_to(mark)
+        if self._refusal:
+            return self._refusal
+        try:
+            is_same = store.is_marked(mark, self._batch.client)
+        except NoPermissionError:
+            return "the broker's user may not read the schedule"
+        return "" if is_same else "the broker is another server or database"
 
     def _follow(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""

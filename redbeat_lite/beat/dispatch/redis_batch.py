@@ -12,14 +12,13 @@ import redis
 from celery.utils.log import get_logger
 from redis.exceptions import (
     ClusterDownError,
-    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
 )
 
 from ..._base.ids import random_hex
-from ...store.records import Command, Mark
+from ...store.records import Command
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -70,7 +69,7 @@ class RedisBatch:
         self.channel = channel
         self._declare = declare
         # Not channel.client: with a global_keyprefix it would put that before every key.
-        self._client = redis.Redis(connection_pool=channel.pool)
+        self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
@@ -83,17 +82,9 @@ class RedisBatch:
         """Return a delivery tag for a copied message."""
         return f"{self._drawn}{next(self._numbers):08x}"
 
-    def stranger_to(self, mark: Mark) -> str:
-        """Return why the broker is not the database with this mark; empty if it is."""
-        try:
-            is_same = self._client.hget(mark.key, mark.field) == mark.value
-        except NoPermissionError:
-            return "the broker's user may not read the schedule"
-        return "" if is_same else "the broker is another server or database"
-
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
         """Send messages in one round trip; return for each why it was refused, if it was."""
-        with self._client.pipeline(transaction=False) as pipe:
+        with self.client.pipeline(transaction=False) as pipe:
             for commands in messages:
                 for command in commands:
                     pipe.execute_command(*command)  # type: ignore[no-untyped-call]
