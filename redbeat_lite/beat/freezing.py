@@ -12,7 +12,6 @@ from ..entries.freezes import Freezes
 from ..entries.stored_entry import edit_of, parts_of
 from ..store.leader_store import LeaderStore
 from ..store.records import AT_ONCE, Edit, Refrozen, Stored, Term
-from .beat_state import BeatState
 from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
@@ -21,10 +20,10 @@ logger = get_logger(f"celery.{__name__}")
 class Freezing:
     """Freezes of a schedule, as this beat knows them."""
 
-    def __init__(self, store: LeaderStore, leader: Leader, state: BeatState, zone: tzinfo) -> None:
+    def __init__(self, store: LeaderStore, leader: Leader, zone: tzinfo) -> None:
         self._store = store
         self._leader = leader
-        self._state = state
+        self._state = leader.state
         self._zone = zone
         #: The last stored text of the freezes, to be restored if the server loses it.
         self._seen = b""

@@ -33,7 +33,6 @@ from ..store.changes import decode_change, decode_last, line_of
 from ..store.records import PAGE, Edit, Lost, Stored, Term
 from ..store.redis_values import UNREADABLE, newest_first
 from ..store.store import Store
-from .beat_state import BeatState
 from .dispatch.entry_steps import Deadlines
 from .leader import Leader
 
@@ -88,7 +87,7 @@ class WatchedEntry(NamedTuple):
 class IncidentWatch:
     """Thread that watches runs while this process leads. It has its own connections."""
 
-    def __init__(self, app: Celery, settings: Settings, leader: Leader, state: BeatState) -> None:
+    def __init__(self, app: Celery, settings: Settings, leader: Leader) -> None:
         self._app = app
         self._store = Store.of(settings, timeout=_TIMEOUT)
         client = self._store.backend.client
@@ -96,7 +95,7 @@ class IncidentWatch:
         self._locks = LockStore(client, settings.key_prefix)
         self._zone: tzinfo = app.timezone
         self._leader = leader
-        self._state = state
+        self._state = leader.state
         #: Deadlines of runs, which the dispatcher stores.
         self.deadlines = Deadlines(settings.expect, app.timezone, settings.history)
         #: Queues that workers with ``install()`` consume.

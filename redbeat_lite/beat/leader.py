@@ -45,12 +45,6 @@ _RESIGN_TIMEOUT = 1.0
 #: Seconds to wait after that for a renewal in flight.
 _JOIN_TIMEOUT = 0.3
 
-#: Leases for which a beat that has yielded does not try to lead, so that every stand-by can try.
-_YIELDED_LEASES = 2
-
-#: Longest of these pauses in seconds, for a beat with a long lease and no stand-by.
-_LONGEST_YIELD = 60.0
-
 
 class Leader:
     """One process in the election. It connects and starts a thread at :meth:`acquire`."""
@@ -69,7 +63,6 @@ class Leader:
         #: Whether the last request for the lease got no reply. Then this beat may hold the lease
         #: without knowing it.
         self._is_unanswered = False
-        self._not_before = 0.0
         self._renewal: _Renewal | None = None
         #: Whether a renewal has counted due entries or backfills since the loop last looked for
         #: them.
@@ -180,19 +173,6 @@ class Leader:
         why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
         return why or "the lease could not be renewed in time"
-
-    @property
-    def yields_for(self) -> float:
-        """Seconds for which this beat leaves the lease to others."""
-        return max(self._not_before - elapsed(), 0.0)
-
-    def yield_lease(self) -> None:
-        """Release the lease, and leave it to others for a while."""
-        self.resign()
-        # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
-        # So a beat with a long lease waits for a shorter time.
-        longest = min(self.lease + self._stall_timeout, _LONGEST_YIELD)
-        self._not_before = elapsed() + min(_YIELDED_LEASES * self.lease, longest)
 
     def resign(self) -> None:
         """Release the lease, so that a stand-by takes over at once.

@@ -16,7 +16,6 @@ from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover, faults, server_of
-from .beat_state import BeatState
 from .config_check import left_behind
 from .config_entries import ConfigEntries
 from .freezing import Freezing
@@ -29,6 +28,13 @@ logger = get_logger(f"celery.{__name__}")
 #: Number of leases after which a new leader has stored its configuration, however large it is, and
 #: after which a leader checks its keys and its refused entries again.
 _SETTLING = 5
+
+#: Number of leases for which a beat that has yielded does not try to lead, so that every stand-by
+#: can try.
+_YIELDED_LEASES = 2
+
+#: Longest of these pauses in seconds, for a beat with a long lease and no stand-by.
+_LONGEST_YIELD = 60.0
 
 
 class Leadership:
@@ -47,7 +53,6 @@ class Leadership:
         store: LeaderStore,
         settings: Settings,
         leader: Leader,
-        state: BeatState,
         added: Callable[[], Mapping[str, Any]],
     ) -> None:
         zone: tzinfo = app.timezone
@@ -55,9 +60,9 @@ class Leadership:
         self._store = store
         self._settings = settings
         self._leader = leader
-        self._state = state
+        self._state = leader.state
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
-        self.freezing = Freezing(store, leader, state, zone)
+        self.freezing = Freezing(store, leader, zone)
         self.repair = Repair(store, zone, leader.clock, self.config, leader.checkpoint)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
@@ -69,6 +74,8 @@ class Leadership:
         self.foreign_key: str | None = None
         self.standing_by = False
         # Instants are in seconds of :func:`elapsed`.
+        #: When this beat tries to lead again.
+        self._yields_until = 0.0
         #: When the leader checks its keys and its refused entries again.
         self._next_check = 0.0
         #: The leader that was last seen while standing by.
@@ -83,8 +90,9 @@ class Leadership:
             Lost: the term was lost meanwhile.
         """
         if not self._leader.in_office:
-            if self._leader.yields_for:
-                return self._leader.yields_for
+            pause = self._yields_until - elapsed()
+            if pause > 0:
+                return pause
             self._check_services()
             if self._leader.incumbent() is None:
                 self._check_keys()
@@ -110,12 +118,17 @@ class Leadership:
 
     def yield_lease(self, why: str) -> None:
         """Release the lease and leave it to other beats for a while, because this one fails."""
-        self._leader.yield_lease()
+        self._leader.resign()
         self._begun = None
         self._state.end_term(why)
-        seconds = self._leader.yields_for
+        lease = self._settings.lease
+        # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
+        # So a beat with a long lease waits for a shorter time.
+        longest = min(lease + self._settings.stall_timeout, _LONGEST_YIELD)
+        pause = min(_YIELDED_LEASES * lease, longest)
+        self._yields_until = elapsed() + pause
         text = "beat: giving up the lead for %.0f s, so that another beat can try: %s"
-        logger.warning(text, seconds, why)
+        logger.warning(text, pause, why)
 
     @property
     def has_work(self) -> bool:

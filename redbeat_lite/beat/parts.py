@@ -90,10 +90,10 @@ def build_parts(
     stop = Stop()
     wakeup = Wakeup(backend, store.keys.wake)
     leader = Leader(backend, store.keys, settings, state, stop)
-    leadership = Leadership(app, store, settings, leader, state, added)
+    leadership = Leadership(app, store, settings, leader, added)
     freezing = leadership.freezing
     publisher = Publisher(app, settings, leader.clock, scheduler, module)
-    incidents = IncidentWatch(app, settings, leader, state)
+    incidents = IncidentWatch(app, settings, leader)
 
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
