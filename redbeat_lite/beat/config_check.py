@@ -6,10 +6,10 @@ no beat of its owner runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from celery import Celery
 
@@ -27,6 +27,25 @@ from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks
 from ..store.store import Store
+
+
+class Difference(NamedTuple):
+    """Difference between the configuration of an app and the stored schedule.
+
+    Parameters:
+        name: name of the entry.
+        kind: ``"refused"``: a beat of the app would refuse it. ``"missing"``: it is not stored.
+            ``"changed"``: it is stored with another definition. ``"taken"``: a runtime entry or
+            another owner has its name, with another definition. ``"left"``: it is stored, and is
+            not in the configuration.
+        error: why it is refused.
+        holder: owner that has its name; ``None``: a runtime entry has it.
+    """
+
+    name: str
+    kind: Literal["refused", "missing", "changed", "taken", "left"]
+    error: str = ""
+    holder: str | None = None
 
 
 class Configuration:
@@ -86,59 +105,35 @@ class Configuration:
         encode(entry, placeholders=True)
         return entry
 
-    def refused(self) -> dict[str, str]:
-        """Return the name and the error of each config entry that a beat of this app would refuse.
-
-        Entries whose name another owner has taken are not among them.
-        """
-        checked = self.check(wall_ms())
-        return {
-            name: fault_text(name, result)
-            for name, result in checked
-            if isinstance(result, Exception)
-        }
-
-    def not_stored(self) -> Iterator[tuple[str, Entry | None]]:
-        """Yield the name of each config entry that is not refused and not stored.
-
-        With it comes the stored entry of another owner that has this name, or ``None``. If that
-        entry has the same definition, the config entry counts as stored.
-        """
-        for entry, stored in self._accepted():
-            existing, _ = readable_parts(stored)
-            if existing is None:
-                yield entry.name, None
-            elif existing.owner != entry.owner and not is_shared(entry, existing, stored):
-                yield entry.name, existing
-
-    def differing(self) -> Iterator[str]:
-        """Yield the names of config entries that differ between this app and the store.
-
-        An entry that only one side has differs, too. Entries that are refused, in quarantine or of
-        another owner are left to other checks.
-        """
+    def differences(self) -> Iterator[Difference]:
+        """Yield the differences between this configuration and the stored schedule."""
+        checked = dict(self.check(wall_ms()))
         quarantined = self._store.quarantined()
-        for entry, stored in self._accepted():
-            existing, _ = readable_parts(stored)
-            if existing is None:
-                if entry.name not in quarantined:
-                    yield entry.name
-            elif existing.owner == entry.owner and not has_definition(stored, entry):
-                yield entry.name
-        names = self.read().keys()
-        if not names:
+        for names in chunks(checked, PAGE):
+            for name, stored in zip(names, self._store.read(names), strict=True):
+                entry = checked[name]
+                existing, _ = readable_parts(stored)
+                if isinstance(entry, Exception):
+                    yield Difference(name, "refused", fault_text(name, entry))
+                elif existing is None:
+                    if name not in quarantined:
+                        yield Difference(name, "missing")
+                elif existing.owner == entry.owner:
+                    if not has_definition(stored, entry):
+                        yield Difference(name, "changed")
+                elif not is_shared(entry, existing, stored):
+                    yield Difference(name, "taken", holder=existing.owner)
+        if not checked:
             return  # A web process may have no configuration, and that is no difference.
         for name in _names_of_owner(self._store, self._settings.owner):
-            if name not in names:
-                yield name
+            if name not in checked:
+                yield Difference(name, "left")
 
-    def _accepted(self) -> Iterator[tuple[Entry, Stored]]:
-        """Yield each config entry that is not refused, with the stored entry of its name."""
-        checked = self.check(wall_ms())
-        accepted = (result for _, result in checked if isinstance(result, Entry))
-        for entries in chunks(accepted, PAGE):
-            names = [entry.name for entry in entries]
-            yield from zip(entries, self._store.read(names), strict=True)
+
+def names_not_as_here(differences: Iterable[Difference]) -> list[str]:
+    """Return the names of entries that the leader has not stored as they are here, in order."""
+    kinds = ("missing", "changed", "left")
+    return sorted(difference.name for difference in differences if difference.kind in kinds)
 
 
 def fault_text(name: str, exc: Exception) -> str:

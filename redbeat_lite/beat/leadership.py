@@ -16,7 +16,7 @@ from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover, faults, server_of
-from .config_check import left_behind
+from .config_check import left_behind, names_not_as_here
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
@@ -200,7 +200,7 @@ class Leadership:
 
         This is done once for each leader, when it has had the time to store its configuration.
         """
-        names = sorted(self.config.configuration.differing())
+        names = names_not_as_here(self.config.configuration.differences())
         if names:
             logger.warning(
                 "beat: %s not stored as here, because %s leads with the configuration of %r: %s",

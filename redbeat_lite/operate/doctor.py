@@ -12,7 +12,7 @@ from .._base.errors import ConfigurationError
 from .._base.public import public_in
 from .._base.text import describe
 from ..api.reader import Reader
-from ..beat.config_check import Configuration
+from ..beat.config_check import Configuration, Difference
 from ..beat.status import asking, reports_in, status_in
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
@@ -102,20 +102,20 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         except UNREADABLE as exc:
             unreadable[shown_name(stored)] = str(exc)
     is_compared = len(configured(app)) <= limit
-    configuration = Configuration(app, store, settings)
-    missing = dict(configuration.not_stored()) if is_compared else {}
+    differences: list[Difference] = []
+    if is_compared:
+        differences = [*Configuration(app, store, settings).differences()]
     return Subject(
         app,
         settings,
         store,
-        configuration,
         limit,
         status=status_in(reply),
         reports=reports_in(reply).values(),
         entries=entries,
         unreadable=unreadable,
         is_compared=is_compared,
-        missing=missing,
+        differences=differences,
     )
 
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
-from ..beat.config_check import left_behind
+from ..beat.config_check import left_behind, names_not_as_here
 from ..beat.status import OVERDUE_MS
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
@@ -235,13 +235,17 @@ def refused(subject: Subject) -> Iterator[Finding]:
     if status.leader is not None:
         errors = dict(by_leader.errors)
         # clashes() reports the entries whose name is taken.
-        for name, holder in subject.missing.items():
-            if holder is not None:
-                errors.pop(name, None)
+        for difference in subject.differences:
+            if difference.kind == "taken":
+                errors.pop(difference.name, None)
         left_out = len(by_leader.errors) - len(errors)
         yield from _refused(by_leader.owner, errors, by_leader.count - left_out)
     if status.leader is None or by_leader.owner != owner:
-        errors = subject.configuration.refused()
+        errors = {
+            difference.name: difference.error
+            for difference in subject.differences
+            if difference.kind == "refused"
+        }
         yield from _refused(owner, errors, len(errors))
 
 
@@ -271,9 +275,9 @@ def clashes(subject: Subject) -> Iterator[Finding]:
     leader = subject.status.leader
     # Owner of the stored entry, ``None`` for a runtime entry -> the names that it has taken.
     taken: dict[str | None, list[str]] = defaultdict(list)
-    for name, holder in subject.missing.items():
-        if holder is not None:
-            taken[holder.owner].append(name)
+    for difference in subject.differences:
+        if difference.kind == "taken":
+            taken[difference.holder].append(difference.name)
     for owner, names in taken.items():
         holders = f"belong to the configuration of {owner!r}"
         if owner is None:
@@ -288,11 +292,11 @@ def clashes(subject: Subject) -> Iterator[Finding]:
             "names of their own.",
             tuple(names),
         )
-    waiting = [name for name, holder in subject.missing.items() if holder is None]
-    if not waiting or leader is None or leader.owner == owner_here:
+    if leader is None or leader.owner == owner_here:
         return
-    quarantine = subject.store.quarantined()
-    waiting = [name for name in waiting if name not in quarantine]
+    waiting = [
+        difference.name for difference in subject.differences if difference.kind == "missing"
+    ]
     if waiting:
         yield Finding(
             "not-stored",
@@ -312,7 +316,7 @@ def differing(subject: Subject) -> Iterator[Finding]:
     leader = subject.status.leader
     if not subject.is_compared or leader is None or leader.owner != subject.settings.owner:
         return
-    names = tuple(sorted(subject.configuration.differing()))
+    names = tuple(names_not_as_here(subject.differences))
     if names:
         yield Finding(
             "configuration",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from .._base.public import public_in
-from ..beat.config_check import Configuration
+from ..beat.config_check import Difference
 from ..beat.status import Status
 from ..entries.entry import Entry
 from ..once.worker_reports import WorkerReport
@@ -53,18 +53,16 @@ class Subject:
         unreadable: name of an entry that cannot be read -> the error.
         is_compared: whether ``beat_schedule`` is compared with the store. ``False`` if it is too
             large.
-        missing: name of a config entry that is not stored -> the stored entry of another owner
-            that has this name; ``None``: there is none.
+        differences: differences between the app's configuration and the stored schedule.
     """
 
     app: Celery
     settings: Settings
     store: Store
-    configuration: Configuration
     limit: int
     status: Status
     reports: Collection[WorkerReport]
     entries: Sequence[Entry]
     unreadable: Mapping[str, str]
     is_compared: bool
-    missing: Mapping[str, Entry | None]
+    differences: Sequence[Difference]
