@@ -19,7 +19,7 @@ from ..entries.entry import Entry
 from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
 from ..entries.sendable import check_arguments, misfit, serializer_of
 from ..once.canvas import CANVAS
-from ..once.claims import call_key, give_back, headers, queue_of, take
+from ..once.claims import call_key, headers, queue_of
 from ..once.lock_store import Claim, LockStore
 from ..policies import Once
 from ..rules import shortest_gap_ms
@@ -92,11 +92,11 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
     publish = partial(app.send_task, entry.task) if task is None else task.apply_async
     # If another task has the once-lock, publish nevertheless: the worker follows the policy.
-    take(locks, claims)
+    locks.take(claims)
     try:
         publish(entry.args, entry.kwargs, **options)
     except BaseException:
-        give_back(locks, claims)
+        locks.give_back(claims)
         raise
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
     if attempt is not None:

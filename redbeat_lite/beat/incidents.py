@@ -132,7 +132,7 @@ class IncidentWatch:
         """Read the reports of the workers that have reported within the last minute."""
         reports = workers(self._locks).values()
         self._queues = {queue for report in reports for queue in report.queues}
-        self.deadlines.recorded = any(report.records for report in reports)
+        self.deadlines.recorded = bool(reports)
 
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""

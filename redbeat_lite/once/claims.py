@@ -14,14 +14,13 @@ and where it came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 from .._base.times import message_ms
 from ..policies import Once
 from .lock_key import key_of, signature_of
-from .lock_store import DOWN, Claim, LockStore
+from .lock_store import Claim
 
 #: Message header: the key of the once-lock, and the policy.
 ONCE_HEADER = "redbeat_once"
@@ -29,31 +28,6 @@ ONCE_HEADER = "redbeat_once"
 #: Message header: epoch ms after which the message is too old to run, because the guard may have
 #: forgotten it.
 DEADLINE_HEADER = "redbeat_deadline"
-
-
-def take(store: LockStore, claims: Sequence[Claim]) -> list[bool]:
-    """Acquire the locks of a batch, in one round trip.
-
-    Returns:
-        for each claim, whether its message may be published: this task id has the lock now, or
-        the worker will acquire it. ``False`` if another task of its key is queued, running or
-        waiting.
-
-    Raises:
-        redis.exceptions.RedisError: the server did not answer. The locks are released, in case only
-            the reply was lost. If that fails too, they may or may not be acquired. Acquiring them
-            again is safe.
-    """
-    at_publish = [claim for claim in claims if claim.once.at_publish]
-    if not at_publish:
-        return [True] * len(claims)
-    try:
-        taken = iter(store.take(at_publish))
-    except DOWN:
-        with suppress(*DOWN):
-            give_back(store, at_publish)
-        raise
-    return [not claim.once.at_publish or next(taken) for claim in claims]
 
 
 def headers(claim: Claim) -> dict[str, Any]:
@@ -65,14 +39,6 @@ def once_header(key: str, once: Once) -> dict[str, Any]:
     """Return the value of ``ONCE_HEADER``."""
     # The header has the finished key. So leave out the policy's own, which may be a callable.
     return {"key": key, "policy": once.but(key=None).encode()}
-
-
-def give_back(store: LockStore, claims: Sequence[Claim]) -> None:
-    """Release the locks of occurrences that were not published after all, in one round trip.
-
-    A worker's lock sweeper publishes the waiters of these locks within a second.
-    """
-    store.leave_all([(claim.key, claim.task_id) for claim in claims if claim.once.at_publish])
 
 
 def call_key(once: Once, task: Any, name: str, args: Any, kwargs: Any) -> str:
@@ -143,16 +109,6 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | 
         return None, None
     args = fields.get("args")
     return once, key_of(once, task.name, args, fields.get("kwargs"), task.once_signature)
-
-
-def has_expired(fields: Mapping[str, Any], now: int) -> bool:
-    """Return whether a parked message that is too old has expired; else its deadline has passed.
-
-    Parameters:
-        now: epoch ms, compared with the expiry if the message has no deadline.
-    """
-    # The earlier one of expiry and deadline has made the message too old.
-    return 0 < expires_ms(fields) <= (deadline_ms(fields) or now)
 
 
 def deadline_ms(fields: Mapping[str, Any]) -> int:

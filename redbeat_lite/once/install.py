@@ -10,23 +10,20 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from celery import Celery, canvas, shared_task, signals
-from celery.utils.log import get_logger
 from kombu.utils.uuid import uuid
 
 from .._base.public import public
-from .._base.text import describe, text_of
-from ..runs.run import Outcome, attempt_of
+from .._base.text import describe
+from ..runs.run import Outcome
 from .canvas import CANVAS
-from .claims import is_guarded, policy_of
+from .claims import is_guarded
 from .lock_client import LockClient, record_outcome
-from .run_lifecycle import begin, run_and_release
+from .run_lifecycle import begin, releasing
 from .task import PUBLISHES
-
-logger = get_logger(f"celery.{__name__}")
 
 _STEP = "redbeat_lite.once.worker.keeper:OnceStep"
 
-#: Attribute of a hook or a body that this module has wrapped.
+#: Attribute of a task whose hook and body this module has wrapped.
 _ADOPTED = "redbeat_adopted"
 
 
@@ -66,20 +63,10 @@ def _leave(
         # child is gone.
         return
     fields = request.__dict__
-    task_id = str(request.id)
     outcome: Outcome = "expired" if expired else "revoked"
     record_outcome(sender.app, fields, outcome)
     if is_guarded(sender, fields):
-        LockClient.of(sender.app).discard(task_id, attempt_of(fields))
-    try:
-        key = policy_of(sender, fields)[1]
-    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
-        # The lock is free when its lease ends.
-        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
-        return
-    # Every policy may have a lock to release, because a retry that waits holds its lock.
-    if key is not None:
-        LockClient.of(sender.app).leave(key, task_id)
+        LockClient.of(sender.app).give_up(sender, fields)
 
 
 def _record_rejected(
@@ -106,38 +93,23 @@ def adopt(task: Any) -> None:
     The beat or ``once_key`` has put the lock into the message. The task stores STARTED only after
     it has the lock. A second call does nothing.
     """
-    task.track_started = False
-    if not hasattr(task.run, _ADOPTED):
-        # Wrap the body of the task object, and not of its class, because Celery may have wrapped
-        # the body of the object in its own retry.
-        task.run = _releasing(task, task.run)
-    original = type(task).before_start
-    if hasattr(original, _ADOPTED):
+    if hasattr(task, _ADOPTED):
         return
+    setattr(task, _ADOPTED, True)
+    task.track_started = False
+    task.run = releasing(task)
+    original = type(task).before_start
 
     # Use the hook ``before_start``, and no signal: Celery ignores an exception of a signal's
     # receiver, and would run the body without the lock.
     @wraps(original)
     def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        # If ``original`` calls the hook of a base class that was adopted too, begin() is called
-        # twice, and the second call does nothing.
+        # If ``original`` is the hook of a class that was adopted too, begin() is called twice, and
+        # the second call does nothing.
         begin(self)
         original(self, *args, **kwargs)
 
-    setattr(before_start, _ADOPTED, True)
     type(task).before_start = before_start
-
-
-def _releasing(task: Any, body: Any) -> Any:
-    """Return a body that releases its lock before Celery publishes the next task of a chain."""
-
-    # This is a function and no partial(), because tools that inspect tasks expect a function.
-    @wraps(body)
-    def run_body(*args: Any, **kwargs: Any) -> Any:
-        return run_and_release(task, body, *args, **kwargs)
-
-    setattr(run_body, _ADOPTED, True)
-    return run_body
 
 
 # -- the task that applies a canvas ----------------------------------------------------------------

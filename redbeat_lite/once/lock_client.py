@@ -7,15 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from celery import Celery, signals
-from celery.app.task import Context
+from celery import Celery
 from celery.utils.log import get_logger
 
-from .._base.clock import wall_ms
 from .._base.errors import ConfigurationError
 from .._base.forks import no_forks
 from .._base.ids import random_hex
@@ -29,10 +26,10 @@ from ..settings import Settings
 from ..store.connections import Backend
 from ..store.time_limits import retry_for
 from . import parked_message
-from .claims import deadline_ms, expires_ms, has_expired, policy_of
-from .errors import LockUnavailable, OnceSkipped
+from .claims import deadline_ms, expires_ms, policy_of
+from .errors import LockUnavailable
 from .lock_store import DOWN, Hold, LockStore, Verdict
-from .outcomes import end_unrun, fate_of, is_final
+from .outcomes import fate_of
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -113,12 +110,19 @@ class Renewer:
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = now - hold.renewed >= hold.lease
+        # After ``max_hold`` the lock counts as lost, although it expires up to a lease later.
         keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
             has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
-            self._note_failure(hold, now, exc)
+            # The thread tries ten times a second while the server does not answer.
+            log = logger.debug if hold.failing else logger.warning
+            log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
+            hold.failing = True
+            if is_late:
+                # A later good renewal may show that this run still has the lock.
+                hold.lost = True
             return
         hold.failing = False
         if hold.token not in self._holds:
@@ -128,29 +132,11 @@ class Renewer:
         else:
             self.remove(hold)
         if has_guard and keeps_lock and has_lock:
-            hold.locked = now
             hold.lost = False
-        elif keeps_lock or not has_guard:
-            self._lose(hold, f"its lease of {hold.lease:g}s ran out or it was cleared")
-        elif now - hold.locked >= hold.lease:
-            # After ``max_hold`` the lock is not renewed, so it has expired by now.
-            self._lose(hold, "it was held for max_hold")
-
-    def _note_failure(self, hold: Hold, now: float, exc: Exception) -> None:
-        """Log the first of several failed renewals, and count the lock as lost after its lease."""
-        # The thread tries ten times a second while the server does not answer.
-        log = logger.debug if hold.failing else logger.warning
-        log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
-        hold.failing = True
-        # A later good renewal may show that this run still has the lock, and clears this again.
-        hold.lost = hold.let_go or now - hold.locked >= hold.lease
-
-    def _lose(self, hold: Hold, why: str) -> None:
-        """Note once that a run has lost its lock for good."""
-        if not hold.let_go:
+        elif not hold.let_go:
             hold.lost = True
             hold.let_go = True
-            logger.warning("Lost %s: %s", hold, why)
+            logger.warning("Lost %s: its lease has expired, or it was cleared", hold)
 
 
 class LockClient:
@@ -230,7 +216,7 @@ class LockClient:
         The local lease starts before the question, so it ends no later here than on the server.
         """
         once = hold.once or _ANY_POLICY
-        hold.begun = hold.renewed = hold.locked = time.monotonic()
+        hold.begun = hold.renewed = time.monotonic()
         verdict = self.store.begin(
             hold,
             on_conflict=on_conflict or once.on_conflict,
@@ -239,7 +225,7 @@ class LockClient:
             fate=hold.run and Fate(hold.run, "running", hold.begun),
         )
         # The reply may have been in flight for longer than the lease.
-        hold.lost = time.monotonic() - hold.locked >= hold.lease
+        hold.lost = time.monotonic() - hold.renewed >= hold.lease
         self.recorder.count_unrecorded(verdict.unrecorded)
         return verdict
 
@@ -271,8 +257,9 @@ class LockClient:
         try:
             ended = retry_for(release, seconds)
         except DOWN as exc:
-            why = text_of(exc)
-            logger.warning("Task %s could not give back its lock, the lease will: %s", task_id, why)
+            logger.warning(
+                "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
+            )
             if fate is not None:
                 self.recorder.enqueue(fate)  # The release would have recorded it.
             return
@@ -292,33 +279,46 @@ class LockClient:
         hold.let_go = True
         if hold.key is None:
             return
-        # store.end() would also end the guard's record of the run. So it gets an id that belongs to
-        # no task.
-        lock_alone = replace(hold, task_id=f"released:{hold.token}")
         try:
-            if self.store.end(lock_alone).waiters:
+            if self.store.release(hold):
                 self.wake([hold.key])
         except DOWN as exc:
             # The end of the task will try again, by finish().
             task_id = hold.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
-    def leave(self, key: str, task_id: str) -> None:
-        """Release the lock of a task that will not run, or its place in the line. Never raises."""
+    def leave(self, key: str, task_id: str, attempt: int = 0) -> None:
+        """Release the lock of an attempt that will not run, or its place in the line.
+
+        Never raises.
+        """
         try:
-            if self.store.leave(key, task_id):
+            if self.store.leave(key, task_id, attempt):
                 self.wake([key])
         except DOWN as exc:
-            why = text_of(exc)
-            logger.warning("Task %s could not give up the once-lock %r: %s", task_id, key, why)
+            logger.warning(
+                "Task %s could not give up the once-lock %r: %s", task_id, key, text_of(exc)
+            )
 
-    def discard(self, task_id: str, attempt: int) -> None:
-        """Drop the parked copies of a message that was revoked or has expired. Never raises."""
+    def give_up(self, task: Any, fields: Mapping[str, Any]) -> None:
+        """Release the lock and the place in the line of a message that will not run.
+
+        Its parked copies are dropped, too. Never raises.
+        """
+        task_id = str(fields["id"])
+        attempt = attempt_of(fields)
         try:
+            # Every policy may have a lock to release, because a retry that waits holds its lock.
+            _, key = policy_of(task, fields)
+            if key is not None:
+                self.leave(key, task_id, attempt)
+            # This comes last, because the guard then drops the message, which keeps its place.
             self.store.discard(task_id, attempt)
-        except DOWN as exc:
-            why = text_of(exc)
-            logger.warning("A parked copy of the discarded task %s may run yet: %s", task_id, why)
+        except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
+            # The lock is free when its lease ends.
+            logger.warning(
+                "Task %s keeps its lock or a parked copy for now: %s", task_id, text_of(exc)
+            )
 
     # -- waiters and copies ------------------------------------------------------------------------
 
@@ -328,56 +328,29 @@ class LockClient:
         Never raises, because the lock sweeper tries again.
         """
         for key in keys:
-            # Tasks that have waited for too long. _wake_first() ends them and adds them here, so
-            # they are known even if it fails halfway.
-            ended: list[tuple[Any, Context]] = []
             try:
-                self._wake_first(key, ended)
+                self._wake_first(key)
             except Exception as exc:  # noqa: BLE001 - one key must not stop the others
-                why = text_of(exc)
                 what = f"the next task of the once-lock {key!r}"
-                logger.warning("Waking %s failed, trying again: %s", what, why)
-            for task, request in ended:
-                # Send the signal that a worker sends for an expired message. Send it last, because
-                # our own receiver calls wake() again.
-                signals.task_revoked.send(
-                    task,
-                    request=request,
-                    terminated=False,
-                    signum=None,
-                    expired=True,
-                )
+                logger.warning("Waking %s failed, trying again: %s", what, text_of(exc))
 
-    def _wake_first(self, key: str, ended: list[tuple[Any, Context]]) -> None:
-        """Publish the first waiter that is not too old, and end the waiters before it.
+    def _wake_first(self, key: str) -> None:
+        """Publish the first waiter that is not too old, and the waiters before it.
 
-        Parameters:
-            ended: list to which each ended waiter is added.
+        A worker ends a task that is too old when it takes the message. The queue may have no
+        worker, so such a task loses its place at once. If this process dies before that, another
+        process publishes the task again.
         """
-        turn = self.store.wake(key)
-        while turn is not None and turn.too_old:
-            ended.append(self._end_waiter(key, turn.message))
-            turn = self.store.wake(key)
-        if turn is not None:
-            task_id = parked_message.publish(self.app, turn.message)
-            logger.debug("Task %s gets the once-lock %r", task_id, key)
-
-    def _end_waiter(self, key: str, text: str) -> tuple[Any, Context]:
-        """End a task that has waited for too long: store its result, and then remove the waiter.
-
-        If this process dies between the two steps, another process repeats both.
-        """
-        request = parked_message.request_of(self.app, text)
-        # Another app with the same prefix may know the task, and this one may not.
-        task = self.app.tasks.get(request.task) or self.app.Task()
-        if not is_final(task, request.id):
-            age = "was so old that the guard may have forgotten it"
-            if has_expired(vars(request), wall_ms()):
-                age = "had expired"
-            why = f"it waited for the once-lock {key!r} until its message {age}"
-            end_unrun(task, request, OnceSkipped(f"{request.task}[{request.id}]: {why}", key))
-        self.store.leave(key, request.id)
-        return task, request
+        is_too_old = True
+        while is_too_old:
+            waiter = self.store.wake(key)
+            if waiter is None:
+                return
+            message, is_too_old = waiter
+            headers = parked_message.publish(self.app, message, is_too_old=is_too_old)
+            logger.debug("Task %s gets the once-lock %r", headers["id"], key)
+            if is_too_old:
+                self.store.leave(key, headers["id"], attempt_of(headers))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
         """Publish the parked copy of each task whose run died.
@@ -391,9 +364,8 @@ class LockClient:
                     parked_message.publish(self.app, text)
                     logger.info("Task %s runs again from its parked copy", task_id)
             except Exception as exc:  # noqa: BLE001 - one task must not stop the others
-                why = text_of(exc)
                 what = f"the parked copy of task {task_id}"
-                logger.warning("Waking %s failed, trying again: %s", what, why)
+                logger.warning("Waking %s failed, trying again: %s", what, text_of(exc))
 
 
 def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:

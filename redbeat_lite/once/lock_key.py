@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import inspect
 import json
 import string
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
 from typing import Any
-from uuid import UUID
+
+from kombu.utils.json import dumps
 
 from .._base.errors import InvalidEntry
 from ..policies import Once
@@ -120,7 +118,9 @@ def canonical(value: Any, what: str = "the arguments") -> str:
         InvalidEntry: the value has no such form.
     """
     try:
-        plain = _plain(value)
+        # What Celery's JSON writes of a value is the same before and behind the broker. Read it
+        # again, because then all keys are text and can be sorted.
+        plain = json.loads(dumps(value))  # type: ignore[no-untyped-call]
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         expected = f"{what} to be JSON, or a key that leaves out what is not"
@@ -137,31 +137,20 @@ def _bind(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments of a call by their names."""
-    if signature is not None:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            pass  # The call itself will fail, and its error says why.
-        else:
-            bound.apply_defaults()
-            return _flatten(signature, bound.arguments)
-    arguments = dict(kwargs)
-    if args:
-        arguments["*"] = list(args)
+    """Return the arguments of a call by their names, with the items of ``**kwargs`` by theirs."""
+    if signature is None:
+        return {**kwargs, "*": list(args)} if args else kwargs
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        # The call itself will fail, and its error says why.
+        return _bind(None, args, kwargs)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments.update(arguments.pop(parameter.name))
     return arguments
-
-
-def _flatten(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with the items of ``**kwargs`` by name, and without an empty ``*args``."""
-    flat: dict[str, Any] = {}
-    for name, value in arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            flat.update(value)
-        elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
-            flat[name] = value
-    return flat
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str:
@@ -178,36 +167,8 @@ class _Template(string.Formatter):
     """``str.format`` that writes values other than text and numbers as JSON, not as a ``repr``."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, Enum):
+            value = value.value  # This is what arrives behind the broker.
         if isinstance(value, (str, int, float)):
-            return _as_sent(value)
+            return str(value)
         return canonical(value)
-
-
-def _as_sent(value: object) -> str:
-    """Return a value as text, as it arrives behind the broker: an enum's member is its value."""
-    if isinstance(value, Enum):
-        value = value.value
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value made of JSON's types, the same before and after a trip through the broker."""
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    if isinstance(value, Mapping):
-        return {_as_sent(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        items = [_plain(item) for item in value]
-        return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
-    if isinstance(value, (datetime, date, time)):
-        return f"{type(value).__name__}:{value.isoformat()}"
-    if isinstance(value, (UUID, Decimal, timedelta)):
-        return f"{type(value).__name__}:{value}"
-    if isinstance(value, (bytes, bytearray)):
-        return f"bytes:{base64.b64encode(value).decode()}"
-    to_json = getattr(value, "__json__", None)
-    if callable(to_json):
-        return _plain(to_json())
-    raise TypeError(type(value).__name__)

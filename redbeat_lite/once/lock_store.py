@@ -22,10 +22,9 @@ key                        type    holds
                                    queue is here, for a week if no worker looks
 ``{p}:once:fence``         string  the last fencing number that was given out or set aside
 ``{p}:once:workers``       hash    node name of a worker with ``install()`` -> its last report
-``{p}:guard:<task id>``    hash    ``state``: ``running``, ``refused``, ``done`` or ``dead``;
-                                   ``attempt``; ``token``; ``until``, in ms; the ``verdict`` on a
-                                   refused task, and ``by`` which task; the parked ``standby``.
-                                   Lives as long as copies of the message may
+``{p}:guard:<task id>``    hash    ``state``: ``running``, ``done`` or ``dead``; ``attempt``;
+                                   ``token``; ``until``, in ms; the parked ``standby``. Lives as
+                                   long as copies of the message may
 ``{p}:guard:index``        zset    task id with a standby -> when the sweeper looks at it, in ms
 =========================  ======  =================================================================
 """
@@ -34,12 +33,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from .._base.actors import who
-from .._base.errors import EntryChanged
 from .._base.times import seconds_of
 from ..policies import Once
 from ..runs.run import Attempt, Fate
@@ -51,7 +49,6 @@ from ..store.keys import Keys
 from ..store.records import chunks
 from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts, checked
-from ..store.store import TRIES
 from ..store.transact import Step, transact
 
 #: Milliseconds after which a waiter or a standby that was published and has not begun is published
@@ -61,12 +58,11 @@ RESEND_MS = 5_000
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
 RESEND_MAX_MS = 3_600_000
 
-# Values: key, token, now in ms. With this score in the index, the lock sweeper checks the key at
-# once. It publishes the first waiter, or removes a key without waiters from the index.
-_RELEASE = """
-    IF HGET lock token IS $2
+# Values: key, now in ms. With this score in the index, the lock sweeper checks the key at once. It
+# publishes the first waiter, or removes a key without waiters from the index.
+_CLEAR = """
     DEL lock
-    ZADD index $3 $1
+    ZADD index $2 $1
     NAMED $1
 """
 
@@ -129,12 +125,9 @@ class Hold:
         once: policy of the lock; ``None`` if the run has no lock.
         begun: monotonic time at which the run asked for the lock.
         renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
-        locked: the same time for the lock alone. After ``max_hold`` only the record is renewed.
         let_go: whether this run has released or lost the lock, so that it is not renewed any more.
         lost: whether the lock expired, or another task has it.
-        refused: whether this run did not get its lock, so that its body does not run.
         failing: whether the last renewal failed.
-        in_body: whether the body has begun, if Celery publishes another task at its end.
         run: attempt whose outcome is to be recorded; ``None``: none.
         late_ms: if another process publishes the retry, ms by which that may be late; else 0.
     """
@@ -152,12 +145,9 @@ class Hold:
     once: Once | None = None
     begun: float = field(default_factory=time.monotonic)
     renewed: float = field(default_factory=time.monotonic)
-    locked: float = field(default_factory=time.monotonic)
     let_go: bool = False
     lost: bool = False
-    refused: bool = False
     failing: bool = False
-    in_body: bool = False
     run: Attempt | None = None
     late_ms: int = 0
 
@@ -250,17 +240,6 @@ class Ended(NamedTuple):
     unrecorded: str = ""
 
 
-class Turn(NamedTuple):
-    """Message of the first waiter for a lock that is free.
-
-    A message that is ``too_old`` is not published. The caller ends its task, and then calls
-    :meth:`LockStore.leave` for it.
-    """
-
-    message: str
-    too_old: bool
-
-
 class GuardRecord(NamedTuple):
     """The guard's record of a task.
 
@@ -297,6 +276,11 @@ class GuardRecord(NamedTuple):
 # -- the store -------------------------------------------------------------------------------------
 
 
+def _at_publish(claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims of locks that are acquired before the task is published."""
+    return [claim for claim in claims if claim.once.at_publish]
+
+
 class LockStore:
     """The once-locks and the guard's records of one prefix, through one client."""
 
@@ -309,62 +293,80 @@ class LockStore:
     # -- before a task is published ----------------------------------------------------------------
 
     def take(self, claims: Sequence[Claim]) -> list[bool]:
-        """Acquire locks for tasks that are about to be published, ``TAKE_BATCH`` per round trip.
+        """Acquire the locks of tasks that are about to be published, as far as policies say so.
 
         Returns:
-            for each claim, whether the lock was acquired, now or before by the same task id.
-        """
-        taken: list[bool] = []
-        for chunk in chunks(claims, TAKE_BATCH):
-            places = []
-            claimed: list[Any] = []
-            for claim in chunk:
-                places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
-                claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
-                claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-            reply = self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
-            taken += map(bool, reply)
-        return taken
+            for each claim, whether its message may be published: this task id has the lock now, or
+            the worker will acquire it. ``False`` if another task of its key is queued, running or
+            waiting.
 
-    def leave(self, key: str, task_id: str) -> bool:
-        """Release a queued task's lock, or its place among the waiters.
+        Raises:
+            redis.exceptions.RedisError: the server did not answer. The locks are released, in case
+                only the reply was lost. If that fails too, they may or may not be acquired.
+                Acquiring them again is safe.
+        """
+        taken: list[Any] = []
+        try:
+            for chunk in chunks(_at_publish(claims), TAKE_BATCH):
+                taken += self._take(chunk)
+        except DOWN:
+            with suppress(*DOWN):
+                self.give_back(claims)
+            raise
+        answers = iter(taken)
+        return [not claim.once.at_publish or bool(next(answers)) for claim in claims]
+
+    def _take(self, claims: Sequence[Claim]) -> list[Any]:
+        places = []
+        claimed: list[Any] = []
+        for claim in claims:
+            places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
+            claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
+        reply: list[Any] = self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
+        return reply
+
+    def give_back(self, claims: Sequence[Claim]) -> None:
+        """Release the locks of tasks that were not published after all.
+
+        A worker's lock sweeper publishes the waiters of these locks within a second.
+        """
+        for chunk in chunks(_at_publish(claims), TAKE_BATCH):
+            self._leave([(claim.key, claim.task_id, 0) for claim in chunk])
+
+    def leave(self, key: str, task_id: str, attempt: int = 0) -> bool:
+        """Release the lock of a queued attempt of a task, or its place among the waiters.
 
         Returns:
             whether another task may be waiting for the lock.
         """
-        [waited] = self.leave_all([(key, task_id)])
-        return waited
+        return bool(self._leave([(key, task_id, attempt)])[0])
 
-    def leave_all(self, places: Sequence[tuple[str, str]]) -> list[bool]:
-        """Do the same as :meth:`leave` for many tasks, ``TAKE_BATCH`` per round trip.
+    def _leave(self, tasks: Sequence[tuple[str, str, int]]) -> Any:
+        """Do the same as :meth:`leave` for many tasks.
 
         Parameters:
-            places: key and task id of each task.
+            tasks: key, task id and attempt of each task.
         """
-        waited: list[bool] = []
-        for chunk in chunks(places, TAKE_BATCH):
-            keys = []
-            for key, _ in chunk:
-                keys += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
-            reply = self._run("once/leave", places=keys, tasks=chain.from_iterable(chunk))
-            waited += map(bool, reply)
-        return waited
+        places = []
+        values: list[Any] = []
+        for key, task_id, attempt in tasks:
+            places += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
+            values += [key, task_id, attempt]
+        return self._run("once/leave", places=places, tasks=values)
 
-    def extend(self, places: Sequence[tuple[str, str, bool]]) -> list[bool]:
+    def extend(self, places: Sequence[tuple[str, str, bool]]) -> None:
         """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
 
         Parameters:
             places: key and task id of each task, and whether its message is still in the queue. If
                 the message is lost, the lock is kept for at most half a lease.
-
-        Returns:
-            for each task, whether its lock still says that it is queued.
         """
         locks = [self.keys.lock(key) for key, *_ in places]
         tasks: list[Any] = []
         for key, task_id, is_queued in places:
             tasks += (key, task_id, int(is_queued))
-        return [bool(reply) for reply in self._run("once/extend", locks=locks, tasks=tasks)]
+        self._run("once/extend", locks=locks, tasks=tasks)
 
     # -- while a task runs -------------------------------------------------------------------------
 
@@ -438,11 +440,18 @@ class LockStore:
             fate: end of the run for the record of runs. With ``again`` it is written only if no
                 copy of the task runs yet.
         """
+        return self._end(hold, "again" if again else "done", hold_ms, fate)
+
+    def release(self, hold: Hold) -> bool:
+        """Release the lock of a run that goes on; return whether a task waits for the lock."""
+        return self._end(hold, "lock").waiters
+
+    def _end(self, hold: Hold, how: str, hold_ms: int = 0, fate: Fate | None = None) -> Ended:
         standby, released, waiters, unrecorded = self._run(
             "once/end",
             self._keys_of(hold.task_id, hold.key, fate),
             hold,
-            how="again" if again else "done",
+            how=how,
             hold_ms=hold_ms,
             fate=fate and fate.encode(),
         )
@@ -450,8 +459,12 @@ class LockStore:
 
     # -- waiters and copies ------------------------------------------------------------------------
 
-    def wake(self, key: str, resend_ms: int = RESEND_MS) -> Turn | None:
-        """Return the waiter whose turn it is, for the caller to publish or to end."""
+    def wake(self, key: str, resend_ms: int = RESEND_MS) -> tuple[str, bool] | None:
+        """Return the message of the waiter whose turn it is, for the caller to publish.
+
+        The flag says whether the message is too old to run. Then the caller also calls
+        :meth:`leave` for the task. ``None`` if it is the turn of no waiter.
+        """
         reply = self._run(
             "once/wake",
             lock=self.keys.lock(key),
@@ -461,9 +474,7 @@ class LockStore:
             resend_ms=resend_ms,
             resend_max_ms=RESEND_MAX_MS,
         )
-        if not reply:
-            return None
-        return Turn(text(reply[0]), bool(reply[1]))
+        return (text(reply[0]), bool(reply[1])) if reply else None
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """Return the message of the parked copy that may run now, for the caller to publish."""
@@ -495,24 +506,15 @@ class LockStore:
 
         Returns:
             whether a task had the lock, and whether a task waits for it.
-
-        Raises:
-            EntryChanged: the lock changes hands all the time.
         """
-        schedule_keys = Keys.of(self.keys.prefix)
-        line = line_of(who(), "lock cleared")
         keys = self._keys_of("", key)
-        for _ in range(TRIES):
-            looks = [("HGET", keys.lock, "token"), ("EXISTS", keys.waiters)]
-            token, waiters = checked(self._scripts.together(looks))
-            is_held = token is not None
-            if not is_held and not waiters:
-                return False, False
-            values = (key, token or b"", server_ms(self.client))
-            step = Step(_RELEASE, values, line if is_held else None)
-            if transact(self._scripts, schedule_keys, [step], others=keys) == [True]:
-                return is_held, bool(waiters)
-        raise EntryChanged(f"lock {key!r} changes hands all the time")
+        looks = [("EXISTS", keys.lock), ("EXISTS", keys.waiters)]
+        is_held, waiters = map(bool, checked(self._scripts.together(looks)))
+        if is_held or waiters:
+            line = line_of(who(), "lock cleared") if is_held else None
+            step = Step(_CLEAR, (key, server_ms(self.client)), line)
+            transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
+        return is_held, waiters
 
     # -- the guard's records -----------------------------------------------------------------------
 

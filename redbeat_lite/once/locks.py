@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,10 @@ from celery.utils.log import get_logger
 from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
-from .._base.times import MAX_MS, Duration, from_ms
+from .._base.times import Duration, from_ms
 from ..policies import MIN_LEASE, Once
-from ..store.redis_values import text_of_hash, texts
+from ..store.records import chunks
+from ..store.redis_values import UNREADABLE, text_of_hash, texts
 from .errors import LockLost, LockUnavailable
 from .lock_client import LockClient
 from .lock_key import checked_key
@@ -245,7 +245,7 @@ class Locks:
     def list(self, limit: int | None = None) -> Sequence[LockInfo]:
         """Return the locks that a task holds or waits for, the first to expire in front.
 
-        It takes two round trips per 500 locks.
+        It takes a round trip per 500 locks, and one more.
 
         Parameters:
             limit: maximum number of locks to return; ``None``: all.
@@ -276,34 +276,26 @@ class Locks:
     def _pages(self) -> Iterator[LockInfo]:
         """Yield all locks, a page per round trip."""
         store = LockClient.of(self._app).store
-        seen: set[str] = set()
-        start = 0
-        while True:
-            page = texts(store.client.zrange(store.keys.index, start, start + _PAGE - 1))
-            if not page:
-                return
-            # A renewal moves its key towards the end, so two pages may have the same key.
-            yield from self._read([key for key in page if key not in seen])
-            seen.update(page)
-            start += _PAGE
+        for page in chunks(texts(store.client.zrange(store.keys.index, 0, -1)), _PAGE):
+            yield from self._read(page)
 
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
         """Yield the locks of these keys, in one round trip."""
-        if not keys:
-            return
         store = LockClient.of(self._app).store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        # If another program has overwritten a lock, the others are still shown.
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
-            if any(isinstance(reply, Exception) for reply in (fields, left_ms, waiters)):
-                logger.warning("the once-lock %r cannot be read: %s", key, fields)
-            elif fields or waiters:
+            if not fields and not waiters:
+                continue
+            try:
                 yield _info(key, text_of_hash(fields), left_ms, texts(waiters))
+            except (*UNREADABLE, AttributeError):
+                # Another program has overwritten this lock. The others are still shown.
+                logger.warning("the once-lock %r cannot be read: %s", key, fields)
 
 
 @public
@@ -316,27 +308,18 @@ def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[s
     """Return a lock from its stored fields.
 
     Parameters:
-        left_ms: ms until the lock expires; negative if nobody holds it.
+        fields: empty if nobody holds the lock.
+        left_ms: ms until the lock expires.
     """
-    since_ms = _number(fields.get("since"))
-    since = None
-    if since_ms is not None and since_ms <= MAX_MS:
-        since = from_ms(since_ms)
-    expires_in = left_ms / 1000 if left_ms >= 0 else None
+    if not fields:
+        return LockInfo(key, "free", None, "", None, None, None, tuple(waiters))
     return LockInfo(
         key=key,
-        state=fields.get("state", "free"),
-        task_id=fields.get("task"),
-        holder=fields.get("holder", ""),
-        since=since,
-        expires_in=expires_in,
-        fence=_number(fields.get("fence")),
+        state=fields["state"],
+        task_id=fields["task"],
+        holder=fields["holder"],
+        since=from_ms(int(fields["since"])),
+        expires_in=left_ms / 1000,
+        fence=int(fields["fence"]),
         waiters=tuple(waiters),
     )
-
-
-def _number(text: str | None) -> int | None:
-    """Return a number that one of our scripts has written; ``None`` for any other text."""
-    if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
-        return None
-    return int(text)

@@ -139,12 +139,11 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
     """
     skipped = isinstance(why, OnceSkipped)
     state = states.REVOKED if skipped else states.FAILURE
-    kind = type(why).__name__
     if skipped:
         logger.info("Skipped %s", why)
     else:
         name = f"{request.task}[{request.id}]"
-        logger.warning("Task %s is not published: %s: %s", name, kind, why)
+        logger.warning("Task %s is not published: %s", name, describe(why))
     task.backend.mark_as_failure(
         request.id,
         why,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Attribute of a request: the :class:`Hold` of its run.
 HOLD = "redbeat_hold"
 
-#: Attribute of a request: monotonic time at which its run began, if the run has no hold.
+#: Attribute of a request: monotonic time at which its body began.
 _BEGAN = "redbeat_began"
 
 #: Attribute of a request: the exception that is raised in place of the body.
@@ -87,12 +86,11 @@ def begin(task: Any) -> None:
 
 def _begin_alone(task: Any) -> None:
     """Begin a run that needs neither a lock nor the guard."""
-    began = time.monotonic()
-    setattr(task.request, _BEGAN, began)
-    # Only an expected run is recorded before it ends.
-    if task.request.get(EXPECT_HEADER):
-        record_outcome(task.app, task.request.__dict__, "running", began=began)
     _note_start(task)
+    fields = task.request.__dict__
+    # Only an expected run is recorded before it ends.
+    if fields.get(EXPECT_HEADER):
+        record_outcome(task.app, fields, "running", began=fields[_BEGAN])
 
 
 def _note_start(task: Any) -> None:
@@ -101,14 +99,12 @@ def _note_start(task: Any) -> None:
     STARTED is stored if the class of the task or the app says ``track_started``. Celery would store
     it before :func:`begin`, even for a task that is then parked, and for a copy of a task that has
     ended. To prevent that, ``track_started`` is false on the task object. The class keeps the
-    setting of the user.
+    setting of the user, or has the app's since Celery has bound it.
     """
     request = task.request
+    setattr(request, _BEGAN, time.monotonic())
     clear_interval_expires(request)
-    is_tracked = type(task).track_started
-    if is_tracked is None:
-        is_tracked = task.app.conf.task_track_started
-    if is_tracked and keeps_result(task, request):
+    if type(task).track_started and keeps_result(task, request):
         meta = {"pid": os.getpid(), "hostname": request.hostname}
         task.backend.store_result(request.id, meta, states.STARTED, request=request)
 
@@ -165,19 +161,18 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
         raise Ignore(why)
     if verdict.word == "old":
         _drop_old(task, request, name)
-    if verdict.word == "refused" and is_final(task, request.id):
-        raise Skipped("skipped")  # An earlier copy was refused, and has stored its result.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 
 
 def _drop_old(task: Any, request: Any, name: str) -> None:
     """End a task whose message is too old, because the guard may have forgotten its first copy."""
-    age = "its message is so old that the guard may have forgotten whether it has run"
+    age = "its message has expired, or is so old that the guard may have forgotten it"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
     # If the first copy has run, its result stays.
     if not is_final(task, request.id):
         end_unrun(task, request, OnceSkipped(f"{name}: {age}"))
+    LockClient.of(task.app).give_up(task, request.__dict__)
     record_outcome(task.app, request.__dict__, "expired", age)
     raise Skipped("too old")
 
@@ -187,7 +182,6 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.
     setattr(request, HOLD, hold)
-    hold.refused = True
     on_conflict = "skip" if hold.once is None else hold.once.on_conflict
     if hold.once is not None and on_conflict == "wait":
         # The line is full. Work is lost here, and not only a duplicate, so this is an error.
@@ -223,7 +217,6 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
             record_outcome(sender.app, fields, *result, began, retry_ms)
         return
     is_torn_down = state is None
-    body_began = None if hold.refused else hold.begun
     end = partial(
         LockClient.of(sender.app).end,
         hold,
@@ -231,7 +224,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
         hold_ms=_kept_for_ms(sender, hold, state, retval, successor),
         # A process that is being torn down should end soon.
         patient=not is_torn_down,
-        fate=fate_of(hold.run, result, fields, body_began, retry_ms),
+        fate=fate_of(hold.run, result, fields, began, retry_ms),
     )
     _despite_soft_limit(end)
 
@@ -291,51 +284,30 @@ def until_retry_ms(retry: Any) -> int:
 # -- body ------------------------------------------------------------------------------------------
 
 
-def releasing(function: Any) -> Callable[..., Any]:
-    """Wrap the body of a task: it releases its lock before Celery publishes the next task.
-
-    Parameters:
-        function: ``run`` as the class of the task defines it.
-    """
-    is_static = isinstance(function, staticmethod)
-    body = function.__func__ if is_static else function
-
-    @wraps(body)
-    def run_body(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        instead = self.request.__dict__.pop(_INSTEAD, None)
-        if instead is not None:
-            raise instead
-        bound = function.__get__(self, type(self)) if hasattr(function, "__get__") else function
-        return run_and_release(self, bound, *args, **kwargs)
-
-    if is_static:
-        # run_body() is a method, and tools skip the first parameter of a method. So put one in
-        # front of the arguments.
-        first = inspect.Parameter("task_itself", inspect.Parameter.POSITIONAL_ONLY)
-        signature = inspect.signature(body)
-        parameters = [first, *signature.parameters.values()]
-        shown = signature.replace(parameters=parameters)
-        run_body.__signature__ = shown  # type: ignore[attr-defined]
-    return run_body
-
-
-def run_and_release(task: Any, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a body, and release its lock right after it if Celery then publishes another task.
+def releasing(task: Any) -> Callable[..., Any]:
+    """Wrap the body of a task: it releases its lock right after it, if another task follows.
 
     The next task of a chain, a link or a chord may need the same lock. Celery publishes it before
     this run ends. So a worker could receive it while this run, its predecessor, still has the lock.
     """
-    fields = task.request.__dict__
-    hold: Hold | None = fields.get(HOLD)
-    has_next = any(fields.get(name) for name in ("chain", "callbacks", "chord"))
-    # A body may call the body of its base class, and go on after it. Then only the outer call
-    # releases the lock.
-    if hold is None or hold.key is None or not has_next or hold.in_body:
-        return body(*args, **kwargs)
-    hold.in_body = True
-    result = body(*args, **kwargs)
-    _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
-    return result
+    # This is the body of the task object, and not of its class, because Celery may have wrapped the
+    # body of the object in its own retry.
+    body = task.run
+
+    # This is a function and no partial(), because tools that inspect tasks expect a function.
+    @wraps(body)
+    def run_body(*args: Any, **kwargs: Any) -> Any:
+        fields = task.request.__dict__
+        instead = fields.pop(_INSTEAD, None)
+        if instead is not None:
+            raise instead
+        result = body(*args, **kwargs)
+        hold: Hold | None = fields.get(HOLD)
+        if hold is not None and any(fields.get(name) for name in ("chain", "callbacks", "chord")):
+            _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
+        return result
+
+    return run_body
 
 
 def note_replacement(task: Any, signature: Any) -> None:

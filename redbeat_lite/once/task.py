@@ -62,12 +62,6 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     #: Mark for the worker: :meth:`before_start` claims the id of every message.
     guarded: ClassVar[bool] = True
 
-    #: Celery's list without ``track_started``, because Celery would copy that setting from the
-    #: first app that a class is bound to. ``run_lifecycle`` reads it from the app of the run.
-    from_config: ClassVar[Any] = tuple(
-        (name, setting) for name, setting in celery.Task.from_config if name != "track_started"
-    )  # fmt: skip
-
     once_policy: ClassVar[Once | None] = None
     once_signature: ClassVar[inspect.Signature | None] = None
 
@@ -85,13 +79,15 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             body = inspect.getattr_static(cls, "run").__get__(object())
             name = getattr(cls, "name", None) or cls.__name__
             cls.once_signature = check_definition(cls.once_policy, body, name)
-        if "run" in cls.__dict__:
-            cls.run = run_lifecycle.releasing(cls.__dict__["run"])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a task for which :meth:`before_start` stores STARTED, and Celery does not."""
+        """Make a task that releases its lock before the next task of a chain is published.
+
+        :meth:`before_start` stores STARTED, and not Celery.
+        """
         task: Self = super().__new__(cls)
         task.track_started = False
+        task.run = run_lifecycle.releasing(task)
         return task
 
     @property
@@ -238,11 +234,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if has_task and _is_continuation(self.app, task_id, options):
             seconds = PATIENCE
         try:
-            take = partial(client.store.take, [claim])
-            [taken] = retry_for(take, seconds)
+            [taken] = retry_for(partial(client.store.take, [claim]), seconds)
         except DOWN as exc:
-            # If only the reply was lost, this task id has the lock, and no run would release it.
-            client.leave(key, task_id)
             why = text_of(exc)
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc

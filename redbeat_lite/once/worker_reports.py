@@ -31,14 +31,12 @@ class WorkerReport(msgspec.Struct, frozen=True):
             none, or if the worker does not renew the visibility of its messages.
         at: time of the report, in epoch seconds of the server.
         ahead: seconds by which its clock is ahead of the server's; negative if it is behind.
-        records: whether it records the outcomes of runs, and the start of expected runs.
     """
 
     queues: list[str]
     visibility_timeout: float | None
     at: float
     ahead: float = 0.0
-    records: bool = False
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -67,17 +65,16 @@ def report_worker(
     hostname: str,
     queues: list[str],
     timeout: float | None,
-) -> dict[str, WorkerReport]:
-    """Store this worker's report, and return the reports of all workers.
+) -> None:
+    """Store this worker's report.
 
     Parameters:
         timeout: visibility timeout of its broker, in seconds.
     """
     # The quickest of three answers says most about the clock.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
-    report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead, records=True)
+    report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())
-    return workers(store)
 
 
 def read_clock(client: Any) -> tuple[float, float, int]:
@@ -107,21 +104,3 @@ def workers(store: LockStore) -> dict[str, WorkerReport]:
     for name in stored.keys() - remembered:
         store.client.hdel(store.keys.workers, name)
     return recent_reports(stored, now)
-
-
-def disagreements(hostname: str, alive: Mapping[str, WorkerReport]) -> list[str]:
-    """Return a sentence for each worker that shares a queue and has another visibility timeout."""
-    own = alive.get(hostname)
-    if own is None or own.visibility_timeout is None:
-        return []
-    sentences = []
-    for name, other in sorted(alive.items()):
-        shared = set(other.queues) & set(own.queues)
-        timeout = other.visibility_timeout
-        if shared and timeout is not None and timeout != own.visibility_timeout:
-            queues = ", ".join(sorted(shared))
-            sentences.append(
-                f"{name} consumes {queues} with visibility_timeout {timeout:g}s, this worker "
-                f"with {own.visibility_timeout:g}s; the shorter one decides for both"
-            )
-    return sentences

@@ -63,8 +63,27 @@ def _params(value: Any) -> Any:
     return require(isinstance(value, dict), value)
 
 
+def _encode_step(step: Step) -> list[Any]:
+    """Return the stored form of a step."""
+    fields = {**asdict(step), "args": [*step.args]}
+    return [pack(value, f"step {step.name!r}: {field}") for field, value in fields.items()]
+
+
+def _decode_step(stored: list[Any]) -> Step:
+    step = Step(*map(unpack, stored))
+    return replace(step, args=tuple(step.args))
+
+
+def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:
+    return [list(map(_encode_step, stage)) for stage in stages]
+
+
+def _load_stages(stored: list[list[Any]]) -> tuple[tuple[Step, ...], ...]:
+    return tuple(tuple(map(_decode_step, stage)) for stage in stored)
+
+
 _LIFE = length(MIN_LEASE, MAX_TTL)
-_STAGES = Kind("", "stages of steps", tuple)
+_STAGES = Kind("", "stages of steps", tuple, _store_stages, _load_stages)
 _PARAMS = Kind("JSON", "a JSON object (a dict)", _params, pack, unpack)
 _PROCESS = Kind("", "data", dict, lambda data, field: pack(data, "data"), unpack)
 
@@ -133,14 +152,7 @@ class Definition(Model, frozen=True):
         Raises:
             InvalidEntry: an argument or an option cannot be stored.
         """
-        stored: dict[str, Any] = {
-            "v": FORMAT,
-            "sizes": [len(stage) for stage in self.stages],
-            "steps": [_encode_step(step) for step in self.steps],
-        }
-        for name, field in _STORED.items():
-            stored[name] = field.store(getattr(self, name))
-        return dumps(stored)
+        return dumps({"v": FORMAT, **super().encode()})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Definition:
@@ -159,21 +171,17 @@ class Definition(Model, frozen=True):
                 f"definition of a pipeline has format {version}; this reads up to {FORMAT}"
             )
         try:
-            steps = iter([_decode_step(step) for step in stored["steps"]])
-            stages = tuple(tuple(next(steps) for _ in range(size)) for size in stored["sizes"])
-            fields = {
-                name: field.load(stored[name]) for name, field in _STORED.items() if name in stored
-            }
-            return cls(stages, **fields)
-        except (KeyError, TypeError, ValueError, RuntimeError) as exc:
+            fields = {}
+            for name, field in fields_of(cls).items():
+                if name in stored:
+                    fields[name] = field.load(stored[name])
+            return cls(**fields)
+        except (TypeError, ValueError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
 
 #: Decoder with a cache, because one run is decoded again and again.
 decode_cached = lru_cache(maxsize=16)(Definition.decode)
-
-#: Fields that are stored under their names; the steps are stored apart.
-_STORED = {name: field for name, field in fields_of(Definition).items() if name != "stages"}
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:
@@ -190,14 +198,3 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
     """Return the task id of a step: the same for every publisher and every copy."""
     return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
-
-
-def _encode_step(step: Step) -> list[Any]:
-    """Return the stored form of a step."""
-    fields = {**asdict(step), "args": [*step.args]}
-    return [pack(value, f"step {step.name!r}: {field}") for field, value in fields.items()]
-
-
-def _decode_step(stored: list[Any]) -> Step:
-    step = Step(*map(unpack, stored))
-    return replace(step, args=tuple(step.args))

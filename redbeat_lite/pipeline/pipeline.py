@@ -32,26 +32,14 @@ _OWN_FIELDS = ("task_id", "queue", "status", "params")
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
-def define(
-    app: Celery,
-    steps: Iterable[Any],
-    params: Any = None,
-    *,
-    revoke_siblings: bool = False,
-    ttl: Any = TTL,
-    process: Mapping[str, Any] | None = None,
-    overlap: Overlap = "allow",
-    deadline: Any = None,
-    at_once: Any = None,
-) -> Definition:
-    """Check the arguments of a user, and return the definition that they make.
+def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
+    """Return the steps of a user by stage, the highest priority first.
 
     Parameters:
         steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
-        process: data of a task process without its params.
 
     Raises:
-        InvalidEntry: an argument is wrong; the error names it.
+        InvalidEntry: a step is wrong; the error names it.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
@@ -65,19 +53,7 @@ def define(
     _check_names(parsed)
     # The sort is stable, so steps of a stage stay in the order of the user.
     ordered = sorted(parsed, key=lambda step: -step.priority)
-    stages = tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
-    definition = Definition(
-        stages,
-        check_params("params", params),
-        revoke_siblings=revoke_siblings,
-        ttl=ttl,
-        process=process,
-        overlap=overlap,
-        deadline=deadline,
-        at_once=at_once,
-    )
-    # Return a copy, because the caller may still change the params and arguments that were checked.
-    return Definition.decode(definition.encode())
+    return tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
 
 
 def _parse(app: Celery, where: str, item: Any) -> Step:
@@ -174,16 +150,17 @@ class Pipeline:
         at_once: int | None = None,
     ) -> None:
         self.app = app
-        self.definition = define(
-            app,
-            steps,
-            params,
+        definition = Definition(
+            _stages(app, steps),
+            check_params("params", params),
             revoke_siblings=revoke_siblings,
-            ttl=ttl,
+            ttl=ttl,  # type: ignore[arg-type] # Definition makes a number of it
             overlap=overlap,
-            deadline=deadline,
+            deadline=deadline,  # type: ignore[arg-type]
             at_once=at_once,
         )
+        # Keep a copy, because the caller may still change the params and arguments.
+        self.definition = Definition.decode(definition.encode())
 
     def __repr__(self) -> str:
         stages = " | ".join(", ".join(names) for names in self.definition.names())
@@ -285,7 +262,7 @@ def start_task_process(
         steps.append((name, task, priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
-    definition = define(app, steps, data.get("params"), process=process)
+    definition = Pipeline(app, steps, data.get("params")).definition.but(process=process)
     run = begin(app, definition, str(uuid4()))
     data["task_id"] = run.id
     data["queue"] = definition.names()

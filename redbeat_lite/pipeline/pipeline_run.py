@@ -18,13 +18,13 @@ from .._base.celery_app import own_connection
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.fields import length
 from .._base.public import public
-from .._base.text import text_of
+from .._base.text import describe, text_of
 from .._base.times import Duration
 from ..once.lock_store import DOWN
 from ..store.changes import Action, Line, line_of
 from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
-from ..store.redis_values import text
+from ..store.redis_values import UNREADABLE, text
 from ..store.scripts import Scripts
 from ..store.transact import record_change
 from . import run_status, step_params
@@ -78,13 +78,11 @@ def begin(
         raise PipelineNotFound(
             f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
         )
-    _publish_or_wait(app, store, run.id, outbox, waits=answer == "wait")
+    _publish_or_wait(store, run.id, outbox, waits=answer == "wait")
     return run
 
 
-def _publish_or_wait(
-    app: Celery, store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool
-) -> str:
+def _publish_or_wait(store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
     """Publish the outbox of a run, or have the run wait for its turn.
 
     Returns:
@@ -92,8 +90,8 @@ def _publish_or_wait(
     """
     try:
         if waits:
-            return take_turn(app, store, run_id)
-        dispatch(app, store, run_id, outbox)
+            return take_turn(store, run_id)
+        dispatch(store, run_id, outbox)
     except DOWN as exc:
         logger.warning(
             "Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc
@@ -188,10 +186,9 @@ class PipelineRun:
                 fields = {name: text(value) for name, value in values if value}
                 if fields:
                     runs.append(run_status.brief(run_id, fields))
-            except (TypeError, LookupError, ValueError, ArithmeticError) as exc:
+            except UNREADABLE as exc:
                 # Another program may have written other values under these keys.
-                why = f"the record of pipeline run {run_id!r} cannot be read: {exc!r}"
-                _log_unlisted(run_id, CorruptEntry(why))
+                _log_unlisted(run_id, exc)
         runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
         return [run for run in runs if run.state in states][:limit]
 
@@ -276,8 +273,9 @@ class PipelineRun:
             try:
                 status = self.status()
             except UNREACHABLE as exc:
-                why = text_of(exc)
-                logger.warning("Pipeline %s: cannot look at it, trying again: %s", self.id, why)
+                logger.warning(
+                    "Pipeline %s: cannot look at it, trying again: %s", self.id, text_of(exc)
+                )
             else:
                 if status != last:
                     last = status
@@ -319,11 +317,12 @@ class PipelineRun:
         try:
             if terminate and running:
                 self.app.control.revoke(running, terminate=True, connection=own_connection())
-            finish_run(self.app, store, self.id)
+            finish_run(store, self.id)
         except _NOT_NOW as exc:
             # Do not raise, because the run has ended.
-            why = text_of(exc)
-            logger.warning("Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, why)
+            logger.warning(
+                "Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, text_of(exc)
+            )
         return result == 1
 
     def resume(self, *, note: str = "") -> bool:
@@ -367,15 +366,15 @@ class PipelineRun:
             )
         # The process that ended the run may have died before it finished the run. If the sweeper
         # finished it after the resume, it would take the resumed run for the ended one.
-        finish_run(self.app, store, self.id)
+        finish_run(store, self.id)
         if waits == "1":
-            why_not = join_line(self.app, store, self.id, entry or "", resumes + 1)
+            why_not = join_line(store, self.id, entry or "", resumes + 1)
             self._refuse_if(why_not)
         state, outbox = store.resume(self.id, resumes, running)
         if state == State.SUCCEEDED:
-            finish_run(self.app, store, self.id)
+            finish_run(store, self.id)
         is_waiting = state == State.WAITING
-        why_not = _publish_or_wait(self.app, store, self.id, outbox, waits=is_waiting)
+        why_not = _publish_or_wait(store, self.id, outbox, waits=is_waiting)
         self._refuse_if(why_not)
         if state:
             _record_change(store, self.id, line)
@@ -395,8 +394,8 @@ def _running(status: RunStatus) -> list[str]:
     return [step.task_id for step in status.steps if step.state is State.RUNNING]
 
 
-def _log_unlisted(run_id: str, why: RedbeatError) -> None:
-    logger.warning("Pipeline %r cannot be listed: %s", run_id, text_of(why))
+def _log_unlisted(run_id: str, why: Exception) -> None:
+    logger.warning("Pipeline %r cannot be listed: %s", run_id, describe(why))
 
 
 def _change(action: Action, note: object) -> Line:
@@ -416,5 +415,8 @@ def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
     try:
         record_change(Scripts(store.client), keys, line, [run_id])
     except FAULTS as exc:
-        text = "Pipeline run %r: what was done is not in the record of changes: %s"
-        logger.warning(text, run_id, text_of(exc))
+        logger.warning(
+            "Pipeline run %r: what was done is not in the record of changes: %s",
+            run_id,
+            text_of(exc),
+        )

@@ -156,15 +156,10 @@ class Index:
         self._client.zrem(self._ended, run_id)
 
     def due(self, limit: int) -> list[str]:
-        """Return runs that the sweeper must check now.
-
-        Members that are no run ids are removed. Otherwise they would stay in front for good.
-        """
-        members = self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
-        foreign = [member for member in members if text(member).encode() != member]
-        if foreign:
-            self._client.zrem(self._open, *foreign)
-        return [text(member) for member in members if member not in foreign]
+        """Return runs that the sweeper must check now."""
+        return texts(
+            self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
+        )
 
     def move_to_ended(self, run_id: str) -> None:
         """Move a run to the ended runs, with the time of the first such call as its end."""
@@ -196,6 +191,7 @@ class PipelineStore:
     """The runs of one app. Get it with :func:`store_of`."""
 
     def __init__(self, app: Celery) -> None:
+        self.app = app
         locks = LockClient.of(app)
         self._prefix = locks.settings.key_prefix
         lease = locks.settings.once_lease
@@ -235,14 +231,14 @@ class PipelineStore:
             TimeoutError: the call came to the server so late that no sweeper would find the run.
         """
         # The params have a field of their own, so that publishing does not read them.
-        definition = definition.but(params={})
+        encoded = definition.but(params={}).encode()
         # Write the index first, because the sweeper would never find a run that is not in it.
         until_ms = self.index.announce(run_id)
         joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
             "pipeline/start",
             run_id,
-            definition=definition.encode(),
+            definition=encoded,
             sizes=definition.sizes,
             params=params,
             ttl_ms=round(definition.ttl * 1000),
@@ -497,20 +493,17 @@ class PipelineStore:
         place = turn(run_id, int(resumed))
         return Check(text(verdict), _outbox(outbox), running, text(entry), place)
 
-    def report_lost(self, ref: Ref) -> str:
-        """Report a step that no worker renews.
+    def report(self, ref: Ref, *, is_renewed: bool) -> str:
+        """Report a step that no worker renews, or withdraw an earlier report.
+
+        Parameters:
+            is_renewed: whether a worker renews the step after all.
 
         Returns:
             ``"suspect"`` at the first report; later ``"again"`` (the step is in the outbox, in its
-            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on.
+            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on;
+            ``"lives"`` if the report was withdrawn.
         """
-        return self._report(ref, is_renewed=False)
-
-    def clear_suspicion(self, ref: Ref) -> None:
-        """Withdraw an earlier report, because a worker renews the step after all."""
-        self._report(ref, is_renewed=True)
-
-    def _report(self, ref: Ref, *, is_renewed: bool) -> str:
         word = self._run(
             "pipeline/lost",
             ref.run,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
@@ -17,9 +17,9 @@ from celery.utils.log import get_logger
 
 from .._base.clock import elapsed
 from .._base.errors import CorruptEntry
-from .._base.forks import no_forks
 from .._base.public import public
 from .._base.text import describe, storable, text_of
+from .._base.threads import Ticker
 from ..once import run_lifecycle
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import PER_LEASE, LockClient
@@ -58,6 +58,9 @@ REHEARSED = "redbeat_pipeline_rehearsed"
 #: Seconds between two writes of a step's progress.
 _PROGRESS_PERIOD = 0.5
 
+#: Maximum number of seconds that the end of a step waits for a write of its progress.
+_END = 10.0
+
 #: Maximum number of characters of the note of a step's progress.
 _MAX_NOTE = 200
 
@@ -70,43 +73,35 @@ class Progress:
 
     def __init__(self, write: Callable[[float, str], object]) -> None:
         self._write_value = write
-        self._latest = (0.0, "")
+        #: The latest value, until it is written: percent and note.
+        self._latest: deque[tuple[float, str]] = deque(maxlen=1)
         self._written_at = float("-inf")
-        #: Held while a write is scheduled. That write writes the latest value.
-        self._scheduled = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._ticker = Ticker("redbeat-lite-progress", self._pause, self._write)
 
     def report(self, percent: float, note: str) -> None:
-        """Schedule a write of this value. A newer value before that write replaces it."""
+        """Have the thread write this value. A newer value before that write replaces it."""
         # In this order of arguments, NaN becomes 0.
         percent = min(max(0.0, float(percent)), 100.0)
-        self._latest = (percent, storable(str(note))[:_MAX_NOTE])
-        if not self._scheduled.acquire(blocking=False):
-            return
-        delay = max(self._written_at + _PROGRESS_PERIOD - elapsed(), 0)
-        timer = threading.Timer(delay, self._write)
-        timer.daemon = True
+        self._latest.append((percent, storable(str(note))[:_MAX_NOTE]))
         # If no thread can be started, close() writes the latest value.
         with suppress(RuntimeError):
-            timer.start()
-            self._timer = timer
+            self._ticker.start()
 
     def close(self) -> None:
-        """Write a scheduled value now, because the server accepts none after the step's end."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-        if self._scheduled.locked():
-            self._write()
+        """Write the latest value now, because the server accepts none after the step's end."""
+        self._ticker.stop()
+        self._ticker.join(_END)
+        self._write()
+
+    def _pause(self) -> float:
+        return max(self._written_at + _PROGRESS_PERIOD - elapsed(), 0.0)
 
     def _write(self) -> None:
-        """Write the latest value."""
         self._written_at = elapsed()
-        # Release before reading the latest value, so that a later value schedules its own write.
-        self._scheduled.release()
+        if not self._latest:
+            return
         try:
-            with no_forks():
-                self._write_value(*self._latest)
+            self._write_value(*self._latest.popleft())
         except FAULTS as exc:
             logger.debug("The progress of a step was not written: %s", text_of(exc))
 
@@ -161,7 +156,7 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             LockClient.of(self.app).release(hold)
         # This line records only a success. Any other exception goes to Celery, and the handlers of
         # Celery's signals at the end of this file record it.
-        conclude(self.app, store_of(self.app), ref, "SUCCEEDED", result)
+        conclude(store_of(self.app), ref, "SUCCEEDED", result)
         return returned
 
     # Celery's annotation ``"@__call__"`` would use this attribute to call the inner function, and
@@ -187,16 +182,6 @@ class PipelineTask(Task):
 
     abstract = True
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a task without Celery's check of arguments; :meth:`apply_async` checks them.
-
-        Celery would check the arguments of a step's message, which carries the run's id in place of
-        the params.
-        """
-        task = super().__new__(cls, *args, **kwargs)
-        task.typing = False
-        return task
-
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Begin the step, if it may run."""
         ref = ref_of(self.request.__dict__)
@@ -209,7 +194,7 @@ class PipelineTask(Task):
         except Ignore as exc:
             reason = str(exc)
             if ref is not None and reason in _NEVER:
-                conclude(self.app, store_of(self.app), ref, "FAILED", f"was not run: {reason}")
+                conclude(store_of(self.app), ref, "FAILED", f"was not run: {reason}")
             raise
         except _AWAY as exc:
             if ref is None:
@@ -217,8 +202,14 @@ class PipelineTask(Task):
             # The step has not failed, so the run must not end. Return the message to its queue. If
             # it is acknowledged already, or the queue cannot be reached either, the sweeper
             # publishes it again.
-            text = "%s[%s] waits for the server, as step %d of pipeline %s: %s"
-            logger.warning(text, self.name, task_id, ref.step, ref.run, exc)
+            logger.warning(
+                "%s[%s] waits for the server, as step %d of pipeline %s: %s",
+                self.name,
+                task_id,
+                ref.step,
+                ref.run,
+                exc,
+            )
             raise Reject(describe(exc), requeue=True) from exc
 
     def progress(self, percent: float, note: str = "") -> None:
@@ -259,7 +250,7 @@ class PipelineTask(Task):
         try:
             setattr(request, _PARAMS, step_params.decode(text))
         except CorruptEntry as exc:
-            conclude(self.app, store, ref, "FAILED", f"its params cannot be read: {exc}")
+            conclude(store, ref, "FAILED", f"its params cannot be read: {exc}")
             raise
         setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
 
@@ -283,10 +274,10 @@ class PipelineTask(Task):
                 end_unrun(self, request, OnceSkipped(f"{step}: there is no record of the pipeline"))
         elif answer == "dead":
             error = f"its worker died more than {MAX_DEATHS} times"
-            conclude(self.app, store, ref, "FAILED", error)
+            conclude(store, ref, "FAILED", error)
         elif answer == "lost":
             lost_copy = replace(ref, token=text)
-            conclude(self.app, store, lost_copy, "FAILED", LOST)
+            conclude(store, lost_copy, "FAILED", LOST)
         else:
             logger.info("%s is dropped: %s", step, answer)
         raise Ignore(answer)
@@ -310,14 +301,7 @@ class PipelineTask(Task):
 
         If the broker does not accept the retry of a step, the sweeper publishes it later, because
         Celery gives up after a second, and a broker takes longer to restart.
-
-        Raises:
-            TypeError: this call starts no step, and its arguments do not fit the body.
         """
-        is_step = HEADER in (options.get("headers") or {})
-        # Check the arguments as Celery would. __new__() has turned its check off.
-        if type(self).typing and not is_step and hasattr(self, "__header__"):
-            self.__header__(*(args or ()), **(kwargs or {}))
         try:
             return super().apply_async(args, kwargs, *more, **options)
         except NOT_TAKEN as exc:
@@ -330,8 +314,9 @@ class PipelineTask(Task):
                 raise
             hold.late_ms = LATE_MS
             step = f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
-            why = describe(exc)
-            logger.warning("%s is to be retried, leaving that to the sweeper: %s", step, why)
+            logger.warning(
+                "%s is to be retried, leaving that to the sweeper: %s", step, describe(exc)
+            )
             return self.AsyncResult(self.request.id)
 
     def replace(self, sig: Any) -> Any:
@@ -354,11 +339,11 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
         delay_ms = run_lifecycle.until_retry_ms(why)
         store.await_attempt(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
     elif isinstance(why, Ignore):
-        conclude(task.app, store, ref, "FAILED", f"ended without a result: {describe(why)}")
+        conclude(store, ref, "FAILED", f"ended without a result: {describe(why)}")
     elif why.requeue:
         store.await_attempt(ref, ref.attempt, delay_ms=0, sent=True)
     else:
-        conclude(task.app, store, ref, "FAILED", f"rejected its message: {describe(why)}")
+        conclude(store, ref, "FAILED", f"rejected its message: {describe(why)}")
 
 
 def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
@@ -373,11 +358,10 @@ def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None
     if ref is None:
         return
     try:
-        conclude(app, store_of(app), ref, outcome, text)
+        conclude(store_of(app), ref, outcome, text)
     except Exception as exc:  # noqa: BLE001 - nothing may escape in the worker's main process
         why = text_of(exc)
-        text = "Pipeline %s: cannot record that step %d ended: %s"
-        logger.warning(text, ref.run, ref.step, why)
+        logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, why)
 
 
 def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +25,6 @@ from .._base.text import describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
 from ..once.lock_store import DOWN
 from ..once.task import Task
-from ..policies import Once
 from ..runs.run import NESTING, Attempt, Fate, Outcome
 from ..store.json_values import pack, unpack
 from . import step_params
@@ -65,23 +63,8 @@ _OUTCOMES: dict[str, Outcome] = {
     "ABORTED": "revoked",
 }
 
-#: Options that Celery's ``apply_async`` takes from a task if the call does not set them.
-_TASK_OPTIONS = (
-    "queue",
-    "routing_key",
-    "exchange",
-    "priority",
-    "expires",
-    "serializer",
-    "delivery_mode",
-    "compression",
-    "time_limit",
-    "soft_time_limit",
-    "ignore_result",
-)
 
-
-def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> None:
+def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
     """Publish the steps of an outbox, and remove them from it.
 
     If the broker does not accept a step, the step stays in the outbox and a warning is logged. If a
@@ -100,12 +83,12 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
         Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()
     ]
     # The start of the run has stored the params of stage 0.
-    if stage and not _set_params(app, store, definition, refs[0]):
+    if stage and not _set_params(store, definition, refs[0]):
         return
     published: Outbox = {}
     try:
         for ref in refs:
-            if not _publish_or_fail(app, store, definition, ref):
+            if not _publish_or_fail(store, definition, ref):
                 return
             published[ref.step] = outbox[ref.step]
     finally:
@@ -113,17 +96,18 @@ def dispatch(app: Celery, store: PipelineStore, run_id: str, outbox: Outbox) -> 
             store.remove_published(run_id, published)
 
 
-def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, ref: Ref) -> bool:
+def _publish_or_fail(store: PipelineStore, definition: Definition, ref: Ref) -> bool:
     """Publish a step. Returns ``False`` if it stays in the outbox, or if it has ended the run."""
     step = definition.steps[ref.step]
     try:
-        _publish(app, definition, step, ref)
+        _publish(store.app, definition, step, ref)
     except _LATER as exc:
-        text = "Pipeline %s: cannot publish its steps, trying again later: %s"
-        logger.warning(text, ref.run, describe(exc))
+        logger.warning(
+            "Pipeline %s: cannot publish its steps, trying again later: %s", ref.run, describe(exc)
+        )
         return False
     except OnceRejected as exc:
-        conclude(app, store, ref, "FAILED", f"was not run: {exc}")
+        conclude(store, ref, "FAILED", f"was not run: {exc}")
         return False
     except Exception as exc:
         if _is_lost_channel(exc):
@@ -131,7 +115,7 @@ def _publish_or_fail(app: Celery, store: PipelineStore, definition: Definition, 
             return False
         # A router or a serializer may raise any error, and would raise it again.
         logger.exception("Pipeline %s: step %d cannot be published", ref.run, ref.step)
-        conclude(app, store, ref, "FAILED", f"cannot be published: {describe(exc)}")
+        conclude(store, ref, "FAILED", f"cannot be published: {describe(exc)}")
         return False
     return True
 
@@ -145,7 +129,7 @@ def _is_lost_channel(exc: Exception) -> bool:
     return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
-def _set_params(app: Celery, store: PipelineStore, definition: Definition, first: Ref) -> bool:
+def _set_params(store: PipelineStore, definition: Definition, first: Ref) -> bool:
     """Store the params of a stage: those of the stage before, merged with its results.
 
     Parameters:
@@ -164,50 +148,46 @@ def _set_params(app: Celery, store: PipelineStore, definition: Definition, first
     try:
         merged = step_params.merge(parts)
     except CorruptEntry as exc:
-        conclude(app, store, first, "FAILED", f"its params cannot be read: {exc}")
+        conclude(store, first, "FAILED", f"its params cannot be read: {exc}")
         return False
     store.set_params(first.run, definition, first.stage, merged)
     return True
 
 
-def conclude(app: Celery, store: PipelineStore, ref: Ref, outcome: str, text: str) -> str:
+def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
     """Record the end of a step. Then publish the next steps, or kill siblings and end the run.
 
     Parameters:
         outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
         text: the result of a step that succeeded, as JSON; otherwise the error.
-
-    Returns:
-        the ``word`` of :class:`Completed`: how the store has taken the record.
     """
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
     completed = store.complete(ref, outcome, text)
     if completed.word == "stale":
-        message = "Pipeline %s: step %d had been taken over by another copy"
-        logger.info(message, ref.run, ref.step)
+        logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
     elif completed.run_ended:
         logger.info("Pipeline %s ended: %s", ref.run, completed.state)
     try:
         if completed.revoke:
-            kill_siblings(app, store, ref.run, completed.revoke)
+            kill_siblings(store, ref.run, completed.revoke)
         if completed.run_ended:
-            finish_run(app, store, ref.run)
-        dispatch(app, store, ref.run, completed.outbox)
+            finish_run(store, ref.run)
+        dispatch(store, ref.run, completed.outbox)
     except _LATER as exc:
         # The end of the step is recorded, even if the next steps cannot be published.
-        message = "Pipeline %s: cannot go on, leaving it to the sweeper: %s"
-        logger.warning(message, ref.run, describe(exc))
-    return completed.word
+        logger.warning(
+            "Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, describe(exc)
+        )
 
 
-def kill_siblings(app: Celery, store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
+def kill_siblings(store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
     """Kill the running siblings of a step that failed."""
-    app.control.revoke(task_ids, terminate=True, connection=own_connection())
+    store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
     store.note_siblings_killed(run_id)
 
 
-def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
+def finish_run(store: PipelineStore, run_id: str) -> None:
     """Record the end of a run in the history of its entry, and start the entry's next run.
 
     The sweeper does not check the ended run any more. A second call does no harm.
@@ -217,7 +197,7 @@ def finish_run(app: Celery, store: PipelineStore, run_id: str) -> None:
         return  # The run was resumed, and the process that resumed it has finished it before.
     if entry:
         record_end(store, run_id)
-        start_next(app, store, entry, ended=turn(run_id, int(resumed or 0)))
+        start_next(store, entry, ended=turn(run_id, int(resumed or 0)))
     store.index.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
         store.index.reopen(run_id)  # Another process has resumed the run meanwhile.
@@ -248,7 +228,7 @@ def record_end(store: PipelineStore, run_id: str) -> None:
     store.runs.record([Fate(attempt, _OUTCOMES[state], began, seconds, error=error or "")])
 
 
-def join_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
+def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
     """Add a run to the waiting line of its entry.
 
     Returns:
@@ -257,7 +237,7 @@ def join_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resume
     definition = store.definition(run_id)
     may_wait = definition is not None and definition.overlap == "wait"
     # If the process of an ended run died, the run is still in the line. Make room first.
-    start_next(app, store, entry)
+    start_next(store, entry)
     most = 1 + MAX_WAITING if may_wait else 1
     joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
     if joined:
@@ -266,7 +246,7 @@ def join_line(app: Celery, store: PipelineStore, run_id: str, entry: str, resume
     return f"{reason}, and {MAX_WAITING} wait" if may_wait else reason
 
 
-def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
+def take_turn(store: PipelineStore, run_id: str) -> str:
     """Start a waiting run if it is the first in line. End it if it cannot join the line.
 
     Returns:
@@ -275,19 +255,19 @@ def take_turn(app: Celery, store: PipelineStore, run_id: str) -> str:
     entry, resumed = store.read_fields(run_id, "entry", "resumed")
     if not entry:
         return ""
-    why = join_line(app, store, run_id, entry, int(resumed or 0))
+    why = join_line(store, run_id, entry, int(resumed or 0))
     if not why:
-        start_next(app, store, entry)
+        start_next(store, entry)
         return ""
     logger.info("Pipeline %s is left out: %s", run_id, why)
     cancelled, _ = store.cancel(run_id, f"left out: {why}")
     if cancelled != 1:
         return ""  # Its turn came meanwhile, and another process has started it.
-    finish_run(app, store, run_id)
+    finish_run(store, run_id)
     return why
 
 
-def start_next(app: Celery, store: PipelineStore, entry: str, ended: str = "") -> None:
+def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
     """Start the first run in the waiting line of an entry, unless it runs already.
 
     Parameters:
@@ -299,7 +279,7 @@ def start_next(app: Celery, store: PipelineStore, entry: str, ended: str = "") -
             return
         run_id, answer, outbox = store.start_waiting(first)
         if answer == "run":
-            dispatch(app, store, run_id, outbox)
+            dispatch(store, run_id, outbox)
             return
         ended = first
 
@@ -326,7 +306,13 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
         if on_conflict == "skip":
             # A skipped call looks like a published one, and no worker would ever end its step.
             options["on_conflict"] = "raise"
-    args = (ref.run, *step.args)  # the body gets the params in place of the run's id
+    # The body gets the params in place of the run's id.
+    args = (ref.run, *step.args)
+    if definition.process is not None:
+        # Celery checks the number of arguments. A step of a task process takes the data, and
+        # perhaps its name.
+        takes_name = step_params.count_positional(task.run) > 1
+        args = (ref.run, step.name) if takes_name else (ref.run,)
     # A step publishes the next stage from within its own task, and must not become the parent of
     # the next steps.
     with denied_join_result():
@@ -341,20 +327,17 @@ def task_values(app: Celery, name: str) -> dict[str, Any]:
     queue object with an exchange of its own, is left out.
     """
     task = app.tasks[name]
-    own = {}
-    for option in _TASK_OPTIONS:
-        value = getattr(task, option, None)
-        if value is not None:
-            own[option] = value
-    routed = _routed(app, task, own)
-    values: dict[str, Any] = {
-        "options": _storable({**routed, **own}),
-        "guard_life": task.guard_life,
-    }
-    once = task.once_policy
-    if once is not None:
-        values["once"] = once.but(key=None).encode()
-    return values
+    options = {**task._get_exec_options(), "ignore_result": task.ignore_result}
+    options = {option: value for option, value in options.items() if value is not None}
+    # A router may raise anything. Publishing will report it.
+    with suppress(Exception):
+        options = app.amqp.router.route({**options}, name, (), {}, task)
+    stored: dict[str, Any] = {}
+    for option, value in options.items():
+        with suppress(InvalidEntry):
+            # A queue or an exchange may be an object. Its name identifies it.
+            stored[option] = unpack(pack(getattr(value, "name", value), option))
+    return {"options": stored, "guard_life": task.guard_life}
 
 
 def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
@@ -363,55 +346,25 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
     Parameters:
         options: options of the call. For a substitute, this function changes two of them. It
             removes ``on_conflict`` of a call without ``once_key``, because only the task can name
-            its once-lock; then the worker acquires the lock by the policy of the task. And it
-            replaces a queue that this app neither has nor may create by one without a declaration,
-            because only the queue's own code base knows its settings.
+            its once-lock. Then the worker acquires the lock by the policy of the task. And it
+            replaces the queue by one that is not declared, because only the queue's own code base
+            knows its settings.
     """
     registered = app.tasks.get(step.task)
     if isinstance(registered, Task):
         return registered
-    values = step.noted
     fields: dict[str, Any] = {
-        **values["options"],
+        **step.noted["options"],
         "name": step.task,
-        "guard_life": values["guard_life"],
+        "guard_life": step.noted["guard_life"],
         "typing": False,
     }
-    if "once" in values:
-        if options.get("once_key"):
-            fields["once_policy"] = Once.decode(values["once"])
-        else:
-            options.pop("on_conflict", None)
+    if not options.get("once_key"):
+        options.pop("on_conflict", None)
     queue = options.get("queue") or fields.get("queue")
-    may_create = app.conf.task_create_missing_queues
-    if isinstance(queue, str) and not may_create and queue not in app.amqp.queues:
+    if isinstance(queue, str):
         options["queue"] = Queue(queue)  # type: ignore[no-untyped-call]
         options["declare"] = []
     task: Task = type("Noted", (Task,), fields)()
     task.bind(app)
     return task
-
-
-def _routed(app: Celery, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the route of a task in this app; if it has none, the default queue of this app."""
-    try:
-        # Not route(), because that adds the default queue even to a task with an exchange.
-        route = app.amqp.router.lookup_route(task.name, (), {}, dict(options), task) or {}
-    except Exception:  # noqa: BLE001 - a router may raise anything; publishing will report it
-        return {}
-    if isinstance(route, str):
-        route = {"queue": route}
-    routed = {option: route[option] for option in _TASK_OPTIONS if route.get(option) is not None}
-    if not {"queue", "routing_key", "exchange"} & {*routed, *options}:
-        routed["queue"] = app.conf.task_default_queue
-    return routed
-
-
-def _storable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that can be stored."""
-    stored: dict[str, Any] = {}
-    for option, value in options.items():
-        with suppress(InvalidEntry):
-            # A queue or an exchange may be an object. Its name identifies it.
-            stored[option] = unpack(pack(getattr(value, "name", value), option))
-    return stored

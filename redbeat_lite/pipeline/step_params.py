@@ -108,12 +108,12 @@ def arguments(
         return (params, *args[1:])
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
     # A plain body takes the data and the name of the step. A decorated one takes the data alone.
-    if _count_positional(body) > 1:
+    if count_positional(body) > 1:
         return (data, header["name"])
     return (data,)
 
 
-def _count_positional(body: Callable[..., Any]) -> int:
+def count_positional(body: Callable[..., Any]) -> int:
     """Return how many positional parameters a body has; 2 if it takes any number."""
     count = 0
     for parameter in inspect.signature(body).parameters.values():

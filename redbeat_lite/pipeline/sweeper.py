@@ -49,18 +49,19 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     due = store.index.due(limit)
     for run_id in due:
         try:
-            _repair_run(app, store, run_id)
+            _repair_run(store, run_id)
             continue
         except DOWN as exc:
-            text = "Pipeline %s cannot be swept; looking at it again later: %s"
-            logger.warning(text, run_id, text_of(exc))
+            logger.warning(
+                "Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc)
+            )
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
         store.index.check_later(run_id)
     return len(due)
 
 
-def _repair_run(app: Celery, store: PipelineStore, run_id: str) -> None:
+def _repair_run(store: PipelineStore, run_id: str) -> None:
     """Do for one run the work that processes left undone when they died."""
     # Postpone the next check first. If this run kills its sweeper, other sweepers do not meet it
     # at once.
@@ -69,17 +70,17 @@ def _repair_run(app: Celery, store: PipelineStore, run_id: str) -> None:
     if check.verdict == "gone":
         store.index.forget(run_id)
     elif check.verdict == "wait":
-        take_turn(app, store, run_id)
+        take_turn(store, run_id)
     elif check.verdict == "run":
-        _repair_steps(app, store, run_id, check)
+        _repair_steps(store, run_id, check)
     else:
         # The run is over, and these steps are still to be killed.
         if check.running:
-            kill_siblings(app, store, run_id, [step.task_id for step in check.running])
-        finish_run(app, store, run_id)
+            kill_siblings(store, run_id, [step.task_id for step in check.running])
+        finish_run(store, run_id)
 
 
-def _repair_steps(app: Celery, store: PipelineStore, run_id: str, check: Check) -> None:
+def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
     """Restart or fail the lost steps of a run that has not ended, and publish its outbox."""
     outbox = check.outbox
     alive = store.guards.alive([step.task_id for step in check.running])
@@ -88,12 +89,12 @@ def _repair_steps(app: Celery, store: PipelineStore, run_id: str, check: Check) 
         if not alive[step.task_id]:
             lost.append(step.ref)
         elif step.suspect:
-            store.clear_suspicion(step.ref)
+            store.report(step.ref, is_renewed=True)
     for ref in lost:
         outbox.pop(ref.step, None)
-        if _restart_or_fail(app, store, ref):
+        if _restart_or_fail(store, ref):
             outbox[ref.step] = (ref.round + 1, 0)
-    dispatch(app, store, run_id, outbox)
+    dispatch(store, run_id, outbox)
     if check.entry:
         # A restart of the server may have lost the waiting line of the entry. So put this run in
         # front of it again. If the run has ended since the check, the next run of the entry
@@ -118,20 +119,26 @@ def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> li
     return [ref for task, ref in refs_by_task.items() if records[task].has_ended(ref.attempt)]
 
 
-def _restart_or_fail(app: Celery, store: PipelineStore, ref: Ref) -> bool:
+def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
     """Restart or fail a step whose worker is gone. The first report of a step only notes it.
 
     Returns:
         whether the step is restarted. Then the caller must publish it in its next round.
     """
-    verdict = store.report_lost(ref)
+    verdict = store.report(ref, is_renewed=False)
     if verdict == "again":
-        text = "Pipeline %s: the worker of step %d is gone, so the step is started again"
-        logger.warning(text, ref.run, ref.step)
+        logger.warning(
+            "Pipeline %s: the worker of step %d is gone, so the step is started again",
+            ref.run,
+            ref.step,
+        )
     elif verdict == "dead":
-        text = "Pipeline %s: the worker of step %d is gone, and it may not run again"
-        logger.warning(text, ref.run, ref.step)
-        conclude(app, store, ref, "FAILED", LOST)
+        logger.warning(
+            "Pipeline %s: the worker of step %d is gone, and it may not run again",
+            ref.run,
+            ref.step,
+        )
+        conclude(store, ref, "FAILED", LOST)
     return verdict == "again"
 
 

@@ -50,8 +50,7 @@ class Deadline(NamedTuple):
         what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
             time and may close an open incident; ``"pause <generation>"`` if too many runs have
             failed.
-        nominal: nominal time of the run; ``None`` for ``"success"``, and if the opening of an
-            incident, for which there was no room, is tried again.
+        nominal: nominal time of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
         since: start of the time limit for the present form of the entry, in epoch ms; ``None`` if
             the entry has not changed since the deadline was set.
@@ -285,13 +284,9 @@ class _Fold:
             self._deadlines[deadline.member] = deadline.since + within
         elif what == "success":
             self._open_case("no_success", name, f"no run has succeeded for {seconds}", None)
-        elif nominal is None and what == "start":
-            self._open_case("missed", name, f"a run has not begun within {seconds}", None)
-        elif nominal is None:
-            self._open_case("too_long", name, f"a run has not ended within {seconds}", None)
-        elif what == "start":
+        elif nominal is not None and what == "start":
             self._handle_start(deadline, nominal, seconds)
-        else:
+        elif nominal is not None:
             self._handle_finish(deadline, nominal, seconds)
 
     def _handle_start(self, deadline: Deadline, nominal: int, seconds: str) -> None:

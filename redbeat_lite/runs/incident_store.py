@@ -67,15 +67,7 @@ _TAKE_DEADLINE = """
     ZREM deadlines $1
 """
 
-#: Incident for which there is no room -> the deadline after which it is tried again.
-_NO_ROOM = {
-    "missed": "start",
-    "not_consumed": "start",
-    "too_long": "finish",
-    "no_success": "success",
-}
-
-#: Milliseconds until the opening of an incident without room is tried again.
+#: Milliseconds until ``no_success`` is tried again if there is no room for it now.
 _RETRY_MS = 60_000
 
 
@@ -315,8 +307,9 @@ def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
             room -= 1
         if room >= 0 or not case.name:
             yield Step(_OPEN, (case.field, case.encode()))
-        elif case.kind in _NO_ROOM:
-            retry = Deadline(_NO_ROOM[case.kind], None, case.name)
+        elif case.kind == "no_success":
+            # Without a success, no other deadline follows. Incidents about runs are left out.
+            retry = Deadline("success", None, case.name)
             yield Step(_SET_DEADLINE, (retry.member, now + _RETRY_MS))
 
 

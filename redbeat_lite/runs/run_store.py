@@ -25,8 +25,6 @@ key                     type    value
                                 - ``success||entry`` -> when a run has to have succeeded
                                 - ``begun|nominal|entry`` and ``ended|nominal|entry`` -> 0: the
                                   run was in time, so an open incident may close
-                                - ``start||entry`` and ``finish||entry`` -> when the opening of an
-                                  incident, for which there was no room, is tried again
                                 - ``pause <generation>|nominal|entry`` -> 0: the leader has to
                                   pause the entry
 ``{p}:runs:failures``   hash    entry -> its failures in a row, nominal time of the last one, its

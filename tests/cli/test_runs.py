@@ -228,7 +228,7 @@ class TestShow:
         assert cli("show", "nightly", "--json").json["kwargs"], "programs have all of it"
         schedules.add("typed", Pipeline(app, steps, {"since": NOW}), every(60))
         assert "2026-03-02T12:07:19" in cli("show", "typed").out
-        numbers = '{"v":1,"sizes":[1],"steps":[[5,5,1,[],{},{},{}]],"params":{},"process":0}'
+        numbers = '{"v":1,"stages":[[[5,5,1,[],{},{},{}]]],"params":{},"process":0}'
         for garbage in ("none", 5, None, {}, numbers):
             schedules.update("nightly", kwargs={"definition": garbage})
             assert any(line.startswith("kwargs ") for line in cli("show", "nightly").lines)

@@ -24,8 +24,11 @@ def begin(store: LockStore, one: Hold, **options: Any) -> str:
 def wake(store: LockStore, **options: Any) -> str | None:
     """The message that is to be published now."""
     turn = store.wake("k", **options)
-    assert turn is None or not turn.too_old
-    return turn and turn.message
+    if turn is None:
+        return None
+    message, is_too_old = turn
+    assert not is_too_old
+    return message
 
 
 def claim_of(

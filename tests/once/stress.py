@@ -92,7 +92,7 @@ class Chaos:
         if self.random.random() < LOST:
             self.client.incr("lost")
         else:
-            self.publish(turn.message)
+            self.publish(turn[0])
 
     def reap(self) -> None:
         keys, ids = self.store.due()

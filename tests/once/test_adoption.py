@@ -15,7 +15,7 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import Once, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import headers, take
+from redbeat_lite.once.claims import headers
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.run_lifecycle import finish
@@ -64,7 +64,7 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
     for _ in range(2):
         adopt(task)
     claim = claim_of("e", "import", (), {}, Once(scope="queue"), "id")
-    assert take(store, [claim]) == [True]
+    assert store.take([claim]) == [True]
     task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
     try:
         store.client.config_resetstat()
@@ -84,7 +84,7 @@ def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Cel
     task, store = app.tasks["t"], LockClient.of(app).store
     adopt(task)
     claim = claim_of("e", "t", (), {}, Once(scope="queue"), "id")
-    assert take(store, [claim]) == [True]
+    assert store.take([claim]) == [True]
 
     def begin(retries: int = 0) -> None:
         fields = {"id": "id", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False, "retries": retries}

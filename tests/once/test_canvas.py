@@ -170,7 +170,7 @@ def test_a_chord_and_a_chain_whose_member_expires_while_it_waits_end(
     proj.client.hset(f"{{t}}:once:parked:once.wait:{key}", mapping={f"d:{one}": 1 for one in proj.waiters(key)})
     proj.go(key)
     assert first.get(timeout=60) == key
-    with pytest.raises(OnceSkipped, match="until its message was so old that the guard may have forgotten it"):
+    with pytest.raises(OnceSkipped, match="its message has expired, or is so old that the guard may have forgotten it"):
         chained.get(timeout=60)
     with pytest.raises(ChordError, match="OnceSkipped"):
         proj.app.AsyncResult(joined.id).get(timeout=60)

@@ -18,7 +18,7 @@ import pytest
 from celery import chord
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import headers, take
+from redbeat_lite.once.claims import headers
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.worker.request import is_gone
 from tests.harness.project import LEASE, VISIBILITY
@@ -301,23 +301,13 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
     stages(pools, fault)
 
 
-def test_workers_that_disagree_about_the_visibility_timeout_are_told(stages: Any) -> None:
-    def fault(stage: Stage) -> None:
-        first = stage.worker()
-        eventually(lambda: stage.proj.client.hexists("{t}:once:workers", first.name))
-        second = stage.worker(conf={"visibility": 60})
-        eventually(lambda: "with visibility_timeout 4s, this worker with 60s" in second.output)
-
-    stages(["threads"], fault)
-
-
 # -- what users suffer -------------------------------------------------------------------------------------------------
 
 
 def emit(proj: OnceClient, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     """What the beat does with one due occurrence."""
     claim = claim_of("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
-    if take(LockClient.of(proj.app).store, [claim]) == [False]:
+    if LockClient.of(proj.app).store.take([claim]) == [False]:
         return False
     proj.app.send_task("once.plain", (key,), kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue)
     return True

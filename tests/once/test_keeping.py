@@ -334,7 +334,7 @@ def hold(token: str, lease: float, **policy: Any) -> Hold:
     """One whose next renewal is due."""
     then = time.monotonic() - lease / 2
     once = Once(lease=lease, **policy)
-    return Hold(token, token, 0, round(lease * 1000), key="k", once=once, begun=then, renewed=then, locked=then)
+    return Hold(token, token, 0, round(lease * 1000), key="k", once=once, begun=then, renewed=then)
 
 
 def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None:

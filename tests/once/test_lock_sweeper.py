@@ -9,23 +9,19 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from celery import Celery, signals
+from celery import Celery
 from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import Once, OnceSkipped, Task, install
+from redbeat_lite import Once, Task, install
 from redbeat_lite.once import run_lifecycle
-from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import _leave
-from redbeat_lite.once.lock_client import LockClient, has_expired
+from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import Hold, LockStore
-from redbeat_lite.once.worker.keeper import Keeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
-from redbeat_lite.once.worker_reports import workers
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import wanted
-from tests.support.cases import together
 from tests.support.server import Server
 from tests.support.waiting import eventually
 
@@ -168,17 +164,6 @@ def test_a_broker_that_is_away_costs_no_lock(
     assert caplog.text.count("Cannot look at the queues") == 1, "told once, not every second"
 
 
-def test_a_worker_whose_round_fails_still_reports(sweeper: LockSweeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LockSweeper) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(LockSweeper, "round", fail)
-    runtime = sweeper._client
-    with pytest.raises(RuntimeError):
-        Keeper(runtime, "w@host")._sweep_and_report()
-    assert workers(runtime.store).keys() == {"w@host"}
-
-
 def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store: LockStore) -> None:
     app = app_of(once_server)
     task = app.task(name="t", base=Task, once=Once(key="k"), shared=False)(nothing)
@@ -253,50 +238,26 @@ def parked(once_server: Server, store: LockStore) -> Celery:
     return app
 
 
-def test_a_waiter_that_has_expired_when_its_turn_comes_is_ended_and_the_next_one_sent(
-    parked: Celery, store: LockStore
-) -> None:
-    told: list[Any] = []
-
-    def receiver(request: Any, expired: bool, **_: Any) -> None:
-        told.append((request.id, expired, request.reply_to, request.correlation_id))
-
-    signals.task_revoked.connect(receiver, sender=parked.tasks["t"])
+def test_waiters_that_have_expired_are_sent_and_lose_their_places(parked: Celery, store: LockStore) -> None:
     LockClient.of(parked).wake(["k"])
-    assert told == [("gone", True, "caller", "this")]
-    for task_id in ("gone", "tail"):
-        result = parked.AsyncResult(task_id)
-        assert (result.state, type(result.result)) == ("REVOKED", OnceSkipped), task_id
-        assert str(result.result).endswith(": it waited for the once-lock 'k' until its message had expired"), task_id
-    assert [store.client.llen(f"queue-of-{name}") for name in ("gone", "next")] == [0, 1]
+    # A worker ends the first one when it takes it.
+    assert [store.client.llen(f"queue-of-{name}") for name in ("gone", "next")] == [1, 1]
     assert store.client.zrange("{t}:once:wait:k", 0, -1) == ["next"]
 
 
-@together(
-    ("expires", "deadline", "told"),
-    [(5, 9, True), (9, 5, False), (None, 5, False), (5, None, True), (50, None, False), (None, None, False)],
-)
-def test_a_waiter_is_told_which_of_its_times_came_first(expires: int | None, deadline: int | None, told: bool) -> None:
-    until_when = expires and datetime.fromtimestamp(expires, UTC).isoformat()
-    fields = {"expires": until_when, DEADLINE_HEADER: deadline and 1000 * deadline}
-    assert has_expired(fields, now=10_000) is told
-
-
-def test_whoever_dies_while_it_ends_a_waiter_is_repeated(
+def test_whoever_dies_while_it_sends_a_waiter_that_has_expired_is_repeated(
     parked: Celery, store: LockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(LockStore, "leave", Mock(side_effect=ConnectionError))
         LockClient.of(parked).wake(["k"])
-    result = parked.AsyncResult("gone")
-    ended = result.date_done
-    assert (result.state, store.client.llen("queue-of-next")) == ("REVOKED", 0)
+    assert store.client.llen("queue-of-next") == 0
     store.client.hset("{t}:once:parked:k", "resend", 0)
     LockClient.of(parked).wake(["k"])
-    assert (parked.AsyncResult("gone").date_done, store.client.llen("queue-of-next")) == (ended, 1)
+    assert [store.client.llen(f"queue-of-{name}") for name in ("gone", "next")] == [2, 1]
 
 
-def test_hundreds_that_expired_are_ended_in_one_go(parked: Celery, store: LockStore) -> None:
+def test_hundreds_that_expired_are_sent_in_one_go(parked: Celery, store: LockStore) -> None:
     text = store.client.hget("{t}:once:parked:k", "m:gone")
     for n in range(200):
         one = Hold("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000)
@@ -305,4 +266,4 @@ def test_hundreds_that_expired_are_ended_in_one_go(parked: Celery, store: LockSt
     assert store.leave("k", "next")
     LockClient.of(parked).wake(["k"])
     assert not store.client.exists("{t}:once:wait:k", "{t}:once:parked:k")
-    assert {parked.AsyncResult(f"w{n}").state for n in range(200)} == {"REVOKED"}
+    assert store.client.llen("queue-of-gone") == 201

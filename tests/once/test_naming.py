@@ -74,7 +74,7 @@ def test_different_arguments_have_different_keys(x: Any, y: Any) -> None:
 def test_every_process_writes_the_same_key() -> None:
     code = (
         "from redbeat_lite import Once; from redbeat_lite.once.lock_key import key_of\n"
-        "print(key_of(Once(), 't', (), {'b': {1, 2, 'x', (3, 4)}, 'a': {'k': b'1', 'j': None}}))"
+        "print(key_of(Once(), 't', (), {'b': [1, 2, 'x', (3, 4)], 'a': {'k': b'1', 'j': None}}))"
     )
     printed = {
         subprocess.run(

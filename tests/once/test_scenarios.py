@@ -13,7 +13,7 @@ import pytest
 from celery import chain
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import headers, take
+from redbeat_lite.once.claims import headers
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import Hold
 from tests.harness.history import now_ms
@@ -316,7 +316,7 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: 
     def emit(task_id: str) -> bool:
         function = proj.task(task)
         claim = claim_of("entry", function.name, (key,), {"how": "until"}, once, task_id, task=function)
-        if take(runtime.store, [claim]) == [False]:
+        if runtime.store.take([claim]) == [False]:
             return False
         proj.app.send_task(function.name, (key,), {"how": "until"}, task_id=task_id, headers=headers(claim))
         return True

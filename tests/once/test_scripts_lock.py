@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from redbeat_lite.once.claims import take
 from redbeat_lite.once.lock_store import KEPT_MS, Hold, LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
@@ -121,7 +119,7 @@ def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockSto
     other = held("c", key="k2")
     begin(store, other)
     # The lock alone, as the end of a body does; the run, and with it the guard's record, goes on.
-    assert store.end(replace(other, task_id="released")).released
+    assert not store.release(other)
     assert store.renew(other, revive=True) == (True, False)
     assert not store.client.exists("{t}:once:lock:k2")
 
@@ -136,14 +134,13 @@ def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore
     assert begin(store, held("a", key=None)) == ("run" if again else "drop")
 
 
-def test_a_copy_that_is_too_old_frees_no_lock_that_is_kept_for_a_retry(store: LockStore) -> None:
-    first, soon = held("a"), server_ms(store.client) + 50
+def test_a_copy_that_leaves_frees_no_lock_that_is_kept_for_a_retry(store: LockStore) -> None:
+    first = held("a")
     begin(store, first)
     store.end(first, hold_ms=60_000)
-    eventually(lambda: server_ms(store.client) > soon)
-    assert begin(store, held("a", deadline_ms=soon)) == "old"
+    store.leave("k", "a")
     assert store.client.hget("{t}:once:lock:k", "state") == "queued"
-    assert begin(store, held("a", attempt=1, deadline_ms=soon)) == "old"
+    store.leave("k", "a", attempt=1)
     assert not store.client.exists("{t}:once:lock:k")
     assert wake(store) is None
     assert store.client.zcard(store.keys.index) == 0
@@ -159,37 +156,30 @@ def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> 
     assert store.end(retry).released
 
 
-@pytest.mark.parametrize("verdict", ["taken", "full"])
-def test_a_refusal_is_told_again_to_the_copy_that_did_not_hear_it(store: LockStore, verdict: str) -> None:
-    policy: dict[str, Any] = {"on_conflict": "skip" if verdict == "taken" else "wait", "max_waiters": 1, "message": "m"}
-    first, lost, copy = held("a"), held("b"), held("b")
-    begin(store, first)
-    begin(store, held("w"), on_conflict="wait", message="m")
-    assert begin(store, lost, **policy) == verdict
-    store.clear("k")
-    # The lock's state may have changed meanwhile; what was said holds.
-    again = store.begin(lost, **policy)
-    assert (again.word, again.text) == (verdict, "a")
-    # The worker that got the answer may have died before it could store it, so another copy has to look.
-    refused = store.begin(copy, **policy)
-    assert (refused.word, refused.text) == ("refused", "a")
-    record = store.records("b")["b"]
-    assert (record.state, record.attempt) == ("refused", 0)
-    assert not record.is_copy(0)
-    assert not record.is_copy(1)
-
-
-def test_a_refusal_that_was_told_to_all_is_an_end(store: LockStore) -> None:
+def test_a_copy_of_a_refused_task_stands_by_until_the_refusal_has_ended(store: LockStore) -> None:
     refused, copy = held("b"), held("b")
     begin(store, held("a"))
-    begin(store, refused)
+    assert begin(store, refused) == "taken"
+    # The worker that got the answer may die before it has stored the result.
+    assert begin(store, copy, message="copy") == "standby"
     store.end(copy)
-    store.end(refused, again=True)
-    assert begin(store, copy) == "refused", "another copy's end, and one that came to nothing, change nothing"
-    store.end(refused)
+    assert begin(store, copy, message="copy") == "standby", "another copy's end changes nothing"
+    assert not store.end(refused).standby
     assert begin(store, copy) == "drop"
     assert store.records("b")["b"].is_copy(0)
     assert begin(store, held("b", attempt=1)) == "taken"
+
+
+def test_a_refusal_that_came_to_nothing_is_asked_for_again(store: LockStore) -> None:
+    refused, copy = held("b"), held("b")
+    begin(store, held("a"))
+    assert begin(store, refused) == "taken"
+    store.end(refused, again=True)
+    assert not store.records("b")["b"].is_copy(0)
+    assert begin(store, copy) == "taken"
+    store.end(copy, again=True)
+    store.clear("k")
+    assert begin(store, copy) == "run"
 
 
 def test_who_only_tries_leaves_nothing_behind(store: LockStore) -> None:
@@ -214,7 +204,7 @@ def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
 
     assert eventually(index_of_a_run) == ["waiting", "k"]
     store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
-    take(store, [claim("e", "id-1")])
+    store.take([claim("e", "id-1")])
     assert store.client.zscore(store.keys.index, "forgotten") is None
 
 

@@ -125,7 +125,7 @@ def test_a_field_that_is_none_hides_no_other_run(
     start(app, "b")
     store_of(app).client.hset(store_of(app).keys("b").run, field, value)
     assert listed(app) == ["a"]
-    assert "Pipeline 'b' cannot be listed: the record of pipeline run 'b' cannot be read" in caplog.text
+    assert "Pipeline 'b' cannot be listed: " in caplog.text
     assert "\x1b" not in caplog.text
 
 

@@ -36,7 +36,7 @@ def start(app: Celery, run_id: str, overlap: str, entry: str = "nightly") -> Pip
 
 
 def fail(app: Celery, run_id: str) -> None:
-    conclude(app, store_of(app), Ref(run_id, 0, 0, 0), "FAILED", "x")
+    conclude(store_of(app), Ref(run_id, 0, 0, 0), "FAILED", "x")
 
 
 def seen(app: Celery, *runs: str) -> list[str]:

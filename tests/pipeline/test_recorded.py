@@ -77,7 +77,7 @@ def test_it_runs_until_the_pipeline_has_ended(lab: Lab, schedules: Schedules) ->
     assert found.attempts == 1
     assert schedules[name].last_run == found
     assert lab.client.zscore(RunKeys("redbeat-lite").deadlines, deadline) is None, "that it has ended in time is known"
-    finish_run(lab.app, store_of(lab.app), run.id)
+    finish_run(store_of(lab.app), run.id)
     assert len(schedules.runs()) == len({each.task_id for each in schedules.runs()}), "told twice, it counts once"
 
 

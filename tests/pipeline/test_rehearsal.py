@@ -11,7 +11,6 @@ from celery.exceptions import Ignore
 
 from redbeat_lite import Once, Pipeline, PipelineTask
 from redbeat_lite.pipeline import State
-from redbeat_lite.pipeline.pipeline import define
 from redbeat_lite.testing import rehearse
 from tests.pipeline.lab import states
 
@@ -114,6 +113,6 @@ def test_a_retry_gets_params_of_its_own_and_what_it_was_given_anew(app: Celery) 
 def test_a_task_process_gets_its_data(app: Celery) -> None:
     steps = [("one", "data", 2), ("two", give(app), 1)]
     pipeline = Pipeline(app, steps)
-    pipeline.definition = define(app, steps, None, process={"tenant": "x"})
+    pipeline.definition = pipeline.definition.but(process={"tenant": "x"})
     done = rehearse(pipeline)
     assert done.params == {"saw": ["one", [["one"], ["two"]], "x"]}

@@ -41,7 +41,7 @@ def begun(app: Celery, run: str, step: int, stage: int = 0, round: int = 0) -> R
 
 
 def end(app: Celery, ref: Ref, outcome: str = "SUCCEEDED", text: str = "{}") -> None:
-    assert conclude(app, store_of(app), ref, outcome, text) == "done"
+    conclude(store_of(app), ref, outcome, text)
 
 
 def alive(app: Celery, run: str, step: int) -> None:

@@ -108,19 +108,6 @@ def test_of_a_message_that_expects_nothing_no_deadline_is_looked_for(store: RunS
     assert "cmdstat_zmscore" not in store.client.info("commandstats")
 
 
-def test_what_has_found_no_room_is_over_with_a_run_in_time(store: RunStore) -> None:
-    prepare(store, {("start", 0): OVER, ("start", 1): TO_COME}, [])
-    store.client.zadd(store.keys.deadlines, {Deadline("start", None, "entry").member: TO_COME})
-    late, early = (
-        each._replace(attempt=each.attempt._replace(expected=True))
-        for each in (fate(0, 0, "running"), fate(1, 0, "running"))
-    )
-    store.record([late])
-    assert store.client.zcard(store.keys.deadlines) == 3
-    store.record([early])
-    assert left(store) == {("start", 0): OVER}
-
-
 @together("late", [False, True], emptied=True)
 def test_what_is_told_after_the_deadline_goes_by_when_it_was(store: RunStore, late: bool) -> None:
     """As a recorder does that was busy: the body began, and ended, a second after or before the deadlines."""

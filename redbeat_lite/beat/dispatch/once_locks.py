@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from ...once.claims import give_back, take
 from ...once.lock_store import DOWN, Claim, LockStore
 from .planner import Job
 
@@ -22,8 +21,8 @@ def acquire_locks(locks: LockStore, jobs: Iterable[Job]) -> None:
     ]
     if not requests:
         return
-    give_back(locks, list(_overtaken(jobs)))
-    taken = take(locks, [claim for *_, claim in requests])
+    locks.give_back(list(_overtaken(jobs)))
+    taken = locks.take([claim for *_, claim in requests])
     for (job, nominal, claim), is_taken in zip(requests, taken, strict=True):
         if is_taken:
             job.acquired = (*job.acquired, claim)

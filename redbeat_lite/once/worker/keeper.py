@@ -31,7 +31,7 @@ from ..install import adopt
 from ..lock_client import PER_LEASE, LockClient
 from ..lock_store import DOWN, Hold
 from ..parked_message import token_of
-from ..worker_reports import REPORT, disagreements, report_worker
+from ..worker_reports import REPORT, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
 from .request import awaited, hold_of_request, is_child, is_gone, watch, with_mixin
 
@@ -82,8 +82,9 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             try:
                 self._keeper = Keeper(LockClient.of(consumer.app), str(consumer.hostname))
             except ConfigurationError as exc:
-                why = text_of(exc)
-                logger.error("Once-locks, the guard and the visibility heartbeat are off: %s", why)
+                logger.error(
+                    "Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc)
+                )
                 return
         self._keeper.connect(consumer)
 
@@ -108,29 +109,25 @@ class Keeper:
         self._client = client
         self._hostname = hostname
         self._heartbeat: Heartbeat | None = None
-        self._warned: set[str] = set()
-        self._reported = float("-inf")
         #: Token of a delivery -> the hold of its run; ``None`` if there is nothing to renew.
         self._holds: dict[str, Hold | None] = {}
         self._lock_sweeper = LockSweeper(client, state.requests)
         self._signs_of_life = SignsOfLife(client)
-        self._visibility = Ticker("redbeat-lite-visibility", self._visibility_pause, self._mark)
+        self._reporter = Ticker("redbeat-lite-report", lambda: REPORT, self._report)
         self._threads = (
-            self._visibility,
-            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._sweep_and_report),
+            self._reporter,
+            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._lock_sweeper.round),
             Ticker("redbeat-lite-children", lambda: _CHECK, self._watch),
         )
 
     def connect(self, consumer: Any) -> None:
         """Use a new connection of the consumer, and start the threads at the first one."""
-        old = self._heartbeat
+        if self._heartbeat is not None:
+            self._heartbeat.close()
         self._heartbeat = heartbeat_for(consumer)
-        if old is not None:
-            old.close()
-        self._reported = float("-inf")
         for thread in self._threads:
             thread.start()
-        self._visibility.soon()
+        self._reporter.soon()
 
     def disconnect(self) -> None:
         """Note that the consumer stops. The threads go on, because tasks may go on."""
@@ -147,36 +144,12 @@ class Keeper:
         if self._heartbeat is not None:
             self._heartbeat.close()
 
-    def _visibility_pause(self) -> float:
-        return self._heartbeat.period if self._heartbeat is not None else REPORT
-
-    def _mark(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.mark()
-
-    def _sweep_and_report(self) -> None:
-        """Sweep the locks, and report the worker when the next report is due."""
-        try:
-            self._lock_sweeper.round()
-        finally:
-            # Report even if the sweep failed. A worker without a report counts as gone.
-            if time.monotonic() - self._reported >= REPORT:
-                self._report()
-
     def _report(self) -> None:
-        """Store this worker's report, and warn once of each disagreement with other workers.
-
-        If no beat leads, the incident ``no_leader`` is opened.
-        """
+        """Store this worker's report. If no beat leads, open the incident ``no_leader``."""
         timeout = self._heartbeat.timeout if self._heartbeat is not None else None
         # Read the queues each time, because remote control may add and cancel queues.
         queues = sorted(self._client.app.amqp.queues.consume_from)
-        alive = report_worker(self._client.store, self._hostname, queues, timeout)
-        for sentence in disagreements(self._hostname, alive):
-            if sentence not in self._warned:
-                self._warned.add(sentence)
-                logger.warning("%s", sentence)
-        self._reported = time.monotonic()
+        report_worker(self._client.store, self._hostname, queues, timeout)
         look_for_leader(self._client)
 
     def _watch(self) -> None:
@@ -218,8 +191,9 @@ class Keeper:
                 self._client.store.renew(hold, revive=False, lock=hold.keeps_lock(now))
                 hold.renewed = now
             except DOWN as exc:
-                why = text_of(exc)
-                logger.debug("Renewal for task %s failed, trying again: %s", request.id, why)
+                logger.debug(
+                    "Renewal for task %s failed, trying again: %s", request.id, text_of(exc)
+                )
 
 
 class SignsOfLife:
@@ -308,7 +282,14 @@ class Heartbeat:
         self._client = channel.Client(connection_pool=channel._get_pool())
         self.timeout = float(channel.visibility_timeout)
         self._looped = elapsed()
-        self._entry = timer.call_repeatedly(self.period, self._note_loop)
+        period = self.timeout / PER_TIMEOUT
+        self._entry = timer.call_repeatedly(period, self._note_loop)
+        self._ticker = Ticker("redbeat-lite-visibility", lambda: period, self.mark)
+
+    def start(self) -> None:
+        """Start the thread that renews the messages, now and from time to time."""
+        self._ticker.start()
+        self._ticker.soon()
 
     def _note_loop(self) -> None:
         self._looped = elapsed()
@@ -320,11 +301,6 @@ class Heartbeat:
         """
         self._looped = float("inf")
         self._entry.cancel()
-
-    @property
-    def period(self) -> float:
-        """Seconds between two renewals."""
-        return self.timeout / PER_TIMEOUT
 
     def mark(self) -> None:
         """Set the delivery time of the messages to now, by the server's clock.
@@ -353,17 +329,21 @@ class Heartbeat:
         return [tag for tag in tags if tag in in_children]
 
     def close(self) -> None:
+        """End the thread, and close its connections."""
+        self._ticker.stop()
         self._entry.cancel()
         self._client.connection_pool.disconnect()
 
 
 def heartbeat_for(consumer: Any) -> Heartbeat | None:
-    """Return the heartbeat for a consumer; ``None`` if its broker has no visibility timeout."""
+    """Start the heartbeat of a consumer; ``None`` if its broker has no visibility timeout."""
     transport = consumer.connection.transport
     channel = getattr(consumer.task_consumer, "channel", None)
     if transport.driver_type != "redis" or not getattr(channel, "ack_emulation", False):
         return None
-    return Heartbeat(channel, consumer.timer)
+    heartbeat = Heartbeat(channel, consumer.timer)
+    heartbeat.start()
+    return heartbeat
 
 
 def snapshot(members: Iterable[Any]) -> list[Any]:

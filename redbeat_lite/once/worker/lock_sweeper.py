@@ -140,8 +140,10 @@ class LockSweeper:
             # because each attempt takes seconds.
             waiting.update(dict.fromkeys(consumed, True))
             log = logger.debug if self._is_blind else logger.warning
-            why = describe(exc)
-            log("Cannot look at the queues, so the locks of their messages are kept: %s", why)
+            log(
+                "Cannot look at the queues, so the locks of their messages are kept: %s",
+                describe(exc),
+            )
             self._is_blind = True
 
     def _size(self, queue: str) -> int:

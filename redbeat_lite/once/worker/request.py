@@ -25,7 +25,7 @@ from ..claims import ONCE_HEADER, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
 from ..lock_store import DOWN, Hold
-from ..outcomes import Result, Skipped, fate_of, has_succeeded, is_final
+from ..outcomes import Result, Skipped, fate_of, has_succeeded
 from ..parked_message import DELIVERY, GONE, token_of
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
@@ -41,10 +41,6 @@ _CHECK = 0.02
 
 #: Seconds to wait for a dying child. After that, its lock is free when the lease ends.
 _GIVE_UP = 60.0
-
-#: Errors of the guard's record if the server does not answer, or if another program has overwritten
-#: the record.
-_NO_RECORD: tuple[type[Exception], ...] = (*DOWN, ValueError)
 
 #: Tokens of the runs that have ended although their process is not gone yet. A thread waits for it.
 awaited: set[str] = set()
@@ -100,16 +96,12 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             return False
         try:
             [record] = LockClient.of(self.app).store.records([self.id]).values()
-        except _NO_RECORD as exc:
-            why = text_of(exc)
-            logger.warning("Cannot tell whether the expired task %s is a copy: %s", self.id, why)
+        except DOWN as exc:
+            logger.warning(
+                "Cannot tell whether the expired task %s is a copy: %s", self.id, text_of(exc)
+            )
             return False
-        attempt = attempt_of(self.request_dict)
-        if record.state == "refused" and record.attempt == attempt:
-            # The first copy may have died before it stored its result. Then Celery's method ends
-            # the task.
-            return is_final(self.task, self.id)
-        return record.is_copy(attempt)
+        return record.is_copy(attempt_of(self.request_dict))
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Call Celery's method. If the child is gone, release its lock and record its end, too."""

@@ -12,7 +12,7 @@ if g[1] == 'running' and tonumber(g[3]) > now_ms() then
   return
 end
 redis.call('HSET', guard, 'state', 'done', 'attempt', number)
-redis.call('HDEL', guard, 'token', 'until', 'verdict', 'by')
+redis.call('HDEL', guard, 'token', 'until')
 if g[4] and tonumber(g[4]) <= number then
   redis.call('HDEL', guard, 'standby', 'standby_attempt', 'tries', 'resend')
   redis.call('ZREM', guard_index, id)

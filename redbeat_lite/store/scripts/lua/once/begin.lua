@@ -18,36 +18,15 @@
 --   parked, place   the message waits for the lock
 --   taken, task id  another task has the lock
 --   full, task id   too many messages wait
---   refused, task id   an earlier copy got taken or full, and may have died then
---   old             the deadline is over
+--   old             the deadline is over; the caller lets the task leave its lock and its place
 --   standby         parked until the copy that runs has ended
 --   drop            this attempt, or a later one, has ended
 local now = now_ms()
 local this_attempt, lease = tonumber(attempt), tonumber(lease_ms)
 local deadline, life = tonumber(deadline_ms), tonumber(life_ms)
 
--- A message that will never run must not keep others waiting. But a later attempt of its task may
--- wait, or have its lock kept for it.
-local function give_up_place()
-  if lock and redis.call('HGET', parked, 'a:' .. task_id) == attempt then
-    redis.call('ZREM', waiters, task_id)
-    redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id)
-    redis.call('ZADD', index, now, key)
-  end
-end
-
-local function give_up_lock()
-  local l = lock and redis.call('HMGET', lock, 'task', 'state', 'ended') or {}
-  if l[1] == task_id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= this_attempt) then
-    redis.call('DEL', lock)
-    redis.call('ZADD', index, now, key)
-  end
-end
-
 if deadline > 0 and now > deadline then
   -- The record of an earlier copy may be gone by now, so this one may have run already.
-  give_up_place()
-  give_up_lock()
   return {'old', ''}
 end
 
@@ -58,15 +37,10 @@ local function look(...)
   return there and redis.call(...)
 end
 
-local g = look('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt', 'verdict', 'by') or {}
+local g = look('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt') or {}
 if g[1] then
   local seen = tonumber(g[2])
-  if this_attempt == seen and g[1] == 'refused' then
-    -- The same copy gets the same answer, because the first one may have been lost.
-    return {g[3] == token and g[6] or 'refused', g[7]}
-  end
   if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then
-    give_up_place()
     return {'drop', ''}
   end
   if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then
@@ -82,18 +56,18 @@ if g[1] then
   end
 end
 
-local function remember(...)
+local function claim_id()
   if g[1] then
     redis.call('DEL', guard)
     redis.call('ZREM', guard_index, task_id)
   end
-  redis.call('HSET', guard, 'attempt', this_attempt, 'token', token, ...)
+  redis.call('HSET', guard, 'state', 'running', 'attempt', this_attempt, 'token', token, 'until', now + lease)
   -- At least two leases, because a renewal extends the record, and the standby is part of it.
   redis.call('PEXPIREAT', guard, math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
 end
 
 local function go(number)
-  remember('state', 'running', 'until', now + lease)
+  claim_id()
   return {'run', number, try_to_record(rows, now, fate)}
 end
 
@@ -109,10 +83,11 @@ end
 -- one.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - tonumber(kept_ms))
 
--- The state is refused, not done, because the caller has yet to store the result of the refusal.
+-- A refused task runs by its record until the caller has stored the result of the refusal. If the
+-- caller dies before, a copy of the task may begin after a lease.
 local function refuse(verdict, by)
   if on_conflict ~= 'try' then
-    remember('state', 'refused', 'verdict', verdict, 'by', by)
+    claim_id()
   end
   return {verdict, by}
 end

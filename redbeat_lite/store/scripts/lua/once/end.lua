@@ -1,9 +1,10 @@
 -- needs now record
 -- Release the lock and end the guard's record of a task, but only for their holder. A second send
--- does nothing. With done, also end a task that was refused, after its result is stored.
+-- does nothing.
 -- KEYS: guard guard_index lock? waiters? index? rows? feed? deadlines? incidents?
 -- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms fate
---   how: done: no copy may run again | again: a copy may run   deadline_ms: 0: none
+--   how: done: no copy may run again | again: a copy may run | lock: release the lock alone, because
+--     the run goes on   deadline_ms: 0: none
 --   life_ms: of the guard's record
 --   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
 --   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
@@ -15,7 +16,7 @@ local standby = 0
 local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
 local other = g[2] == 'running' and g[1] ~= token
 local why = try_to_record(rows, now, fate, other)
-if g[1] == token and (g[2] == 'running' or (g[2] == 'refused' and how == 'done')) then
+if how ~= 'lock' and g[1] == token and g[2] == 'running' then
   if how == 'done' then
     redis.call('DEL', guard)
     redis.call('HSET', guard, 'state', 'done', 'attempt', g[3])

@@ -4,9 +4,7 @@
 -- KEYS: index locks...
 -- ARGS: tasks...
 --   tasks: for each lock its key, task id, and 1 queued | 0 lost
--- returns for each task 1 done | 0 no longer queued
 local now = now_ms()
-local extended = {}
 for n, lock in ipairs(locks) do
   local key, id, there = tasks[3 * n - 2], tasks[3 * n - 1], tasks[3 * n] == '1'
   local l = redis.call('HMGET', lock, 'task', 'state', 'lease')
@@ -22,6 +20,4 @@ for n, lock in ipairs(locks) do
     redis.call('PEXPIRE', lock, math.floor(lease / 2))
     redis.call('ZADD', index, now + math.floor(lease / 2), key)
   end
-  extended[n] = queued and 1 or 0
 end
-return extended

@@ -1,20 +1,24 @@
 -- needs now
--- Release the locks of queued tasks that will not run, or their places among the waiters.
+-- Release the locks of queued tasks that will not run, or their places among the waiters. The lock
+-- and the place of a later attempt stay.
 -- KEYS: index places...
 -- ARGS: tasks...
---   places: for each task its lock, waiters and parked messages   tasks: for each its key and task id
+--   places: for each task its lock, waiters and parked messages
+--   tasks: for each its key, task id and attempt
 -- returns for each task 1 if a task may wait for the lock now, else 0
 local now = now_ms()
 local waited = {}
-for n = 1, #tasks / 2 do
+for n = 1, #tasks / 3 do
   local lock, waiters, parked = places[3 * n - 2], places[3 * n - 1], places[3 * n]
-  local key, id = tasks[2 * n - 1], tasks[2 * n]
-  local l = redis.call('HMGET', lock, 'task', 'state')
-  -- A lock in state running belongs to a copy that runs, which releases it itself.
-  if l[1] == id and l[2] == 'queued' then
+  local key, id, attempt = tasks[3 * n - 2], tasks[3 * n - 1], tonumber(tasks[3 * n])
+  local l = redis.call('HMGET', lock, 'task', 'state', 'ended')
+  -- A lock in state running belongs to a copy that runs, which releases it itself. A lock whose
+  -- ended attempt is not an earlier one is kept for the retry of that attempt.
+  if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
     redis.call('DEL', lock)
   end
-  if redis.call('ZREM', waiters, id) == 1 then
+  if tonumber(redis.call('HGET', parked, 'a:' .. id) or '0') <= attempt then
+    redis.call('ZREM', waiters, id)
     redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
   end
   local waiting = redis.call('EXISTS', waiters) == 1

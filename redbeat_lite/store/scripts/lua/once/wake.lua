@@ -1,11 +1,11 @@
 -- needs now
--- Return the first waiter of a free lock, and return it again if it did not start in time. The
--- caller ends a waiter that is too old; the waiter keeps its place until the caller lets it leave.
+-- Return the first waiter of a free lock, and return it again if it did not start in time. A waiter
+-- that is too old keeps its place until the caller has published it and lets it leave.
 -- KEYS: lock waiters parked index
 -- ARGS: key resend_ms resend_max_ms
 --   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time, up
 --     to resend_max_ms
--- returns {message, 0 to publish it | 1 to end it, too old}, or nothing
+-- returns {message, 0: in time | 1: too old}, or nothing
 local now = now_ms()
 local left = redis.call('PTTL', lock)
 if left > 0 then

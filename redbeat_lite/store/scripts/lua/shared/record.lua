@@ -21,7 +21,7 @@ end
 
 -- Remove the deadlines of a run that began or ended in time, or will not run. The leader looks at the
 -- deadlines that are left. If the run ends an open incident, a deadline that has passed tells the
--- leader so. The retry of an incident that found no room is removed, too.
+-- leader so.
 -- takes the fate, and when the run began, in ms after its nominal time; nil: it has not
 local function clear(fate, begin)
   local letter, name = fate[1], fate[4]
@@ -29,7 +29,7 @@ local function clear(fate, begin)
   local function settle(what, at, over, moment, told, ...)
     local in_time = at and moment and fate[5] + moment <= tonumber(at)
     if in_time or (at and over) then
-      redis.call('ZREM', deadlines, what .. run, what .. (in_time and '||' .. name or run))
+      redis.call('ZREM', deadlines, what .. run)
     end
     for _, case in ipairs(in_time and redis.call('HMGET', incidents, ...) or {}) do
       if case then
