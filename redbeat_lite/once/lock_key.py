@@ -144,7 +144,7 @@ def _bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError:
         # The call itself will fail, and its error says why.
-        return _bind(None, args, kwargs)
+        return _bind(signature=None, args=args, kwargs=kwargs)
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     for parameter in signature.parameters.values():

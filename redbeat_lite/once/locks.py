@@ -227,12 +227,12 @@ class LockInfo:
 
     key: str
     state: str
-    task_id: str | None
-    holder: str
-    since: datetime | None
-    expires_in: float | None
-    fence: int | None
-    waiters: tuple[str, ...]
+    task_id: str | None = None
+    holder: str = ""
+    since: datetime | None = None
+    expires_in: float | None = None
+    fence: int | None = None
+    waiters: tuple[str, ...] = ()
 
 
 @public
@@ -312,7 +312,7 @@ def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[s
         left_ms: ms until the lock expires.
     """
     if not fields:
-        return LockInfo(key, "free", None, "", None, None, None, tuple(waiters))
+        return LockInfo(key, "free", waiters=tuple(waiters))
     return LockInfo(
         key=key,
         state=fields["state"],

@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from .._base.actors import who
 from .._base.celery_app import own_connection
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import length
+from .._base.fields import length, whole
 from .._base.public import public
 from .._base.text import describe, text_of
 from .._base.times import Duration
@@ -142,10 +142,9 @@ class PipelineRun:
             limit: maximum number of runs.
 
         Raises:
-            InvalidEntry: the limit is no positive number.
+            InvalidEntry: the limit is no whole number from 1.
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InvalidEntry("limit", "a number of runs, at least 1", limit)
+        limit = whole(1).read("limit", limit)
         runs = []
         for brief in cls.brief(app, states, limit=limit):
             try:

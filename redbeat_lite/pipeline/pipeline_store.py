@@ -397,7 +397,6 @@ class PipelineStore:
         """
         joined, first = self._scripts.run(
             "pipeline/turn",
-            None,
             line=turns_key(self._prefix, entry),
             comes=add,
             leaves=remove,

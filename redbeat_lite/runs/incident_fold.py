@@ -178,7 +178,7 @@ class _Fold:
                 self._handle_deadline(deadline)
         for (kind, name), text in self._seen.states.items():
             if (kind, name) not in self._open:
-                self._open_case(kind, name, text, None)
+                self._open_case(kind, name, text)
         self._close_obsolete()
         opened = []
         counted = []
@@ -191,7 +191,7 @@ class _Fold:
         return Decision(opened, closed, counted, self._failures, self._deadlines)
 
     def _watched(self, name: str) -> Watched:
-        return self._seen.watched.get(name, Watched(None))
+        return self._seen.watched.get(name, Watched(expect=None))
 
     def _handle_end(self, end: Line) -> None:
         """Count a failed run, or close the incidents that a run in time or a success closes."""
@@ -208,7 +208,7 @@ class _Fold:
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
-                next_success = Deadline("success", None, end.name)
+                next_success = Deadline("success", nominal=None, name=end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
         elif row.outcome in _FAILED_TO_BEGIN and row.begin is None and expect.start_ms is not None:
             text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
@@ -283,7 +283,7 @@ class _Fold:
             # An edit of the entry has moved the deadline.
             self._deadlines[deadline.member] = deadline.since + within
         elif what == "success":
-            self._open_case("no_success", name, f"no run has succeeded for {seconds}", None)
+            self._open_case("no_success", name, f"no run has succeeded for {seconds}")
         elif nominal is not None and what == "start":
             self._handle_start(deadline, nominal, seconds)
         elif nominal is not None:
@@ -389,7 +389,12 @@ class _Fold:
                 self._close(kind, name)
 
     def _open_case(
-        self, kind: Kind, name: str, text: str, nominal: int | None, times: int | None = None
+        self,
+        kind: Kind,
+        name: str,
+        text: str,
+        nominal: int | None = None,
+        times: int | None = None,
     ) -> None:
         """Open an incident, or update the open one.
 

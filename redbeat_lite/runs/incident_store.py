@@ -309,7 +309,7 @@ def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
             yield Step(_OPEN, (case.field, case.encode()))
         elif case.kind == "no_success":
             # Without a success, no other deadline follows. Incidents about runs are left out.
-            retry = Deadline("success", None, case.name)
+            retry = Deadline("success", nominal=None, name=case.name)
             yield Step(_SET_DEADLINE, (retry.member, now + _RETRY_MS))
 
 

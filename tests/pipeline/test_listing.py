@@ -174,7 +174,7 @@ def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.M
 
 @together("limit", [0, -1, True, 1.5, "7", None])
 def test_a_limit_is_a_number_of_runs(app: Celery, limit: object) -> None:
-    with pytest.raises(InvalidEntry, match="limit: expected a number of runs"):
+    with pytest.raises(InvalidEntry, match="limit: expected a whole number from 1"):
         PipelineRun.list(app, limit=limit)  # type: ignore[arg-type] # on purpose
 
 

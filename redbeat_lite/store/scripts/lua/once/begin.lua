@@ -7,8 +7,8 @@
 -- ARGS: key on_conflict holder max_waiters kept_ms expires_ms fate
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: of a task with a lock
---   on_conflict: skip | wait | raise | try, which remembers no refusal, so that the caller may ask
---     again
+--   on_conflict: skip | wait | raise | try: a refused call does not claim the id, so that the caller
+--     may ask again
 --   max_waiters: 0: no bound   kept_ms: of locks that no worker looks after
 --   expires_ms: of the message, 0: never
 --   rows to incidents, fate: to record the run if it goes ahead; '': it is not recorded
@@ -16,8 +16,8 @@
 --   run, fence      go ahead
 --   encode          call again with the message, because it has to be parked
 --   parked, place   the message waits for the lock
---   taken, task id  another task has the lock
---   full, task id   too many messages wait
+--   taken, task id  another task has the lock. The id is claimed until the caller ends the run
+--   full, task id   too many messages wait. The id is claimed, too
 --   old             the deadline is over; the caller lets the task leave its lock and its place
 --   standby         parked until the copy that runs has ended
 --   drop            this attempt, or a later one, has ended
