@@ -312,8 +312,8 @@ class LockClient:
             _, key = policy_of(task, fields)
             if key is not None:
                 self.leave(key, task_id, attempt)
-            # This comes last, because the guard then drops all copies of the message. A dropped copy
-            # cannot leave its place in the line any more.
+            # This comes last, because the guard then drops all copies of the message. A dropped
+            # copy cannot leave its place in the line any more.
             self.store.discard(task_id, attempt)
         except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
             # The lock is free when its lease ends.

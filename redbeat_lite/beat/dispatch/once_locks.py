@@ -38,7 +38,7 @@ def release_unsent(locks: LockStore, jobs: Iterable[Job]) -> None:
     claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
     if claims:
         with suppress(*DOWN):
-            give_back(locks, claims)
+            locks.give_back(claims)
 
 
 def _leave_out(job: Job, left_out: int) -> None:
