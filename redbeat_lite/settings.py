@@ -221,7 +221,7 @@ class Settings(Model, frozen=True):
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in fields_of(Settings) if name not in _SECRET}
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return f"<Settings {shown}>"
 
     @property
     def slack_ms(self) -> int:

@@ -46,14 +46,11 @@ def is_importing() -> bool:
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and _is_unfinished(frame.f_globals.get("__spec__")):
+        module_spec = frame.f_globals.get("__spec__")
+        if frame.f_code.co_name == "<module>" and getattr(module_spec, "_initializing", False):
             return True
         frame = frame.f_back
     return False
-
-
-def _is_unfinished(spec: object) -> bool:
-    return bool(getattr(spec, "_initializing", False))
 
 
 def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:

@@ -58,7 +58,11 @@ class InvalidEntry(RedbeatError, ValueError):
 
     def of(self, entry: str) -> InvalidEntry:
         """Return the same error with the name of its entry."""
-        return InvalidEntry(self.field, self.expected, self.value, entry=entry, hint=self.hint)
+        return self.at(self.field, entry)
+
+    def at(self, field: str, entry: str | None = None) -> InvalidEntry:
+        """Return the same error with another path of the wrong field, and with this entry."""
+        return InvalidEntry(field, self.expected, self.value, entry=entry, hint=self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(type(self), entry=self.entry, hint=self.hint)
@@ -67,14 +71,11 @@ class InvalidEntry(RedbeatError, ValueError):
 
 def check_field_names(
     parent: str, fields: Mapping[str, Any], known_names: Collection[str]
-) -> Mapping[str, Any]:
-    """Return a mapping of fields if all their names are known.
+) -> None:
+    """Raise InvalidEntry if a field has another name than these.
 
     Parameters:
-        parent: name of the field that contains them, for the error.
-
-    Raises:
-        InvalidEntry: a name is not known.
+        parent: name of the field that contains these fields, for the error.
     """
     for name in fields:
         if name not in known_names:
@@ -82,7 +83,6 @@ def check_field_names(
             raise InvalidEntry(
                 f"{parent}.{name}", expected, name, hint=nearest_hint(name, known_names)
             )
-    return fields
 
 
 @public

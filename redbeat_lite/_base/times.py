@@ -97,12 +97,12 @@ def aware(field: str, value: object) -> datetime:
         InvalidEntry: the value is no datetime, or it is naive, so that it would be another instant
             on another machine.
     """
-    if not isinstance(value, datetime):
-        raise InvalidEntry(field, "an aware datetime", value)
-    if value.utcoffset() is None:
+    hint = None
+    if isinstance(value, datetime):
+        if value.utcoffset() is not None:
+            return value
         hint = "add tzinfo, for example tzinfo=datetime.UTC"
-        raise InvalidEntry(field, "an aware datetime", value, hint=hint)
-    return value
+    raise InvalidEntry(field, "an aware datetime", value, hint=hint)
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 
 from .._base import times
 from .._base.clock import wall_ms
-from .._base.errors import EntryNotFound, InvalidEntry
+from .._base.errors import InvalidEntry
 from ..entries.entry import Entry
 from ..entries.last_runs import must_have_expired, with_sent
 from ..entries.model import is_name
@@ -22,7 +22,7 @@ from ..runs.run import Outcome, Row, Run, run_of, sign_of
 from ..runs.run_store import Line, RunStore, line_in, rows_in
 from ..store.records import PAGE, chunks
 from ..store.scripts import Call
-from .reader import Reader
+from .reader import Reader, not_found
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -115,9 +115,22 @@ class RunHistory:
             names: names of entries; ``None`` for all entries.
             looked_at: maximum number of recorded ends to read; ``None``: all.
         """
-        ended = self._ended(query, looked_at)
-        runs = (run for run in ended if names is None or run.name in names)
-        return [*islice(runs, query.limit)]
+        runs: list[Run] = []
+        # A run with retries has one end per attempt. The last of them comes first.
+        seen: set[tuple[str, str]] = set()
+        # A run ends after its nominal time, unless clocks differ.
+        oldest = 0 if query.since is None else query.since - self._settings.slack_ms
+        for line in islice(self._store.lines(oldest), looked_at):
+            if len(runs) == query.limit:
+                break
+            row = line.row
+            run = (line.name, row.task_id)
+            is_last_end = run not in seen
+            seen.add(run)
+            is_named = names is None or line.name in names
+            if is_last_end and is_named and query.spans(row) and row.outcome in query.outcomes:
+                runs.append(run_of(line.name, row, line.worker, line.error))
+        return runs
 
     def of_entry(self, entry: str | Entry, query: RunQuery) -> list[Run]:
         """Return the runs of an entry, the newest first.
@@ -132,8 +145,18 @@ class RunHistory:
         if isinstance(entry, Entry):
             rows, now = self._rows(entry.name)
             return self.of_rows(entry.name, entry, rows, now, query)
-        stored, rows, now = self._stored(entry)
-        return self.of_rows(entry, stored, rows, now, query)
+        name = entry
+        if not is_name(name):
+            raise not_found(name)
+        # Read the entry first. If a run is sent and its row written in between, it is in the rows.
+        # In the other order it could be in neither.
+        [stored] = self._reader.store.read([name])
+        rows, now = self._rows(name)
+        if stored.definition is not None:
+            return self.of_rows(name, self._reader.entry(stored), rows, now, query)
+        if not rows:
+            raise not_found(name)
+        return self.of_rows(name, None, rows, now, query)
 
     def of_rows(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, query: RunQuery
@@ -159,21 +182,6 @@ class RunHistory:
         )
         return [*islice((run for run in runs if run.outcome in query.outcomes), query.limit)]
 
-    def _stored(self, name: str) -> tuple[Entry | None, Sequence[Row], int]:
-        """Read an entry (``None`` if it was removed), its rows, and the server's time."""
-        try:
-            # Read the entry first. If a run is sent and its row written in between, it is in the
-            # rows. In the other order it could be in neither.
-            entry = self._reader.entry(self._reader.stored(name))
-            return entry, *self._rows(name)
-        except EntryNotFound:
-            if not is_name(name):
-                raise
-            rows, now = self._rows(name)
-            if not rows:
-                raise
-            return None, rows, now
-
     def asking(self, name: str) -> Call:
         """Return the call that reads the rows of an entry, to be sent together with other calls."""
         return self._store.asking([name], PAGE)
@@ -182,19 +190,6 @@ class RunHistory:
         """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
         (rows,), now = rows_in(self._store.scripts.send(self.asking(name)))
         return rows, now
-
-    def _ended(self, query: RunQuery, looked_at: int | None) -> Iterator[Run]:
-        """Yield the recorded ends of runs, the newest first, and of each run only its last end."""
-        # A run with retries has one end per attempt. The last of them comes first.
-        seen: set[tuple[str, str]] = set()
-        # A run ends after its nominal time, unless clocks differ.
-        oldest = 0 if query.since is None else query.since - self._settings.slack_ms
-        for line in islice(self._store.lines(oldest), looked_at):
-            row = line.row
-            run = (line.name, row.task_id)
-            if run not in seen and query.spans(row) and row.outcome in query.outcomes:
-                yield run_of(line.name, row, line.worker, line.error)
-            seen.add(run)
 
     def _with_details(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int

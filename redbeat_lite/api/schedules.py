@@ -12,7 +12,6 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
 from itertools import islice, takewhile
@@ -466,9 +465,11 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: ``note`` is too long.
         """
         line = line_of(self._writer.who, "removed", storable_note(name, note))
-        ignored = [EntryNotFound] if missing_ok else []
-        with suppress(*ignored):
+        try:
             self._writer.edit(name, lambda stored: (None, removal(stored, line)))
+        except EntryNotFound:
+            if not missing_ok:
+                raise
 
     def clear(self) -> None:
         """Remove every entry. The beat soon adds config entries again.

@@ -105,13 +105,10 @@ class Selected:
     def _stored(self) -> Iterable[Stored]:
         """Return the stored entries whose names the selection allows, in due order."""
         store = self._reader.store
-        pattern = self.selection.name
         if self._names is not None:
             return sorted(store.present(self._names), key=by_due)
-        if pattern == "*":
-            return store.pages()
-        if not is_pattern(pattern):
-            return store.present([pattern])
+        if not is_pattern(self.selection.name):
+            return store.present([self.selection.name])
         return store.present(name for name in store.names() if self.selection.allows(name))
 
     def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,9 @@ def apply(path: Path, prune: bool) -> None:
 
 def _show(file_plan: FilePlan) -> None:
     """Print the changes of a plan."""
-    shown = ("action", "name", "before", "after")
     echo_json(
         {
-            "changes": [
-                {field: getattr(change, field) for field in shown} for change in file_plan.changes
-            ],
+            "changes": [asdict(change) for change in file_plan.changes],
             "same": file_plan.same,
             "unlisted": file_plan.unlisted,
             "left_alone": file_plan.notes,

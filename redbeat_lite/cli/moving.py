@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery import Celery
@@ -16,7 +16,7 @@ from .._base.clock import wall_ms
 from ..entries.words import counted, span
 from ..interchange.backup import Restore
 from ..interchange.import_step import Step
-from ..interchange.move_in import Carrier, MoveIn, Source, Unreadable
+from ..interchange.move_in import Carrier, MoveIn, Unreadable
 from ..interchange.shadow import Difference, Shadow
 from ..operate.texts import next_run
 from ..rules import schedule_text
@@ -33,6 +33,12 @@ from .command import (
 )
 from .documents import read_file
 from .output import app_zone, echo_json, echo_table, in_json, say, when
+
+if TYPE_CHECKING:
+    from ..interchange.djangobeat_source import DjangoBeatSource
+    from ..interchange.redbeat_source import RedBeatSource
+
+    Source = RedBeatSource | DjangoBeatSource
 
 #: Other schedulers whose entries can be imported.
 _ORIGINS = ("redbeat", "django-celery-beat")

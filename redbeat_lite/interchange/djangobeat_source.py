@@ -18,7 +18,7 @@ from ..rules import Cron, RRule, at, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
-from .move_in import ForeignEntry, LeftOut, Source, Unreadable, guarded
+from .move_in import ForeignEntry, LeftOut, Unreadable, guarded
 
 #: Columns of a task that refer to a schedule. A task has one of them.
 _KINDS = ("interval", "crontab", "solar", "clocked")
@@ -33,7 +33,7 @@ _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 _CHUNK = 1000
 
 
-class DjangoBeatSource(Source):
+class DjangoBeatSource:
     """The schedule in the database of the Django project that ``DJANGO_SETTINGS_MODULE`` names.
 
     Raises:
@@ -41,10 +41,14 @@ class DjangoBeatSource(Source):
             have django-celery-beat.
     """
 
+    #: Name of the other scheduler.
     title = "django-celery-beat"
     #: Unless ``beat_sync_every`` is set, Celery lets the old beat store its runs every three
     #: minutes. Its loop sleeps for up to five seconds.
     lag = 190.0
+    #: This scheduler needs no advice if it has no entry, and has no lock.
+    advice = ""
+    lock_seconds = None
 
     def __init__(self) -> None:
         self._tasks = _models().PeriodicTask.objects

@@ -91,8 +91,7 @@ class Document:
         is_whole = fault.field == "entry" or (fault.field == "name" and name is None)
         if not is_whole:
             where = f"{where}.{fault.field}"
-        error = InvalidEntry(where, fault.expected, fault.value, entry=name, hint=fault.hint)
-        return BadFile(f"{self.path}: {error}")
+        return BadFile(f"{self.path}: {fault.at(where, name)}")
 
 
 def read_document(path: str, text: str) -> Document:
@@ -288,8 +287,7 @@ def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
         try:
             items.append(cls.decode(fields))
         except InvalidEntry as exc:
-            field = f"{place}[{number}].{exc.field}".rstrip(".")
-            raise InvalidEntry(field, exc.expected, exc.value, hint=exc.hint) from None
+            raise exc.at(f"{place}[{number}].{exc.field}".rstrip(".")) from None
     return tuple(items)
 
 

@@ -1,13 +1,13 @@
 """Import of the entries of another scheduler, with their last runs.
 
-A :class:`Source` (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the store of the other
-scheduler, and never writes there. A :class:`Carrier` converts its entries. :class:`MoveIn` stores
-them. The other scheduler's beat is called the old beat.
+A source (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the store of the other scheduler,
+and never writes there. A :class:`Carrier` converts its entries. :class:`MoveIn` stores them. The
+other scheduler's beat is called the old beat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, tzinfo
 from typing import Any, Literal, NamedTuple
 
@@ -75,26 +75,6 @@ class LeftOut(NamedTuple):
 
     name: str
     reason: str
-
-
-class Source:
-    """Reader of the schedule of another scheduler."""
-
-    title: str  #: Name of the other scheduler.
-    where: str  #: Place that is read, for people.
-    lag = 0.0  #: Seconds until the store shows a run that was sent.
-    advice = ""  #: What to do if the store has no entry, for people.
-
-    #: Time until the lock of the other scheduler's beat expires, as of the last :meth:`read`, in
-    #: seconds. ``None`` if the lock is not held; negative if it does not expire.
-    lock_seconds: float | None = None
-
-    def read(self) -> Iterator[ForeignEntry | LeftOut]:
-        """Yield every entry, or raise Unreadable if the store cannot be reached."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close the connections, if there are any."""
 
 
 def guarded(

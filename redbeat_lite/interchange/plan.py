@@ -39,14 +39,12 @@ class Change:
     Parameters:
         action: ``"add"``, ``"change"`` or ``"remove"``.
         before, after: the definition as a record; ``None`` if there is none.
-        entry: the entry to store; ``None`` for a removal.
     """
 
     action: str
     name: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
-    entry: Entry | None = None
 
 
 @dataclass(slots=True)
@@ -55,12 +53,14 @@ class FilePlan:
 
     Parameters:
         changes: the changes in the order of the file, removals last.
+        entries: the entries to store.
         same: count of the entries that need no change.
         unlisted: count of the runtime entries that are not in the file and stay.
         notes: name of an entry of the file that is not stored -> the reason.
     """
 
     changes: list[Change] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     same: int = 0
     unlisted: int = 0
     notes: dict[str, str] = field(default_factory=dict)
@@ -120,8 +120,7 @@ def apply_plan(app: Celery, plan: FilePlan) -> None:
         ConfigOwned: a config entry has taken a name meanwhile.
     """
     schedules = Schedules(app)
-    entries = [change.entry for change in plan.changes if change.entry is not None]
-    schedules.add_many(entries, replace=True)
+    schedules.add_many(plan.entries, replace=True)
     for change in plan.changes:
         if change.action == "remove":
             schedules.remove(change.name, missing_ok=True)
@@ -161,7 +160,8 @@ def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) ->
         return
     lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
     action = "add" if before is None else "change"
-    plan.changes.append(Change(action, entry.name, stored_fields, fields, entry))
+    plan.changes.append(Change(action, entry.name, stored_fields, fields))
+    plan.entries.append(entry)
 
 
 def _is_over(app: Celery, entry: Entry) -> bool:

@@ -24,7 +24,7 @@ from ..settings import Settings
 from ..store.connections import FAULTS, Backend
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
-from .move_in import ForeignEntry, LeftOut, Source, Unreadable, guarded
+from .move_in import ForeignEntry, LeftOut, Unreadable, guarded
 
 #: Options that celery-redbeat reads itself and does not pass to its client.
 _OWN_OPTIONS = (
@@ -52,7 +52,7 @@ _NUMBERS = (
 )
 
 
-class RedBeatSource(Source):
+class RedBeatSource:
     """The schedule that celery-redbeat has stored for an app.
 
     Parameters:
@@ -63,11 +63,18 @@ class RedBeatSource(Source):
         ConfigurationError: this package cannot read such a server.
     """
 
+    #: Name of the other scheduler.
     title = "celery-redbeat"
+    #: Seconds until the store shows a run that was sent.
+    lag = 0.0
+    #: Advice for people if the store has no entry.
     advice = (
         "keep redbeat_redis_url and redbeat_key_prefix in the app's settings until the import is "
         "done"
     )
+    #: Seconds until the lock of the old beat expires, as of the last :meth:`read`; ``None`` if the
+    #: lock is not held, negative if it does not expire.
+    lock_seconds: float | None = None
 
     def __init__(self, app: Celery) -> None:
         conf = app.conf

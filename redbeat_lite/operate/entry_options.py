@@ -132,7 +132,7 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
     except InvalidEntry as exc:
         field = exc.field.removeprefix("schedule.")
         option = _OPTION_OF.get(field, field)
-        raise InvalidEntry(option, exc.expected, exc.value, hint=exc.hint) from None
+        raise exc.at(option) from None
 
 
 def _check_refinement(name: str, kind: str) -> None:

@@ -196,9 +196,7 @@ def decode_schedule(form: object) -> BaseSchedule:
         raise
     except InvalidEntry as error:
         field = name if error.field == "schedule" else error.field
-        raise InvalidEntry(
-            f"schedule.{field}", error.expected, error.value, hint=error.hint
-        ) from None
+        raise error.at(f"schedule.{field}") from None
     except _REFUSALS as error:
         hint = str(error)[:200]
         raise InvalidEntry(
