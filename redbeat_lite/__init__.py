@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .api.backfills import Backfills
     from .api.calendars import Calendars
     from .api.freezes import FreezeList
-    from .api.record import Record
+    from .api.reader import Record
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .entries.backfill import Backfill
@@ -64,7 +64,7 @@ _HOMES = {
     "api.backfills": ("Backfills",),
     "api.calendars": ("Calendars",),
     "api.freezes": ("FreezeList",),
-    "api.record": ("Record",),
+    "api.reader": ("Record",),
     "api.schedules": ("Schedules",),
     "api.selected": ("Selected",),
     "_base.times": ("Duration",),

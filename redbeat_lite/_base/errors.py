@@ -69,9 +69,7 @@ class InvalidEntry(RedbeatError, ValueError):
         return make, (self.field, self.expected, self.value)
 
 
-def check_field_names(
-    parent: str, fields: Mapping[str, Any], known_names: Collection[str]
-) -> None:
+def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Collection[str]) -> None:
     """Raise InvalidEntry if a field has another name than these.
 
     Parameters:

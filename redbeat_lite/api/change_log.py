@@ -6,77 +6,61 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
 
 from .._base.times import MAX_MS, aware, from_ms, to_ms
 from ..entries.model import is_name
 from ..store.changes import OF_OTHERS, Change, decode_change, decode_last
-from ..store.keys import Keys
 from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE, newest_first, readable
-from ..store.scripts import Call
 from ..store.store import Store
 
 #: Lines that one call of the script searches. The record has about twice as many lines.
 _LOOKED_AT = 5_100
 
 
-class ChangeSearch(NamedTuple):
-    """Search in the record of changes for those of one entry.
+def search(
+    store: Store,
+    name: str,
+    limit: int,
+    oldest: str = "-",
+    newest: str = "+",
+    actions: Sequence[str] = (),
+) -> tuple[list[Change], datetime | None]:
+    """Search the record of changes for those of one entry.
 
     Parameters:
-        name: name of the entry.
         limit: maximum number of changes, approximately.
         oldest, newest: ids of the oldest and the newest line to search.
         actions: changes with these actions are returned, too, whatever entries they are about.
+
+    Returns:
+        the changes, the newest first; and the time of the oldest line that was searched, which is
+        ``None`` if the record is empty.
     """
-
-    name: str
-    limit: int
-    oldest: str = "-"
-    newest: str = "+"
-    actions: Sequence[str] = ()
-
-    def call(self, keys: Keys) -> Call:
-        """Return the call that searches the newest lines, to be sent together with other calls."""
-        return Call.of(
+    changes: list[Change] = []
+    searched_since = None
+    has_more = True
+    while has_more and len(changes) < limit:
+        last_id, has_more, lines = store.backend.scripts.run(
             "schedule/changes",
-            keys,
-            self,
+            store.keys,
+            newest=newest,
+            oldest=oldest,
             most=_LOOKED_AT,
-            enough=self.limit,
+            enough=limit,
+            name=name,
             # The stored change is a JSON list that begins with its action.
-            kinds=[f'["{action}"' for action in self.actions],
+            kinds=[f'["{action}"' for action in actions],
         )
-
-    def run(self, store: Store, reply: Any = None) -> tuple[list[Change], datetime | None]:
-        """Search the record.
-
-        Parameters:
-            reply: reply to :meth:`call`, if the caller has sent it; it saves a round trip.
-
-        Returns:
-            the changes, the newest first; and the time of the oldest line that was searched, which
-            is ``None`` if the record is empty.
-        """
-        changes: list[Change] = []
-        searched_since = None
-        rest = self
-        has_more = True
-        while has_more and len(changes) < self.limit:
-            if reply is None:
-                reply = store.backend.scripts.send(rest.call(store.keys))
-            last_id, has_more, lines = reply
-            reply = None
-            flat = ((id_, dict(zip(line[::2], line[1::2], strict=True))) for id_, line in lines)
-            for change in readable(flat, decode_change):
-                if change.action in self.actions or _is_about(change, self.name):
-                    changes.append(change)
-            if last_id:
-                written_ms = int(last_id.partition(b"-")[0])
-                searched_since = from_ms(min(written_ms, MAX_MS))
-                rest = self._replace(newest=f"({last_id.decode()}")
-        return changes, searched_since
+        flat = ((id_, dict(zip(line[::2], line[1::2], strict=True))) for id_, line in lines)
+        for change in readable(flat, decode_change):
+            if change.action in actions or _is_about(change, name):
+                changes.append(change)
+        if last_id:
+            written_ms = int(last_id.partition(b"-")[0])
+            searched_since = from_ms(min(written_ms, MAX_MS))
+            newest = f"({last_id.decode()}"
+    return changes, searched_since
 
 
 def recorded(
@@ -97,7 +81,7 @@ def recorded(
     kept = kept_change(name, raw)
     if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
         kept = None
-    changes, _ = ChangeSearch(name, limit, oldest, newest).run(store)
+    changes, _ = search(store, name, limit, oldest, newest)
     return of_entry(name, changes, kept, limit)
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 from functools import cache, partial
 from itertools import takewhile
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, CorruptEntry, EntryNotFound
+from .._base.public import public
 from .._base.text import text_of
 from .._base.times import from_ms
 from ..entries.configured import config_entry, configured
@@ -19,11 +21,12 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.model import is_name
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
-from ..runs.run import Row
+from ..runs.run import Row, Run
 from ..runs.run_store import RunStore
 from ..settings import Settings
+from ..store.changes import Change
 from ..store.records import PAGE, Stored, chunks
-from ..store.store import Store
+from ..store.store import Asked, Store
 from .change_log import kept_change
 
 logger = get_logger(f"celery.{__name__}")
@@ -33,6 +36,39 @@ _TOGETHER = 100
 
 #: Maximum number of rows of an entry that such a command reads, for the same reason.
 _ROWS = 100
+
+
+@public
+class Record(NamedTuple):
+    """Entry with its last runs and changes.
+
+    Parameters:
+        entry: the entry with its state and its last change.
+        runs: its last runs, the newest first.
+        changes: its last changes, the newest first.
+        freezes: all stored freezes, as :meth:`Schedules.upcoming` takes them.
+    """
+
+    entry: Entry
+    runs: list[Run]
+    changes: list[Change]
+    freezes: Freezes
+
+
+class StoredRecord(NamedTuple):
+    """Stored values under the name of an entry.
+
+    Parameters:
+        entry: ``None`` if no entry of this name is stored.
+        change: the last change, if it is stored with the entry.
+        freezes: all stored freezes.
+        replies: replies to the further calls.
+    """
+
+    entry: Entry | None
+    change: Change | None
+    freezes: Freezes
+    replies: list[Any]
 
 
 class Reader:
@@ -72,28 +108,33 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
-        # A value that is no name is not found, as in any mapping.
-        if is_name(name):
-            stored, kept, freezes, _ = self.store.read_with_change(name)
-            if stored.definition is not None:
-                return self.whole_of(stored, kept, Freezes.of(freezes))
-        raise not_found(name)
+        entry = self.read(name).entry
+        if entry is None:
+            raise not_found(name)
+        return entry
 
-    def whole_of(self, stored: Stored, kept: bytes | None, freezes: Freezes) -> Entry:
-        """Return the entry as :meth:`whole` does, from parts that were read before.
+    def read(self, name: str, *asked: Asked) -> StoredRecord:
+        """Read what is stored under the name of an entry, in one round trip.
 
         Parameters:
-            stored: stored form of the entry.
-            kept: stored form of its last change.
-            freezes: all stored freezes.
+            asked: further calls for the same round trip.
 
         Raises:
+            EntryNotFound: no entry can have this name.
             CorruptEntry: the stored entry cannot be read.
         """
-        entry = self.entry(stored)
-        entry.last_change = kept_change(entry.name, kept)
-        mark_frozen(entry, freezes)
-        return entry
+        # A value that is no name is not found, as in any mapping.
+        if not is_name(name):
+            raise not_found(name)
+        stored, raw_change, raw_freezes, replies = self.store.read_with_change(name, *asked)
+        change = kept_change(name, raw_change)
+        freezes = Freezes.of(raw_freezes)
+        entry = None
+        if stored.definition is not None:
+            entry = self.entry(stored)
+            entry.last_change = change
+            mark_frozen(entry, freezes)
+        return StoredRecord(entry, change, freezes, replies)
 
     def entry(self, stored: Stored) -> Entry:
         """Return the entry with its state; raise CorruptEntry if it cannot be read."""

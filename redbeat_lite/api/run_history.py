@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Self, get_args
 
@@ -14,14 +15,12 @@ from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from ..entries.entry import Entry
 from ..entries.last_runs import must_have_expired, with_sent
-from ..entries.model import is_name
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..runs.run import Outcome, Row, Run, run_of, sign_of
 from ..runs.run_store import Line, RunStore, line_in, rows_in
 from ..store.records import PAGE, chunks
-from ..store.scripts import Call
 from .reader import Reader, not_found
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -143,31 +142,25 @@ class RunHistory:
             CorruptEntry: the stored entry cannot be read.
         """
         if isinstance(entry, Entry):
-            rows, now = self._rows(entry.name)
-            return self.of_rows(entry.name, entry, rows, now, query)
-        name = entry
-        if not is_name(name):
-            raise not_found(name)
-        # Read the entry first. If a run is sent and its row written in between, it is in the rows.
-        # In the other order it could be in neither.
-        [stored] = self._reader.store.read([name])
-        rows, now = self._rows(name)
-        if stored.definition is not None:
-            return self.of_rows(name, self._reader.entry(stored), rows, now, query)
-        if not rows:
-            raise not_found(name)
-        return self.of_rows(name, None, rows, now, query)
+            return self.of_stored(entry.name, entry, query)
+        stored = self._reader.read(entry).entry
+        if stored is None and not self._rows(entry)[0]:
+            raise not_found(entry)
+        return self.of_stored(entry, stored, query)
 
-    def of_rows(
-        self, name: str, entry: Entry | None, rows: Sequence[Row], now: int, query: RunQuery
-    ) -> list[Run]:
-        """Return the runs of an entry from its rows, the newest first.
+    def of_stored(self, name: str, entry: Entry | None, query: RunQuery) -> list[Run]:
+        """Return the runs of an entry, the newest first.
+
+        The entry gets its rows, so that its last run needs no further round trip.
 
         Parameters:
-            entry: the entry, read before its rows or with them; ``None`` if it was removed.
-            now: time of the server at which the rows were read, in epoch ms.
+            entry: the entry; ``None`` if none is stored. The caller has read it before its rows are
+                read here: if a run is sent and its row written in between, it is in the rows. In
+                the other order it could be in neither.
         """
+        rows, now = self._rows(name)
         if entry is not None:
+            entry.read_rows = partial(list, rows)
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
         # The details may show another outcome of a run whose row says that it has not ended. So
         # such a row is a candidate, too.
@@ -182,13 +175,9 @@ class RunHistory:
         )
         return [*islice((run for run in runs if run.outcome in query.outcomes), query.limit)]
 
-    def asking(self, name: str) -> Call:
-        """Return the call that reads the rows of an entry, to be sent together with other calls."""
-        return self._store.asking([name], PAGE)
-
     def _rows(self, name: str) -> tuple[Sequence[Row], int]:
         """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
-        (rows,), now = rows_in(self._store.scripts.send(self.asking(name)))
+        (rows,), now = rows_in(self._store.scripts.send(self._store.asking([name], PAGE)))
         return rows, now
 
     def _with_details(

@@ -43,10 +43,9 @@ from ..store.redis_values import text
 from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
-from .change_log import ChangeSearch, of_entry, recorded
+from .change_log import of_entry, recorded, search
 from .freezes import FreezeList
-from .reader import Reader, not_found
-from .record import Record, read_record
+from .reader import Reader, Record, not_found
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
@@ -131,7 +130,7 @@ class Schedules(MutableMapping[str, Entry]):
         return self._reader.whole(name)
 
     def record_of(self, name: str, *, runs: int = 20, changes: int = 20) -> Record:
-        """Return the entry of this name with its last runs and changes, in three round trips.
+        """Return the entry of this name with its last runs and changes.
 
         Its parts are those that ``[name]``, :meth:`runs` and :meth:`changes` return.
 
@@ -145,12 +144,13 @@ class Schedules(MutableMapping[str, Entry]):
         """
         check_count("runs", runs)
         check_count("changes", changes)
-        stored = read_record(self._reader, name, runs)
+        stored = self._reader.read(name)
         if stored.entry is None:
             raise not_found(name)
-        recorded_changes, _ = ChangeSearch(name, changes).run(self._store)
-        last_changes = of_entry(name, recorded_changes, stored.kept, changes)
-        return Record(stored.entry, stored.runs, last_changes, stored.freezes)
+        last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(runs))
+        recorded_changes, _ = search(self._store, name, changes)
+        last_changes = of_entry(name, recorded_changes, stored.change, changes)
+        return Record(stored.entry, last_runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from .._base.times import from_ms, in_zone
-from ..api.change_log import ChangeSearch, of_entry
+from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
-from ..api.record import read_record
+from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, reports_in, status_in
 from ..entries.change_words import change_words, last_sign_of_life
 from ..entries.entry import Entry
@@ -310,7 +310,7 @@ def _matches(change: Change, actions: Collection[str], fields: Collection[str]) 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
     """Gather the evidence about an entry.
 
-    It takes three round trips, and reads the whole record of changes.
+    It takes some five round trips, and reads the whole record of changes.
 
     Parameters:
         store: the stored schedule; ``None``: a new connection is opened.
@@ -323,15 +323,14 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     reader = Reader(app, store)
     settings = reader.settings
     keys = reader.store.keys
-    search = ChangeSearch(name, _LINES, actions=_GLOBAL_ACTIONS)
     commands = (
         asking(keys),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
-        search.call(keys),
     )
-    facts = read_record(reader, name, _RUNS, *commands)
-    status_reply, turns, lines = checked(facts.replies)
-    changes, since = search.run(reader.store, lines)
+    facts = reader.read(name, *commands)
+    runs = RunHistory(reader).of_stored(name, facts.entry, RunQuery.of(_RUNS))
+    changes, since = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
+    status_reply, turns = checked(facts.replies)
     entry = facts.entry
     status = status_in(status_reply)
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
@@ -347,9 +346,9 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         now,
         zone,
         status,
-        runs=tuple(facts.runs),
+        runs=tuple(runs),
         kept=kept,
-        changes=tuple(of_entry(name, changes, facts.kept, _LINES)),
+        changes=tuple(of_entry(name, changes, facts.change, _LINES)),
         since=since,
         leaderless=tuple(leaderless_periods(changes, status, zone)),
         freezes=tuple(freezes.values()),

@@ -13,7 +13,6 @@ import redis
 
 from redbeat_lite import Schedules, at, cron, every, manual
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.api.record import StoredRecord, read_record
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
 from redbeat_lite.runs.run import Run
@@ -111,11 +110,8 @@ def test_it_asks_the_records_and_the_workers(
     changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
     runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
 
-    def read(*asked: Any) -> StoredRecord:
-        return read_record(*asked)._replace(runs=runs)
-
-    monkeypatch.setattr("redbeat_lite.operate.why_case.read_record", read)
-    monkeypatch.setattr("redbeat_lite.operate.why_case.ChangeSearch.run", lambda *_: (changes, None))
+    monkeypatch.setattr("redbeat_lite.operate.why_case.RunHistory.of_stored", lambda *_: runs)
+    monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: (changes, None))
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)

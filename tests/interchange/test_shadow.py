@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
-from redbeat_lite.interchange.move_in import Carrier, Source
+from redbeat_lite.interchange.move_in import Carrier
 from redbeat_lite.interchange.redbeat_source import RedBeatSource
 from redbeat_lite.interchange.shadow import Difference, Shadow
 from redbeat_lite.settings import Settings
@@ -33,7 +33,7 @@ def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
 class Watcher:
     """A shadow beside a store, and the clock both live by."""
 
-    def __init__(self, app: Celery, source: Source, clock: Clock, tolerance: float = 2) -> None:
+    def __init__(self, app: Celery, source: RedBeatSource | DjangoBeatSource, clock: Clock, tolerance: float = 2) -> None:
         carrier = Carrier(app, Settings.from_app(app))
         self.shadow = Shadow(carrier, app.timezone, tolerance=tolerance, lag=source.lag)
         self._source, self._clock = source, clock
